@@ -15,16 +15,15 @@ import math
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from types import FrameType
 
 from graphdist.config import worker_environment, worker_timeouts
-from graphdist.runtime.processes.addresses import join_address, resolved
+from graphdist.runtime.processes.addresses import ReservedPort, join_address, resolved
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tools.console import console_tool
 from graphdist.tools.worker_process import (
@@ -51,19 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     identity = JobIdentity(secrets.token_hex(8), token=secrets.token_hex(32))
     while True:
         try:
-            ports = free_ports(num_workers, options.host)
+            ports = reserved_ports(num_workers, options.host)
         except OSError as error:
             command_line().error(
                 f"the workers cannot listen at --host {options.host}: {error.strerror or error}"
             )
         job = Job(
             command,
-            [join_address(options.host, port) for port in ports],
+            [join_address(options.host, port.number) for port in ports],
             options.devices_per_worker or 0,
             options.grace,
             replace(identity, generation=restarts),
         )
-        status = job.run()
+        with closing(ports[0]):
+            status = job.run()
         if status == 0 or job.is_asked_to_end or restarts == options.max_restarts:
             return status
         restarts += 1
@@ -263,13 +263,15 @@ class Job:
         return first.status
 
 
-def free_ports(count: int, host: str) -> list[int]:
-    """Return free ports of a host; raises `OSError` for another machine's host."""
-    family = socket.AF_INET6 if ":" in resolved(host, 0)[0] else socket.AF_INET
-    sockets = [socket.create_server((host, 0), family=family) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
+def reserved_ports(count: int, host: str) -> list[ReservedPort]:
+    """Return ports of a host, the first of them reserved: worker 0 listens there.
+
+    Raises `OSError` for another machine's host.
+    """
+    address = resolved(host, 0)[0]
+    ports = [ReservedPort(address) for _ in range(count)]
+    for port in ports[1:]:
+        port.close()
     return ports
 
 

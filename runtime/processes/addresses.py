@@ -15,6 +15,7 @@ import errno
 import ipaddress
 import re
 import socket
+import sys
 from collections.abc import Sequence
 
 from graphdist.ir.source import UNKNOWN, Source
@@ -156,10 +157,33 @@ _HINTS = {
 }
 
 
+class ReservedPort:
+    """A port of an IP address that the system gives to no other program until it is closed.
+
+    Programs that are told its number can listen there meanwhile, if they set `SO_REUSEADDR`. Other
+    systems than Linux would refuse that, so there it is only a port that was free a moment ago.
+    """
+
+    def __init__(self, host: str) -> None:
+        """Choose a port; raises OSError for an address of another machine."""
+        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, 0))
+        except OSError:
+            self.close()
+            raise
+        self.number: int = self._socket.getsockname()[1]
+        if sys.platform != "linux":
+            self.close()
+
+    def close(self) -> None:
+        """Give it back."""
+        self._socket.close()
+
+
 def free_port(host: str) -> int:
     """Return a port of an IP address that nothing listens at."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    port = ReservedPort(host)
+    port.close()
+    return port.number

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
 
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.processes.abandonable_calls import called_while
-from graphdist.runtime.processes.addresses import WorkerError, free_port, is_loopback
+from graphdist.runtime.processes.addresses import ReservedPort, WorkerError, is_loopback
 from graphdist.runtime.processes.connection import Connection, LeftError, ServerGoneError
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
@@ -77,6 +77,7 @@ class ClusterWorkers:
         self._job, self._bind = job or JobIdentity(), bind
         self._connection: Any = None  # from `start` on
         self._jax: JaxService | None = None
+        self._jax_port: ReservedPort | None = None
         self._server: Server | None = None
         self._ordinals: dict[str, int] = {}
         self._last_check = 0
@@ -117,6 +118,12 @@ class ClusterWorkers:
             if isinstance(error, WorkerError):
                 raise
             raise self.failure_behind(error) or error from None
+        finally:
+            self._give_back_port()
+
+    def _give_back_port(self) -> None:
+        if self._jax_port is not None:
+            self._jax_port.close()
 
     def supervise(self, fn: Callable[[], Result]) -> Result:
         """Return what a function returns, on another thread; raise if a worker fails meanwhile."""
@@ -138,6 +145,7 @@ class ClusterWorkers:
                 self._connection.close()
             if self._server is not None:
                 self._server.stop()
+            self._give_back_port()
             raise
 
     def _joined(self, rendezvous: Rendezvous) -> ServiceAddress:
@@ -158,7 +166,9 @@ class ClusterWorkers:
         own, host = rendezvous.own_address(stream, listener), str(stream.getpeername()[0])
         self._connection = Connection(stream, self._note_failure, self.timeouts.silence)
         bind = host if listener is None else bound
-        self._connection.put("start", free_port(bind) if self.index == 0 else 0)
+        if self.index == 0:
+            self._jax_port = ReservedPort(bind)
+        self._connection.put("start", self._jax_port.number if self._jax_port else 0)
         left = max(0.0, rendezvous.deadline - time.monotonic())
         given = self._connection.take("start", left, self._raise_failure)
         if given is None:
@@ -291,6 +301,7 @@ class ClusterWorkers:
 
     def leave(self) -> None:
         """Say goodbye to the others."""
+        self._give_back_port()
         self._connection.leave()
         self._connection.close()
         if self._server is not None:

@@ -170,4 +170,8 @@ def without_workers(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
         return SimpleNamespace(run=lambda: 1, is_asked_to_end=False)
 
     patch.setattr(run, "Job", job)
-    patch.setattr(run, "free_ports", lambda count, host: range(count))
+
+    def ports(count: int, host: str) -> list[Any]:
+        return [SimpleNamespace(number=number, close=lambda: None) for number in range(count)]
+
+    patch.setattr(run, "reserved_ports", ports)
