@@ -8,6 +8,7 @@ worker would wait in `print`. The launcher ends the job then.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import select
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +27,7 @@ from graphdist.tools import process_groups
 
 LONGEST_LINE = 1 << 16
 LINES_SHOWN_LAST = 60
+_SECONDS_FOR_LAST_LINES = 1.0
 _FOLLOWS_ANOTHER = re.compile(rb"graphdist\.[\w.]*(WorkerError|CollectiveTimeoutError): ")
 _END_OF_LINE = re.compile(rb"\r\n?|\n")
 _PR_SET_PDEATHSIG = 1
@@ -41,6 +44,8 @@ class Worker:
         self.unwritten: OSError | None = None
         """Why its output cannot be written any more."""
         self.last_lines: deque[bytes] = deque(maxlen=LINES_SHOWN_LAST)
+        self._waits_since: dict[threading.Thread, float] = {}
+        """Since when each reader waits for a line; infinity while it writes one."""
         self.process = subprocess.Popen(
             command,
             bufsize=0,
@@ -69,10 +74,12 @@ class Worker:
                 if out is sys.stderr:
                     self.last_lines.append(line + b"\n")
                 if self.unwritten is None:
+                    self._waits_since[threading.current_thread()] = math.inf
                     try:
                         write(out, b"[worker %d] %s\n" % (self.number, line.rstrip()))
                     except OSError as error:
                         self.unwritten = error
+                self._waits_since[threading.current_thread()] = time.monotonic()
 
     @property
     def status(self) -> int | None:
@@ -95,9 +102,18 @@ class Worker:
             os.killpg(self.process.pid, number)
 
     def finish_reading(self) -> None:
-        """Wait a moment for the last lines of a process that has ended."""
+        """Write the last lines of a process that has ended, however slowly they are read.
+
+        Lines that do not come for a second are not waited for: a process that has left the worker's
+        session may hold its streams open.
+        """
+        ended = time.monotonic()
         for reader in self._readers:
-            reader.join(1.0)
+            while reader.is_alive():
+                since = max(ended, self._waits_since.get(reader, ended))
+                if time.monotonic() > since + _SECONDS_FOR_LAST_LINES:
+                    break
+                reader.join(0.02)
 
     def follows_another(self) -> bool:
         """Return whether it failed because another worker did."""
@@ -129,10 +145,15 @@ def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def write(out: TextIO, text: bytes) -> None:
-    """Write to an output that several threads write to."""
+    """Write to an output that several threads write to.
+
+    Past Python's buffer: its lock, held by a thread that waits for a slow reader, would abort the
+    interpreter at its end.
+    """
+    rest = memoryview(text)
     with _writing:
-        out.buffer.write(text)
-        out.flush()
+        while rest:
+            rest = rest[os.write(out.fileno(), rest) :]
 
 
 def has_reader(out: TextIO) -> bool:

@@ -130,7 +130,8 @@ class Agreement:
         """
         told = [wanted, [_said_of(step) for step in mine]]
         key = f"dataset {self._number} {next(self._places)}"
-        told_by_all = self._workers.exchange(key, told, "the next step's input")
+        limit = self._workers.timeouts.step  # the others may be in what a step is waited for
+        told_by_all = self._workers.exchange(key, told, "the next step's input", seconds=limit)
         size = min(wanted for wanted, _ in told_by_all)
         steps = [steps for _, steps in told_by_all]
         most = min(size, max(map(len, steps)))

@@ -174,10 +174,16 @@ class PreemptionCheckpointHandler:
         self._notice()
 
     def _watch(self, is_noticed: Callable[[], bool]) -> None:
+        has_failed = False
         while not self._is_closed:
-            if is_noticed():
-                self._notice()
-                return
+            try:
+                if is_noticed():
+                    self._notice()
+                    return
+            except Exception:  # such as a connection that is reset; the next look may succeed
+                if not has_failed:
+                    _log.exception("termination_watcher_fn fails; it is asked again")
+                has_failed = True
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def _notice(self) -> None:

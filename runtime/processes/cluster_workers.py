@@ -38,7 +38,7 @@ from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
 from graphdist.runtime.processes.rendezvous import Rendezvous
 from graphdist.runtime.processes.server import Server
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
-from graphdist.runtime.processes.workers import WorkerTimeoutError, set_workers, worker_group
+from graphdist.runtime.processes.workers import OneWorker, set_workers, worker_group
 
 SECONDS_TO_LEAVE = 5.0
 """How long a failing worker 0 keeps JAX's service up, and others wait for its answer."""
@@ -107,8 +107,10 @@ class ClusterWorkers:
         def report(
             kind: type[BaseException], error: BaseException, where: TracebackType | None
         ) -> None:
-            hook(kind, error, where)
-            self._crashed(error)
+            try:
+                hook(kind, error, where)
+            finally:  # stderr may be closed
+                self._crashed(error)
 
         sys.excepthook = report
         jax_service = self._jax = JaxService(place, len(self), self.index, self._thread_failed)
@@ -193,9 +195,12 @@ class ClusterWorkers:
         except LeftError as left:
             raise self._ended_early(max(left.args[0], 0), what, at) from None
         if given is None:
+            missing = self._missing(key)
+            given = self._connection.take(key, 0.0, self._raise_failure)  # it came meanwhile
+        if given is None:
             self.fail(
                 CollectiveTimeoutError(
-                    f"{what} waits for {self._missing(key)}, which did not come within {limit:g} s",
+                    f"{what} waits for {missing}, which did not come within {limit:g} s",
                     source=at,
                     hint="all workers run the same program: the same steps in the same order",
                 )
@@ -232,13 +237,6 @@ class ClusterWorkers:
 
         found = self._connection.hear(f"{name}/{worker}", timeout_seconds, stop)
         return cast("str | None", found)
-
-    def barrier(self, name: str, timeout_seconds: float) -> None:
-        """Return once all workers have called it; raises `WorkerTimeoutError` if one does not."""
-        try:
-            self.exchange(f"barrier {name}", None, name, seconds=timeout_seconds)
-        except CollectiveTimeoutError as error:
-            raise WorkerTimeoutError(error.what, source=error.source, hint=error.hint) from error
 
     def ordinal(self, kind: str) -> int:
         """Return how often this was called for a kind before: the same number on all workers."""
@@ -364,7 +362,8 @@ class ClusterWorkers:
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
-            raise WorkerError(self.failure.what, hint=self.failure.hint)
+            kind, failure = type(self.failure), self.failure
+            raise kind(failure.what, source=failure.source, hint=failure.hint)
 
     def _crashed(self, error: BaseException) -> None:
         """Tell the others of an exception that ends this worker, and print its cause."""
@@ -377,23 +376,42 @@ class ClusterWorkers:
         if isinstance(error, ValueError | RuntimeError) and "Gloo" in str(error):
             behind = self.failure_behind(error)
             if behind is not None:
-                print(f"graphdist.errors.WorkerError: {behind}", file=sys.stderr, flush=True)
+                self._say(behind)
 
     # How it leaves.
 
     def leave_at_exit(self) -> None:
         """Say goodbye, wait for who needs this process, and let Python end, or end it."""
-        if threading.current_thread() is threading.main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._end_interrupted)
         is_well = self.failure is None and not self._crash
         self._connection.leave()
         self._wait_for_others(self.timeouts.step if is_well else SECONDS_TO_LEAVE)
         limit = self.timeouts.silence if is_well else SECONDS_TO_LEAVE
         # The usual end joins threads and waits for the devices: a blocked call would never let it.
-        is_stuck = self._is_stuck or self._jax is None or not self._jax.leave(limit)
-        if is_stuck or self._is_interrupted_at_end:
-            self._end_at_once(INTERRUPTED_EXIT_CODE if self._was_interrupted else EXIT_CODE)
-        self.leave()
+        if self._is_stuck or self._jax is None or not self._jax.leave(limit):
+            self.failure = self.failure or WorkerError(
+                f"{self.name(0)} did not answer within {limit:g} s, where {self.name(self.index)} "
+                f"leaves the job",
+                hint=_HINT,
+            )
+        if self.failure is None and not self._is_interrupted_at_end:
+            self.leave()
+            return
+        if self.failure is not None and not self._crash:  # nothing else would say why it fails
+            self._say(self.failure)
+        self._end_at_once(INTERRUPTED_EXIT_CODE if self._was_interrupted else EXIT_CODE)
+
+    def _say(self, failure: WorkerError) -> None:
+        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+            print(f"graphdist.errors.{type(failure).__name__}: {failure}", file=sys.stderr)
+
+    def abandon(self) -> None:
+        """Let go of the job in a forked child: it is the parent's."""
+        self._connection.abandon()
+        if self._server is not None:
+            self._server.abandon()
 
     def _wait_for_others(self, seconds: float | None) -> None:
         """Keep JAX's service up while others need it; at most so long, None for ever."""
@@ -440,6 +458,17 @@ def _leave() -> None:
     """
     for workers in _started:
         workers.leave_at_exit()
+
+
+def _abandon() -> None:
+    for workers in _started:
+        workers.abandon()
+    _started.clear()
+    set_workers(OneWorker())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon)
 
 
 def current_workers() -> ClusterWorkers | None:

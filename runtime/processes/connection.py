@@ -10,6 +10,7 @@ more, and every wait would last for ever.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -142,6 +143,14 @@ class Connection:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    def abandon(self) -> None:
+        """Close a forked child's copy of the socket, and send nothing: the parent goes on.
+
+        While a child has it open, the end of the parent would not be noticed.
+        """
+        self._is_closed, self._sending = True, threading.Lock()  # another thread may have held it
+        os.close(self._socket.detach())
 
     def _send(self, message: ms.Message) -> None:
         with self._sending, suppress(OSError):  # the receiving thread reports a broken connection

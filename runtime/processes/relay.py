@@ -101,7 +101,8 @@ class Relay(threading.Thread):
     def _register(self, end: _End) -> None:
         self._num_clients += end.is_client
         end.stream.setblocking(False)
-        end.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):  # macOS refuses it for a connection that has ended
+            end.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._selector.register(end.stream, selectors.EVENT_READ, end)
 
     def _serve(self, end: _End, events: int) -> None:

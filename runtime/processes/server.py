@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import selectors
 import socket
 import threading
@@ -128,6 +129,12 @@ class Server(threading.Thread):
     def stop(self) -> None:
         """End the thread soon, once the unsent messages are sent."""
         self._stop_at = time.monotonic() + _SECONDS_TO_SEND_LAST
+
+    def abandon(self) -> None:
+        """Close a forked child's copies of the sockets; its parent goes on serving."""
+        for stream in (self._listener, *(peer.socket for peer in self._peers.values())):
+            if stream.fileno() >= 0:
+                os.close(stream.detach())
 
     def has_others(self) -> bool:
         """Return whether other workers are still heard from; any thread may ask."""

@@ -49,6 +49,7 @@ class ValueAgreement:
         """Check before the first call, and whenever the workers have made `every` more steps."""
         assert devices.workers is not None
         self._name, self._devices, self._workers = graph.name, devices, devices.workers
+        self._number = self._workers.ordinal("compared program")
         found, count = input_distributions(graph), len(graph.variables)
         # Arguments first: a variable may differ because an argument does.
         places = [*range(count, len(found)), *range(count)]
@@ -70,8 +71,10 @@ class ValueAgreement:
     def _check(self, arrays: Sequence[jax.Array]) -> None:
         """Raise `WorkerError` if an input differs between workers."""
         own = [_own_copy(arrays[place]) for place in self._mirrored]
-        told = self._exchanged([self._every, *map(self._checksum, own)])
-        every, *checksums = zip(*told, strict=True)
+        told = self._exchanged([self._number, self._name, self._every, *map(self._checksum, own)])
+        if len({number for number, *_ in told}) > 1:
+            self._raise_other_programs([(number, name) for number, name, *_ in told])
+        _, _, every, *checksums = zip(*told, strict=True)
         if len({*every}) > 1:
             self._raise_different("the number of steps between two checks of values", list(every))
         different = [i for i, of_all in enumerate(checksums) if len({*of_all}) > 1]
@@ -97,12 +100,21 @@ class ValueAgreement:
         starts = [0, *accumulate(size for _, size in named)]
         piece = bisect_right(starts[:-1], element) - 1
         what, size = named[piece]
-        if size > 1:
-            place = [element - starts[piece]]
-            if len(named) == 1:
-                place = [int(i) for i in np.unravel_index(element, _numbers(array).shape)]
+        if len(named) > 1:
+            what += f", element [{element - starts[piece]}]," if size > 1 else ""
+        elif values.size > 1:
+            place = [int(i) for i in np.unravel_index(element, _numbers(array).shape)]
             what += f", element {place},"
         self._raise_different(what, [part[in_block] for part in of_all])
+
+    def _raise_other_programs(self, called: list[tuple[int, str]]) -> NoReturn:
+        other = next(i for i, program in enumerate(called) if program != called[0])
+        which = [f"{name!r}, its program number {number}" for number, name in called]
+        raise WorkerError(
+            f"{self._workers.name(0)} calls {which[0]}, and {self._workers.name(other)} calls "
+            f"{which[other]}",
+            hint="all workers call the same functions in the same order",
+        )
 
     def _raise_different(self, what: str, values: list[Any]) -> NoReturn:
         """Raise the error for a value of which each worker has another."""

@@ -15,6 +15,7 @@ import graphdist as gd
 from graphdist.data.chunks import ChunkSize, StepInput, grouped
 from graphdist.data.failures import FailedElement
 from graphdist.data.worker_input import Agreement
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from tests.data.test_positions import in_turn, split, values
 
 Dataset = gd.data.Dataset
@@ -204,6 +205,8 @@ class Group:
 
 
 class Member:
+    timeouts = WorkerTimeouts(start=1.0, step=2.0)
+
     def __init__(self, group: Group, index: int) -> None:
         self._group, self.index = group, index
 
@@ -213,7 +216,10 @@ class Member:
     def ordinal(self, kind: str) -> int:
         return 0
 
-    def exchange(self, key: str, value: Any, what: str, at: Any = None) -> list[Any]:
+    def exchange(
+        self, key: str, value: Any, what: str, at: Any = None, seconds: float | None = None
+    ) -> list[Any]:
+        assert seconds == self.timeouts.step  # not what workers may take to start
         return self._group.exchange(self.index, value)
 
 

@@ -157,9 +157,11 @@ class Training:
                 lambda: len(self.lives) > life and len(self.lives[life].losses) >= count, _PATIENCE
             )
         if not came:
+            self.process.send_signal(signal.SIGUSR1)  # the workers write where they are
+            time.sleep(2)
             self.process.send_signal(signal.SIGINT)
             self.finish()
-            raise AssertionError("".join(["the job does not go on\n", *self.errors[-40:]]))
+            raise AssertionError("".join(["the job does not go on\n", *self.errors]))
 
     def wait_for_workers(self, life: int, count: int) -> None:
         """Wait until so many workers have started in a life of the job."""

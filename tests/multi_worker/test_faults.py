@@ -99,6 +99,33 @@ def test_a_worker_that_ends_early_leaves_the_others_time(
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
+def test_the_worker_that_failed_is_shown_where_the_others_catch_its_error(
+    victim: int, tmp_path: Path
+) -> None:
+    how = "raises, and others catch it"
+    outcome = run(2, "ending", how, str(victim), str(tmp_path), options=("--grace", "20"))
+    assert outcome.said[1 - victim][-1] == "saved"
+    assert f"worker {victim} failed with exit status 1, and said last:" in outcome.err
+    assert outcome.err.endswith('KeyError: "the user\'s own"\n')
+    assert "WorkerError" in errors_of(outcome, 1 - victim)  # which ends with status 1, and says why
+
+
+@pytest.mark.long
+def test_a_forked_child_is_no_worker() -> None:
+    outcome = run(2, "forking", "the child fails")
+    assert outcome.status == 0, outcome.err
+    assert outcome.said == {0: [[2.0] * 3], 1: [[2.0] * 3]}
+
+
+@pytest.mark.long
+def test_a_killed_worker_is_noticed_though_its_child_lives() -> None:
+    outcome = run(2, "forking", "the worker is killed")
+    assert outcome.status == 137
+    assert re.fullmatch(r"worker 1 \(127.0.0.1:\d+\) died", outcome.said[0][0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
 def test_ctrl_c_at_the_end_leaves_the_others_alone(victim: int, tmp_path: Path) -> None:
     arguments = "ending", "interrupted at the end", str(victim), str(tmp_path)
     outcome = run(2, *arguments, options=("--grace", "20"))

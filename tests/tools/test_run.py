@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -211,21 +210,6 @@ while True:
 """
 
 
-class Full(io.RawIOBase):
-    """A file on a disk that is full, or has another fault."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: Any) -> int:
-        if self.number:
-            raise OSError(self.number, os.strerror(self.number))
-        return len(text)
-
-
 STOPPED = """
 import json, os, signal
 if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
@@ -247,21 +231,36 @@ def test_a_worker_that_is_stopped_when_all_others_have_ended(
 
 @pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, where earlier tests have started devices
 @pytest.mark.parametrize(
-    ("stream", "number"), [("stdout", errno.ENOSPC), ("stderr", errno.EBADF), ("stdout", errno.EIO)]
+    ("stream", "path", "flag"),
+    [("stdout", "/dev/full", os.O_WRONLY), ("stderr", os.devnull, os.O_RDONLY)],
 )
 def test_a_job_whose_output_cannot_be_written_ends(
-    stream: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stream: str, path: str, flag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "talking.py").write_text(TALKING)
-    disk = Full(number)
-    full = io.TextIOWrapper(io.BufferedWriter(disk))
+    full = io.TextIOWrapper(io.FileIO(os.open(path, flag), "w"), write_through=True)
     with monkeypatch.context() as patch:
         patch.setattr(sys, stream, full)
         arguments = ["stderr"] if stream == "stderr" else []
         program = str(tmp_path / "talking.py")
         assert main(["-n", "2", "--grace", "9", program, *arguments]) == OUTPUT_LOST
-    disk.number = 0  # it is flushed when it is closed
     full.close()
+
+
+def test_a_slow_reader_gets_all_lines(tmp_path: Path) -> None:
+    (tmp_path / "talking.py").write_text("for i in range(2000): print(i, 'x' * 100)")
+    command = [sys.executable, "-m", "graphdist.tools.run", "-n", "1", str(tmp_path / "talking.py")]
+    with subprocess.Popen(
+        command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
+        parts = []
+        while part := launcher.stdout.read(4096):
+            parts.append(part)
+            time.sleep(0.04)  # in all longer than the launcher waits for lines that do not come
+        lines = b"".join(parts).splitlines()
+        assert (len(lines), launcher.stderr.read(), launcher.wait()) == (2000, b"", 0)
 
 
 @pytest.mark.parametrize("host", ["nobody.invalid", "192.0.2.1", "a" * 64, "a..b"])

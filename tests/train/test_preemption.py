@@ -13,6 +13,7 @@ import pytest
 import graphdist as gd
 from graphdist.runtime.processes.step_agreement import StepAgreement
 from graphdist.runtime.processes.workers import OneWorker
+from graphdist.train import preemption
 
 
 class Left(Exception):
@@ -97,6 +98,26 @@ def test_a_given_notice_and_a_given_way_to_save(tmp_path: Path) -> None:
         train(checkpoint, handler, steps=10**9)
     assert saved == [True]
     assert gd.train.latest_checkpoint(tmp_path) is None
+
+
+def test_a_watcher_that_fails_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(preemption, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    looks = iter([OSError("connection reset"), OSError("connection reset"), True])
+
+    def is_noticed() -> bool:
+        found = next(looks)
+        if isinstance(found, OSError):
+            raise found
+        return bool(found)
+
+    checkpoint, handler = handler_of(tmp_path, termination_watcher_fn=is_noticed)
+    with pytest.raises(Left):
+        train(checkpoint, handler, steps=10**9)
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "termination_watcher_fn fails; it is asked again"
+    ]
 
 
 def test_the_time_that_is_left_is_used(tmp_path: Path) -> None:

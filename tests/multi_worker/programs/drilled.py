@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ arguments = vars(parser.parse_args())
 shard_update = arguments.pop("in_slices")
 plan = Plan(**arguments)
 
+faulthandler.register(signal.SIGUSR1, all_threads=True)
 print("PID", os.getpid(), flush=True)
 strategy = gd.MultiWorkerMirroredStrategy(shard_update=shard_update)
 

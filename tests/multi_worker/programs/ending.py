@@ -57,7 +57,7 @@ if ending == "interrupted at the end":
         say("done")
     sys.exit()
 gd.train.Checkpoint(total=total).write(os.path.join(folder, "last"))
-if is_victim and ending == "raises":
+if is_victim and ending in ("raises", "raises, and others catch it"):
     raise KeyError("the user's own")
 if is_victim and ending == "is interrupted":
     os.kill(os.getpid(), signal.SIGINT)
@@ -70,4 +70,6 @@ except gd.WorkerError as error:
     say(error.what)
     time.sleep(3)  # the user's own last words
     say("saved")
+    if ending == "raises, and others catch it":
+        sys.exit()
     raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -29,8 +30,8 @@ NAMED = [
     *([(f"variable 'v{i}'", 10)] for i in range(8)),
     [("variable 'v8'", 4), ("variable 'v9'", 6)],  # a pack
     [("variable 'count'", 10)],
-    [("argument 'lr'", 1)],
-    [("argument 'x'", LARGE.size)],
+    [("argument 'lr'", 0)],
+    [("argument 'x'", 0)],
 ]
 
 
@@ -169,6 +170,18 @@ def test_without_an_interval_it_is_checked_once(
     steps = steps_of(workers, graph)
     assert errors_of(steps, inputs_with(0, 10, ARGUMENTS[0])) == [""] * 3
     assert errors_of(steps, inputs_with(0, 10, np.float32(0.2))) == [""] * 3
+
+
+def test_workers_that_call_other_programs_are_told(
+    workers: list[ClusterWorkers], graph: Graph
+) -> None:
+    one, other = steps_of(workers, graph), steps_of(workers, graph)
+    (told,) = set(errors_of([other[0], one[1], one[2]], inputs_with(0, 10, ARGUMENTS[0])))
+    assert re.fullmatch(
+        r"worker 0 \S+ calls 'step', its program number (\d+), and worker 1 \S+ calls 'step', its "
+        r"program number (?!\1)\d+",
+        told,
+    )
 
 
 def test_workers_with_other_intervals_are_told(workers: list[ClusterWorkers], graph: Graph) -> None:
