@@ -63,7 +63,7 @@ def read_given(path: Path, member: str, most_bytes: int) -> bytes:
                         f"{path} has more than {most_bytes:,} bytes, which is most", source=here()
                     )
             return bytes(content)
-    _, members = read_artifact(path, here())
+    _, members = read_artifact(path, here(), [member])
     if member not in members:
         raise ArtifactError(f"{path.name} has no {member}", source=here())
     return members[member]

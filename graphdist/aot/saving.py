@@ -68,8 +68,9 @@ def save(
     The portable module is for the platform that the step was compiled for, or for `platforms`:
     "cpu", "gpu", "tpu". Values of variables are not in the file. Raises `UnsupportedError` for
     arguments and results that the file cannot describe and for programs with callbacks or custom
-    calls, `MissingExtraError` without flatbuffers, `ArgumentError` if no file can be made there,
-    and OSError if it cannot be written, as on a full disk; then no part of it remains.
+    calls, `MissingExtraError` without flatbuffers, `ArtifactError` for a step of more than about
+    ten thousand variables, `ArgumentError` if no file can be made there, and OSError if it cannot
+    be written, as on a full disk; then no part of it remains.
     """
     require_path(path, "gd.aot.save")
     require_replaceable(path)
@@ -119,7 +120,7 @@ def save(
         "executable.bin": serialize_native(_as_compiled_here(compiled).executable.compiled),
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
-    write_artifact(path, manifest, members)
+    write_artifact(path, manifest, members, here())
 
 
 def _as_compiled_here(compiled: Compiled) -> Compiled:
@@ -231,8 +232,9 @@ def load(
             source=here(),
             hint="leave one of them out",
         )
-    name, manifest, members = read_checked(path, "gd.aot.load")
-    for member in ("graph.txt", "report.json", "executable.bin" if native else "module.mlir"):
+    needed = ("graph.txt", "report.json", "executable.bin" if native else "module.mlir")
+    name, manifest, members = read_checked(path, "gd.aot.load", needed)
+    for member in needed:
         if member not in members:
             raise contradiction(name, f"it has no {member}")
     check_versions(name, manifest)
