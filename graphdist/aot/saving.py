@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, JSON
@@ -58,6 +59,9 @@ from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.version import versions
+
+_CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @(\w+)")
+"""A custom call in the text of a module, of which JAX's error has an example of each."""
 
 
 def save(
@@ -184,10 +188,20 @@ def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
         return export_module(compiled.lowered.emitted, platforms, here())
     except (NotImplementedError, ValueError) as error:
         reason = str(error).splitlines()[0]
+        hint = "callbacks, prints and custom calls of your own do not go into a file"
+        if targets := sorted(set(_CUSTOM_CALL.findall(str(error)))):
+            reason = (
+                f"JAX does not guarantee that other versions of it have the custom calls "
+                f"{', '.join(targets)}"
+            )
+            hint = (
+                "compute it by other operations, or compile the step in the process that runs it; "
+                "of JAX's own, lax.linalg.ormqr and scipy.linalg.qr(pivoting=True) make such calls"
+            )
         raise UnsupportedError(
             f"the step cannot be made a portable module for {' and '.join(platforms)}: {reason}",
             source=here(),
-            hint="callbacks, prints and custom calls of your own do not go into a file",
+            hint=hint,
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any  # Any: MLIR's classes, JSON
 
@@ -407,6 +408,24 @@ def test_the_reader_keeps_to_its_memory(saved: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module_check, "_safe", set())
     with pytest.raises(gd.ArtifactError, match=r"module that is none|cannot be checked"):
         gd.aot.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("function", "target"),
+    [
+        (lambda x: jax.scipy.linalg.qr(x, pivoting=True)[0], "lapack_sgeqp3_ffi"),
+        (lambda x: lax.linalg.ormqr(x, x[0], x, left=True), "lapack_sormqr_ffi"),
+    ],
+    ids=["pivoting", "ormqr"],
+)
+def test_calls_that_jax_does_not_guarantee_are_named(
+    tmp_path: Path, function: Callable[[jax.Array], jax.Array], target: str
+) -> None:
+    compiled = gd.function(function).trace(jnp.eye(4)).lower().compile()
+    with pytest.raises(gd.UnsupportedError, match=rf"have the custom calls {target}\n") as caught:
+        gd.aot.save(tmp_path / "step.gdx", compiled)
+    assert "custom calls of your own" not in str(caught.value)
+    assert "compute it by other operations" in str(caught.value)
 
 
 def test_callbacks_do_not_go_into_a_file(tmp_path: Path) -> None:
