@@ -22,11 +22,11 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any  # Any: JSON
+from typing import Any, BinaryIO  # Any: JSON
 
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.files.regular_files import NoRegularFileError, open_regular
+from graphdist.runtime.files.regular_files import open_regular
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -129,7 +129,7 @@ def read_artifact(
     """
     name = Path(path).name
     try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        with _opened(path, at) as file, zipfile.ZipFile(file) as archive:
             infos = _infos(archive, os.fstat(file.fileno()).st_size, name, at)
             if MANIFEST not in infos:
                 raise _broken(name, f"has no {MANIFEST}", at)
@@ -145,17 +145,26 @@ def read_artifact(
                 if member in kept:
                     members[member] = data
             return manifest, members
-    except FileNotFoundError:
-        raise ArtifactError(f"there is no file {os.fspath(path)}", source=at) from None
-    except NoRegularFileError as error:
-        raise ArtifactError(
-            str(error), source=at, hint="give the file that gd.aot.save has written"
-        ) from None
     except ArtifactError:
         raise
     # zlib's and struct's errors, and the ones zipfile has for what it does not support.
     except Exception as error:
         raise _broken(name, f"cannot be read: {error}", at) from error
+
+
+def _opened(path: str | os.PathLike[str], at: Source) -> BinaryIO:
+    given = repr(os.fspath(path))
+    try:
+        return os.fdopen(open_regular(path, follows_links=True), "rb")
+    except FileNotFoundError:
+        said = f"there is no file {given}"
+    except OSError as error:
+        said = f"{given} cannot be opened: {error.strerror}"
+    except ValueError as error:  # the path has a NUL character
+        said = f"{given} cannot be opened: {error}"
+    raise ArtifactError(
+        said, source=at, hint="give the path of a file that gd.aot.save has written"
+    )
 
 
 def _infos(

@@ -93,7 +93,9 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
 ) -> None:
     path = tmp_path / "step.gdx"
     make(path)
-    with pytest.raises(gd.ArtifactError, match=f"{path} is {kind}, and no file"):
+    with pytest.raises(
+        gd.ArtifactError, match=f"'{path}' cannot be opened: it is {kind}, and no file"
+    ):
         read(path)
 
 
@@ -105,7 +107,32 @@ def test_a_file_that_a_pipe_takes_the_place_of_is_refused(
     pipe(path)
     monkeypatch.setattr(os, "stat", lambda *_, **__: found)
     with pytest.raises(OSError, match="is a pipe, and no file"):
-        open_regular(path)
+        open_regular(path, follows_links=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("step.gdx/in it", "in it' cannot be opened: Not a directory"),
+        ("x" * 300, "x' cannot be opened: File name too long"),
+        ("a\0b", r"a\x00b' cannot be opened: "),
+    ],
+    ids=["no folder", "long", "NUL"],
+)
+@pytest.mark.parametrize("read", [gd.aot.load, lambda path: read_given(Path(path), "", 1)])
+def test_a_path_that_cannot_be_opened_is_no_damaged_file(
+    path: Path, read: Callable[[str], Any], name: str, says: str
+) -> None:
+    with pytest.raises((gd.ArtifactError, gd.ArgumentError)) as caught:
+        read(f"{path.parent}/{name}")
+    assert says in str(caught.value)
+    assert "hint: give the path of a file that" in str(caught.value)
+    assert "get it again" not in str(caught.value)
+
+
+def test_no_path_is_quoted() -> None:
+    with pytest.raises(gd.ArtifactError, match="there is no file ''"):
+        gd.aot.load("")
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9, 0.999])
