@@ -59,6 +59,7 @@ class ClusterCoordinator:
                 hint="make a strategy: gd.ParameterServerStrategy(resolver)",
             )
         if strategy.coordinator is None:
+            strategy.require_open()
             made = super().__new__(cls)
             made._start(strategy)
             strategy.coordinator = made
@@ -109,6 +110,7 @@ class ClusterCoordinator:
                 source=here(),
                 hint="fetch it first: value.fetch()",
             )
+        self.strategy.require_open()
         number = self._function(fn)
         result = RemoteValue(_name(fn))
         keeps = (fn, *(leaf for leaf in leaves if isinstance(leaf, PerWorkerValues)))
@@ -187,6 +189,7 @@ class ClusterCoordinator:
 
     def worker_processes(self) -> list[int]:
         """Return the process number of each worker; waits until all are started."""
+        self.strategy.require_open()
         return self.workers.processes()
 
     def _function(self, fn: Any) -> int:

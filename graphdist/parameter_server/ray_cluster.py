@@ -4,6 +4,9 @@ Where no cluster is given, one is started on this machine, in a folder of its ow
 strategy uses it any more or the program ends. Ray ends it too when this process is killed. A
 program that has called `ray.init` itself keeps its cluster, as does one that gives an address.
 
+Ray starts a cluster by itself, with a wide-open door, where it is used without one. So processes
+are asked by `ask` and ended by `kill` alone, which do not use it then.
+
 Everyone who can connect to a process of Ray's and has its token, or needs none, runs code there. A
 cluster that is started here listens on loopback alone: Ray does so where it supports one machine
 only, as on macOS, and takes this machine for one. Ray opens its folders to all users, so that they
@@ -49,6 +52,32 @@ def ray() -> Any:
             source=here(),
             hint="pip install 'graphdist[ps]'",
         ) from error
+
+
+class ProcessIsSilent(Exception):
+    """A process does not answer; the text says for how long, or why."""
+
+
+def require_running() -> None:
+    """Raise `ProcessIsSilent` if there is no cluster any more."""
+    if not ray().is_initialized():
+        raise ProcessIsSilent("is gone, with the cluster")
+
+
+def ask(method: Any, *arguments: Any) -> Any:
+    """Have a process of Ray's run a method, and return Ray's reference to the result.
+
+    It makes an actor, too, given its class. Raises `ProcessIsSilent` if there is no cluster.
+    """
+    require_running()
+    return method.remote(*arguments)
+
+
+def kill(actor: Any, *, restarts: bool = False) -> None:
+    """End the process of an actor, if there is a cluster; Ray may start it again."""
+    module = ray()
+    if module.is_initialized():
+        module.kill(actor, no_restart=not restarts)
 
 
 class Cluster:

@@ -20,12 +20,7 @@ from typing import Any  # Any: users' results, and Ray's handles
 
 from graphdist.errors import ClosureCancelledError, WorkerError, WorkerTimeoutError
 from graphdist.parameter_server.closures import ClosureQueue, Waiting
-from graphdist.parameter_server.heartbeats import (
-    ProcessIsSilent,
-    answer,
-    beat_of_worker,
-    wait_for,
-)
+from graphdist.parameter_server.heartbeats import answer, beat_of_worker, wait_for
 from graphdist.parameter_server.messages import (
     Apart,
     Closure,
@@ -36,7 +31,7 @@ from graphdist.parameter_server.messages import (
     Missing,
     Traffic,
 )
-from graphdist.parameter_server.ray_cluster import ray
+from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, ray
 from graphdist.parameter_server.servers import ServerIsLost
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.time_limit import TimeLimit
@@ -148,7 +143,7 @@ class Serving:
             message = Closure(
                 closure.number, closure.function, closure.arguments, closure.attempt, moved
             )
-            outcome, result = self._answer(self._actor.run.remote(message))
+            outcome, result = self._answer(ask(self._actor.run, message))
             if isinstance(outcome, Missing):
                 if (problem := self._send(outcome)) is not None:
                     return problem, lambda limit: None
@@ -166,12 +161,12 @@ class Serving:
         if missing.function is not None:
             data = self._sent.functions[missing.function]
             found: ClosureFailed | None = self._answer(
-                self._actor.add_function.remote(missing.function, data)
+                ask(self._actor.add_function, missing.function, data)
             )
             return found
         for number in missing.resources:
             problem: ClosureFailed | None = self._answer(
-                self._actor.add_value.remote(number, *self._sent.values[number])
+                ask(self._actor.add_value, number, *self._sent.values[number])
             )
             if problem is not None:
                 return problem

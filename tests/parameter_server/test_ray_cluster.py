@@ -6,17 +6,19 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any  # Any: results of all kinds
 
 import pytest
 import ray
 
 import graphdist as gd
 import graphdist.compat.v1 as gd1
-from graphdist.parameter_server import ray_cluster
+from graphdist.parameter_server import heartbeats, ray_cluster
 from tests.parameter_server.test_silence import descendants
 
 
@@ -43,6 +45,75 @@ def test_strategies_share_a_cluster_and_the_last_ends_it() -> None:
     second.shutdown()
     second.shutdown()
     assert not ray.is_initialized()
+
+
+@pytest.mark.long
+def test_what_was_shut_down_is_refused_and_starts_no_cluster(tmp_path: Path) -> None:
+    strategy = gd.ParameterServerStrategy(num_workers=1)
+    coordinator = gd.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        v = gd.Variable(2.0)
+    add = gd.function(lambda: v.assign_add(1.0))
+    coordinator.schedule(add).fetch()
+    checkpoint = gd.train.Checkpoint(v=v)
+
+    def made() -> None:
+        with strategy.scope():
+            gd.Variable(1.0)
+
+    uses: list[Callable[[], Any]] = [
+        lambda: float(v),
+        lambda: v.assign(1.0),
+        made,
+        add,
+        lambda: checkpoint.save(str(tmp_path / "c")),
+        lambda: coordinator.worker_processes(),
+        lambda: coordinator.schedule(add),
+    ]
+    # With the cluster, and while another strategy keeps it.
+    other = gd.ParameterServerStrategy(num_workers=1)
+    for last in (strategy, other):
+        last.shutdown()
+        for use in uses:
+            with pytest.raises(gd.errors.ContextError, match="the strategy was shut down") as error:
+                use()
+            assert f"{__file__}:" in str(error.value)
+        assert ray.is_initialized() is (last is strategy)
+    with pytest.raises(gd.errors.ContextError, match="the strategy was shut down"):
+        gd.coordinator.ClusterCoordinator(other)
+    assert not ray.is_initialized()
+
+
+@pytest.mark.long
+def test_a_program_that_ends_ray_itself_is_told_so() -> None:
+    strategy = gd.ParameterServerStrategy(num_workers=1)
+    with strategy.scope():
+        v = gd.Variable(2.0)
+    ray.shutdown()
+    for use in (lambda: float(v), lambda: gd.coordinator.ClusterCoordinator(strategy)):
+        with pytest.raises(gd.errors.ContextError, match="the cluster of Ray was shut down"):
+            use()
+    strategy.shutdown()
+    assert not ray.is_initialized()
+
+
+def test_no_process_is_asked_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked:
+        def remote(self) -> None:
+            pytest.fail("Ray would start a cluster")
+
+    def kill(actor: object, no_restart: bool) -> None:
+        pytest.fail("Ray would start a cluster")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "kill", kill)
+    actor = SimpleNamespace(place=Asked(), address=Asked())
+    with pytest.raises(ray_cluster.ProcessIsSilent, match="is gone"):
+        ray_cluster.ask(actor.place)
+    ray_cluster.kill(actor)
+    assert heartbeats.problem_of_server(actor, 1.0) == "is gone, with the cluster"
+    with pytest.raises(ConnectionError, match="is gone"):
+        heartbeats.address_of_server(actor, 1.0)
 
 
 @pytest.mark.long
