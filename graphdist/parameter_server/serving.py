@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -45,11 +46,13 @@ _log = logging.getLogger("graphdist")
 
 
 class Sent:
-    """What workers may need, as bytes by number."""
+    """What workers may need, as bytes by number, until nobody uses it any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_workers: int) -> None:
         """Start empty."""
         self._numbers = count()
+        self._forgotten: list[deque[int]] = [deque() for _ in range(num_workers)]
+        """For each worker, the numbers that it need not keep."""
         self.functions: dict[int, bytes] = {}
         self.values: dict[int, tuple[bytes, bool]] = {}
 
@@ -64,6 +67,21 @@ class Sent:
         number = next(self._numbers)
         self.values[number] = data, is_iterator
         return number
+
+    def forget_with(self, owner: Any, number: int) -> None:
+        """Forget a function or value when its owner is gone, here and in the workers."""
+        weakref.finalize(owner, self._forget, number).atexit = False
+
+    def _forget(self, number: int) -> None:
+        self.functions.pop(number, None)
+        self.values.pop(number, None)
+        for of_worker in self._forgotten:
+            of_worker.append(number)
+
+    def forgotten_by(self, worker: int) -> tuple[int, ...]:
+        """Return the numbers that a worker need not keep, each once."""
+        of_worker = self._forgotten[worker]
+        return tuple(of_worker.popleft() for _ in range(len(of_worker)))
 
 
 class Serving:
@@ -141,7 +159,12 @@ class Serving:
         while True:
             moved = (self._servers.moves, dict(self._servers.moved))
             message = Closure(
-                closure.number, closure.function, closure.arguments, closure.attempt, moved
+                closure.number,
+                closure.function,
+                closure.arguments,
+                closure.attempt,
+                moved,
+                self._sent.forgotten_by(self._index),
             )
             outcome, result = self._answer(ask(self._actor.run, message))
             if isinstance(outcome, Missing):

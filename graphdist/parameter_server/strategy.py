@@ -165,8 +165,8 @@ class ParameterServerBase(StrategyOnServers):
     def shutdown(self) -> None:
         """End the servers and workers, and the cluster if no other strategy uses it.
 
-        Variables are lost: what uses them or the workers afterwards raises `ContextError`. It happens
-        by itself when the program ends.
+        Variables are lost: what uses them or the workers afterwards raises `ContextError`.
+        It happens by itself when the program ends.
         """
         self._close()
 
