@@ -200,7 +200,7 @@ def test_a_server_that_is_stopped_while_it_sends_an_answer(strategy: Any) -> Non
     server = strategy.server_of(large)
     connection = strategy.servers._connections[server]
     process = server_process(strategy, server)
-    with connection.lock:
+    with connection.held(time.monotonic()):
         # More is under way than the system keeps: the server is in the middle of its answer.
         connection.request("read", ([Read(large.storage.key)],))
         connection._channel._stream.recv(1, socket.MSG_PEEK)
