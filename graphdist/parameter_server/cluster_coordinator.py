@@ -6,6 +6,7 @@ waits for what becomes of it.
 
 from __future__ import annotations
 
+import pickle
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ from graphdist.values.pytrees import map_leaves
 
 Values = TypeVar("Values", bound=PerWorkerValues)
 _SECONDS_TO_END = 5.0
+_WITHOUT_ARGUMENTS = pickle.dumps(((), {}))
 
 
 class ClusterCoordinator:
@@ -115,7 +117,7 @@ class ClusterCoordinator:
         number = self._function(fn)
         result = RemoteValue(_name(fn))
         keeps = (fn, *(leaf for leaf in leaves if isinstance(leaf, PerWorkerValues)))
-        data = as_bytes(given, self.strategy)
+        data = as_bytes(given, self.strategy) if any(given) else _WITHOUT_ARGUMENTS
         self.queue.put(Waiting(next(self._numbers), number, data, result, keeps, _name(fn)))
         return result
 

@@ -32,7 +32,7 @@ def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> A
     Raises `ProcessIsSilent`, and Ray's errors for a process that has died.
     """
     module = ray()
-    while not _comes([reference], _SECONDS_BETWEEN_BEATS):
+    while not comes([reference], _SECONDS_BETWEEN_BEATS):
         wait_for([reference, beat()], silence_seconds)
     return module.get(reference)
 
@@ -40,7 +40,7 @@ def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> A
 def wait_for(references: Sequence[Any], seconds: float) -> None:
     """Wait until one of the values is there; raises `ProcessIsSilent` if none is in time."""
     # In parts: while this process is stopped itself, its clock runs and nobody else is silent.
-    if not any(_comes(references, seconds / _PARTS) for _ in range(_PARTS)):
+    if not any(comes(references, seconds / _PARTS) for _ in range(_PARTS)):
         raise ProcessIsSilent(f"has not answered for {seconds:g} s")
 
 
@@ -70,7 +70,7 @@ def problem_of_server(server: Any, silence_seconds: float) -> str:
     return ""
 
 
-def _comes(references: Sequence[Any], seconds: float) -> bool:
+def comes(references: Sequence[Any], seconds: float) -> bool:
     """Return whether one of the values is there within a time."""
     require_running()
     return bool(ray().wait(list(references), timeout=seconds)[0])

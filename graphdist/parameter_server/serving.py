@@ -10,6 +10,7 @@ worker gets its first closure when it has started. If none is left, and none com
 from __future__ import annotations
 
 import logging
+import re
 import time
 import weakref
 from collections import deque
@@ -19,9 +20,15 @@ from itertools import count
 from threading import Lock
 from typing import Any  # Any: users' results, and Ray's handles
 
-from graphdist.errors import ClosureCancelledError, WorkerError, WorkerTimeoutError
-from graphdist.parameter_server.closures import ClosureQueue, Waiting
-from graphdist.parameter_server.heartbeats import answer, beat_of_worker, wait_for
+from graphdist.errors import WorkerError, WorkerTimeoutError
+from graphdist.parameter_server.closures import (
+    SHUT_DOWN,
+    ClosureQueue,
+    Waiting,
+    cancelled,
+    with_line_of_user,
+)
+from graphdist.parameter_server.heartbeats import answer, beat_of_worker, comes, wait_for
 from graphdist.parameter_server.messages import (
     Apart,
     Closure,
@@ -43,6 +50,16 @@ _SECONDS_OF_A_WAIT = 1.0
 _POLL_SECONDS = 0.05
 """How often a worker that is being started again is asked whether it is there."""
 _log = logging.getLogger("graphdist")
+
+
+_RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Exit|Interrupt)\b.*", re.MULTILINE)
+
+
+def _in_one_line(error: Exception) -> str:
+    """Return an error of Ray's: what was raised in the process, if there is a traceback."""
+    said = str(error)
+    raised: list[str] = _RAISED.findall(said)
+    return raised[-1] if raised else said.partition("\n")[0]
 
 
 class Sent:
@@ -219,7 +236,7 @@ class Serving:
         """Wait until the worker has started, as often as it takes; say so if it takes long."""
         module = ray()
         late_at = time.monotonic() + self._timeouts.start
-        beat = None
+        beat, last_error = None, ""
         while module.is_initialized() and not self._queue.is_closed:
             try:
                 beat = beat or beat_of_worker(self._actor)
@@ -229,16 +246,18 @@ class Serving:
                 return
             except ProcessIsSilent:
                 pass
-            except module.exceptions.RayError:
-                beat = None
+            except module.exceptions.RayError as error:
+                beat, last_error = None, _in_one_line(error)
                 time.sleep(_POLL_SECONDS)
             if time.monotonic() > late_at:
-                self._miss()
+                self._miss(last_error)
                 late_at = time.monotonic() + self._timeouts.start
 
-    def _miss(self) -> None:
+    def _miss(self, last_error: str) -> None:
         """Start a worker again that does not come; end what waits if there is no other."""
         why = f"has not started within {self._timeouts.start:g} s"
+        if last_error:
+            why += f" ({last_error})"
         _log.warning("worker %d %s; it is started again", self._index, why)
         self._workers.start_again(self._index)
         if all_missing := self._workers.miss(self._index, why):
@@ -251,28 +270,26 @@ class Serving:
             )
 
     def _loaded(self, result: Any, limit: TimeLimit) -> Any:
-        """Return a result; raises `ClosureCancelledError` if it is lost with its worker."""
+        """Return a result; raises `ClosureCancelledError` if it is lost with its worker.
+
+        Raises `WorkerTimeoutError` if the limit passes before.
+        """
         if not isinstance(result, LargeResult):
             return result
-        module = ray()
+        reference, seconds = result.reference, limit.left()
         try:
-            if (seconds := limit.left()) is not None:
-                wait_for([result.reference], seconds)
-        except ProcessIsSilent as error:
-            raise WorkerTimeoutError(
-                f"the result of a scheduled function has not come from worker {self._index}, "
-                f"{self._place}, within {limit}",
-                source=here(),
-                hint="fetch it again, or wait longer",
-            ) from error
-        try:
-            return self._answer(result.reference)
-        except (module.exceptions.RayError, ProcessIsSilent) as error:
-            raise ClosureCancelledError(
-                "the result of a scheduled function is lost with the worker that had it",
-                source=here(),
-                hint="schedule the function again",
-            ) from error
+            if seconds is None or comes([reference], seconds):
+                return self._answer(reference)
+        except (ray().exceptions.RayError, ProcessIsSilent) as error:
+            why = SHUT_DOWN if self._queue.is_closed else "the worker that had it is lost"
+            lost = cancelled(why, "the result of a scheduled function is lost")
+            raise with_line_of_user(lost) from error
+        raise WorkerTimeoutError(
+            f"the result of a scheduled function has not come from worker {self._index}, "
+            f"{self._place}, within {limit}",
+            source=here(),
+            hint="fetch it again, or wait longer",
+        )
 
 
 _counting = Lock()

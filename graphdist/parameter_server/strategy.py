@@ -39,6 +39,7 @@ from graphdist.parameter_server.ray_cluster import Cluster, ask, kill, ray
 from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import StorageOnServer, require_storable
+from graphdist.parameter_server.worker_options import checked_worker_options
 from graphdist.passes import Target
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.state.sharded_variable import in_shards
@@ -48,6 +49,7 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
+from graphdist.whole_numbers import whole_number
 
 _moving = Lock()
 """Variables are moved by one thread at a time."""
@@ -123,6 +125,8 @@ class ParameterServerBase(StrategyOnServers):
     ) -> None:
         """Start the servers."""
         self.num_workers, num_servers = counts_of_tasks(cluster_resolver, num_workers, num_servers)
+        self.devices_per_worker = whole_number(devices_per_worker, "devices_per_worker", least=1)
+        self.worker_options = checked_worker_options(worker_options)
         if not (variable_partitioner is None or callable(variable_partitioner)):
             raise ArgumentTypeError(
                 f"variable_partitioner is of type {type_name(variable_partitioner)}, not a "
@@ -134,8 +138,6 @@ class ParameterServerBase(StrategyOnServers):
         super().__init__(extended)
         self.cluster_resolver = cluster_resolver
         self.variable_partitioner = variable_partitioner
-        self.devices_per_worker = devices_per_worker
-        self.worker_options = dict(worker_options or {})
         self.allow_lost_updates = allow_lost_updates
         self.address = address
         self.timeouts = worker_timeouts()
@@ -328,7 +330,7 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
     is refused; `allow_lost_updates=True` allows it.
 
     Raises `MissingExtraError` without Ray, `ArgumentError` for a cluster without workers or
-    servers, or with other jobs.
+    servers, or with other jobs, and for numbers and options that cannot be used.
     """
 
 

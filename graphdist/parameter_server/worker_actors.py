@@ -16,6 +16,7 @@ from graphdist.parameter_server.heartbeats import GROUP, wait_for
 from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, kill, ray
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_by_workers
+from graphdist.parameter_server.worker_options import OWN
 from graphdist.tracing.user_lines import here
 
 _POLL_SECONDS = 0.05
@@ -29,12 +30,7 @@ class WorkerActors:
         """Start them."""
         defaults = {"num_cpus": 0} if strategy.address is None else {}
         settings: Any = jax.config
-        actor = ray().remote(
-            max_restarts=-1,
-            max_task_retries=0,
-            concurrency_groups={GROUP: 1},
-            **{**defaults, **strategy.worker_options},
-        )(ClosureWorker)
+        actor = ray().remote(**OWN, **{**defaults, **strategy.worker_options})(ClosureWorker)
         self.actors = [
             ask(
                 actor,

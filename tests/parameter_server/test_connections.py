@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from threading import Semaphore, Thread
 from typing import Any
 
@@ -151,7 +151,12 @@ def test_of_many_that_wait_one_finds_a_silent_server(monkeypatch: pytest.MonkeyP
 
     connection, waits = ServerConnection(address, problem, KEY), Semaphore(0)
     held = connection.held
-    monkeypatch.setattr(connection, "held", lambda since: (waits.release(), held(since))[1])
+
+    def noted(since: float) -> AbstractContextManager[None]:
+        waits.release()
+        return held(since)
+
+    monkeypatch.setattr(connection, "held", noted)
     servers = Servers([], KEY, WorkerTimeouts())
     servers._connections = [connection]
 

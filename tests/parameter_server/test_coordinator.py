@@ -332,6 +332,13 @@ def test_variables_in_shards_are_on_all_servers(strategy: Strategy) -> None:
     np.testing.assert_array_equal(found, [[8, 9], [0, 1]])
 
 
+@pytest.mark.parametrize("make", [np.arange, jnp.arange, list], ids=str)
+def test_a_dataset_may_be_an_array_or_a_list(coordinator: ClusterCoordinator, make: Any) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset(make(range(3) if make is list else 3)))
+    take = gd.function(lambda iterator: next(iterator))
+    assert int(coordinator.schedule(take, args=(iterator,)).fetch()) == 0
+
+
 def test_running_without_a_coordinator_warns(strategy: Strategy) -> None:
     with pytest.warns(UserWarning, match="coordinator's process"):
         assert strategy.run(lambda: jnp.float32(1)) == 1
@@ -420,8 +427,28 @@ def test_a_closed_queue_lets_nobody_wait() -> None:
     queue.put(waiting)
     queue.close()
     assert queue.take() is None
+    with pytest.raises(gd.ClosureCancelledError, match="the strategy was shut down"):
+        queue.wait()
     queue.wait()
-    with pytest.raises(gd.ClosureCancelledError):
+    with pytest.raises(gd.ClosureCancelledError, match="the strategy was shut down"):
         waiting.result.fetch()
-    with pytest.raises(gd.ClosureCancelledError):
-        queue.put(closure())
+    with pytest.raises(gd.ClosureCancelledError, match=r"queue\.put\(closure\(\)\)  # here"):
+        queue.put(closure())  # here
+
+
+def test_a_closed_queue_says_what_has_not_run() -> None:
+    queue = ClosureQueue()
+    running, waiting = closure(), closure()
+    queue.put(running)
+    queue.put(waiting)
+    queue.take()
+    queue.close()
+    queue.put_back(running)
+    with pytest.raises(gd.ClosureCancelledError, match="2 of them: the strategy was shut"):
+        queue.is_idle()
+    for lost in (running, waiting):
+        with pytest.raises(gd.ClosureCancelledError, match=r"coordinator\.join\(\) before"):
+            lost.result.fetch()
+    done = ClosureQueue()
+    done.close()
+    done.wait()  # nothing was lost

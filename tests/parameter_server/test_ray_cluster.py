@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any  # Any: results of all kinds
 
+import jax.numpy as jnp
 import pytest
 import ray
 
@@ -94,6 +95,53 @@ def test_a_program_that_ends_ray_itself_is_told_so() -> None:
         with pytest.raises(gd.errors.ContextError, match="the cluster of Ray was shut down"):
             use()
     strategy.shutdown()
+    assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num_workers": 1.5}, "num_workers is 1.5"),
+        ({"num_servers": "many"}, "num_servers is 'many'"),
+        ({"devices_per_worker": 0}, "devices_per_worker is 0"),
+        ({"worker_options": [1]}, "worker_options is of type list"),
+        ({"worker_options": {"max_restarts": 1}}, "'max_restarts', which is -1 for all"),
+        ({"worker_options": {"num_gpus": "a"}}, "does not take these worker_options: The type"),
+        ({"worker_options": {"nonsense": 1}}, "does not take these worker_options: Invalid"),
+        ({"worker_options": {1: 2}}, "does not take these worker_options: keywords"),
+    ],
+    ids=str,
+)
+def test_options_are_checked_before_anything_starts(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(gd.errors.ArgumentError, match=said):
+        gd.ParameterServerStrategy(**given)
+    assert not ray.is_initialized()
+
+
+@pytest.mark.long
+def test_a_worker_that_fails_to_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHDIST_WORKER_START_SECONDS", "25")
+    options = {"runtime_env": {"env_vars": {"JAX_PLATFORMS": "nonsense"}}}
+    strategy = gd.ParameterServerStrategy(num_workers=1, worker_options=options)
+    coordinator = gd.coordinator.ClusterCoordinator(strategy)
+    value = coordinator.schedule(gd.function(lambda: 1))
+    said = r"has not started within 25 s \(RuntimeError: .*'nonsense'"
+    for ask in (value.fetch, coordinator.join):
+        with pytest.raises((gd.ClosureCancelledError, gd.WorkerError), match=said):
+            ask()
+    strategy.shutdown()
+
+
+@pytest.mark.long
+def test_a_large_result_is_lost_with_the_strategy() -> None:
+    strategy = gd.ParameterServerStrategy(num_workers=1)
+    coordinator = gd.coordinator.ClusterCoordinator(strategy)
+    value = coordinator.schedule(gd.function(lambda: jnp.zeros(1 << 20)))
+    coordinator.join()
+    strategy.shutdown()
+    for timeout in (60, None):
+        with pytest.raises(gd.ClosureCancelledError, match="lost: the strategy was shut down"):
+            value.fetch(timeout)
     assert not ray.is_initialized()
 
 
