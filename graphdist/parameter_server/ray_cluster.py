@@ -38,6 +38,10 @@ from graphdist.tracing.user_lines import here
 _STORE_BYTES = 512 << 20
 """The shared memory for values under way; it is taken as it is used."""
 _FOLDER = "gd-ray-"
+_SHORT = Path("/tmp")
+_LONGEST = 17
+"""The most bytes of a folder in which Ray's is: Ray adds 86 for a socket, with process numbers of
+five digits, and 90 with seven. The names of sockets have at most 103 on macOS, 107 on Linux."""
 _lock = RLock()
 _log = logging.getLogger("graphdist")
 
@@ -114,7 +118,8 @@ class Cluster:
 def _start(module: Any, num_processes: int) -> None:
     _remove_left_folders()
     _make_token_private()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))  # for this user alone
+    # For this user alone.
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=_place()))
     Cluster._folder = folder
     with warnings.catch_warnings(), _on_loopback():
         # Ray forks after JAX has started threads; the child does nothing but start a program.
@@ -128,6 +133,12 @@ def _start(module: Any, num_processes: int) -> None:
             source=here(),
             hint="start a cluster with `ray start`, and give its address",
         )
+
+
+def _place() -> Path:
+    """Return the folder of temporary files, or a short one: sockets have short names."""
+    found = Path(tempfile.gettempdir())
+    return found if len(os.fsencode(found)) <= _LONGEST else _SHORT
 
 
 @contextmanager
@@ -203,7 +214,7 @@ def end() -> None:
 
 def _remove_left_folders() -> None:
     """Remove the folders of clusters whose program was killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+    for folder in _place().glob(f"{_FOLDER}*-*"):
         number = folder.name.removeprefix(_FOLDER).partition("-")[0]
         if number.isdigit() and not _is_alive(int(number)):
             shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
@@ -83,6 +84,34 @@ def test_what_was_shut_down_is_refused_and_starts_no_cluster(tmp_path: Path) -> 
     with pytest.raises(gd.errors.ContextError, match="the strategy was shut down"):
         gd.coordinator.ClusterCoordinator(other)
     assert not ray.is_initialized()
+
+
+@pytest.mark.long
+def test_a_folder_of_temporary_files_may_have_a_long_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    dead = Path(f"/tmp/gd-ray-{2**30}-{folder.parent.name}")  # no system has such a process
+    dead.mkdir()
+    strategy = gd.ParameterServerStrategy(num_workers=1)
+    with strategy.scope():
+        assert float(gd.Variable(2.0)) == 2
+    found = ray_cluster.Cluster._folder
+    strategy.shutdown()
+    assert found is not None
+    assert found.parent == Path("/tmp")
+    assert not found.exists()
+    assert not dead.exists()
+
+
+@pytest.mark.parametrize(("name", "expected"), [("/tmp/short", "/tmp/short"), ("/a" * 9, "/tmp")])
+def test_sockets_have_short_names(
+    name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", name)
+    assert ray_cluster._place() == Path(expected)
 
 
 @pytest.mark.long
