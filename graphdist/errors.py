@@ -113,7 +113,10 @@ class OutOfRangeError(GraphdistError, IndexError):
 
 
 class ClosureCancelledError(GraphdistError, RuntimeError):
-    """A scheduled function that was not run: another one had failed before its turn."""
+    """A scheduled function that was not run, or whose result is lost.
+
+    Another one had failed before its turn, no worker was there, or the strategy was shut down.
+    """
 
 
 class ServerLostError(GraphdistError, RuntimeError):

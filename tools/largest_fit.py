@@ -11,7 +11,7 @@ from graphdist.runtime.targets.topologies import Topology
 from graphdist.tools.comparisons import Reporter, Survey
 from graphdist.tracing.user_lines import here
 
-_RANGE = re.compile(r"(\w+)=(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\w+)=(\d{1,18})\.\.(\d{1,18})")
 
 
 def find_largest(

@@ -161,7 +161,7 @@ def read_report(path: str) -> dict[str, Any]:
     text = read_given(Path(path), "report.json", LIMITS["report.json"])
     try:
         report = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         report = None
     if not isinstance(report, dict) or not {"target", "collectives", "flops"} <= report.keys():
         raise ArgumentError(
@@ -201,7 +201,7 @@ def _figures(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[S
     def figure(
         name: str, text: Callable[[float], str], of: Callable[[Mapping[str, Any]], float]
     ) -> StepFigure:
-        return StepFigure(name, of(earlier), of(later), text)
+        return StepFigure(name, _number(of(earlier)), of(later), text)
 
     yield figure("peak memory", size_text, lambda report: report["needed_bytes"])
     yield figure("FLOP", _count, lambda report: report["total_flops"])
@@ -210,12 +210,19 @@ def _figures(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[S
     yield figure("bytes of collectives", size_text, lambda report: _total(report).bytes)
     if earlier.get("timeline") and later.get("timeline"):
         for name, key in (("step", "seconds"), ("compute", "compute"), ("exposed", "exposed")):
-            before, after = (report["timeline"][key] for report in (earlier, later))
+            before, after = (_number(report["timeline"][key]) for report in (earlier, later))
             yield StepFigure(f"{name} time", before, after, time_text)
     elif earlier["estimate"] and later["estimate"]:
         for name in ("compute", "memory", "interconnect", "step"):
-            before, after = (report["estimate"][name] for report in (earlier, later))
+            before, after = (_number(report["estimate"][name]) for report in (earlier, later))
             yield StepFigure(f"{name} time", before, after, time_text)
+
+
+def _number(figure: Any) -> float:
+    """Return a figure; raises `TypeError` for one that is no number."""
+    if isinstance(figure, bool) or not isinstance(figure, int | float):
+        raise TypeError(f"{figure!r} is no number")
+    return figure
 
 
 def _count(number: float) -> str:

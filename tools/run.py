@@ -20,12 +20,14 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 from graphdist.config import worker_environment, worker_timeouts
 from graphdist.runtime.processes.addresses import ReservedPort, join_address, resolved
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tools.console import console_tool
+from graphdist.tools.given_files import is_given
 from graphdist.tools.worker_process import (
     Worker,
     has_reader,
@@ -43,6 +45,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status of the worker that failed, 0 if none did."""
     options = command_line().parse_args(arguments)
+    if options.m and options.program[:1] == ["--"]:  # Python takes it before a file alone
+        del options.program[0]
     refuse_nonsense(options)
     least = options.n if options.min_workers is None else options.min_workers
     command = [sys.executable, "-u", *(["-m"] if options.m else []), *options.program]
@@ -130,8 +134,13 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
     if not options.program:
         refuse("no program is given: write for instance graphdist-run -n 2 train.py")
     program = options.program[0]
-    if not options.m and not program.startswith("-") and not os.path.exists(program):
+    if options.m or program.startswith("-"):
+        return
+    if not os.path.exists(program):
         refuse(f"there is no file {program}; a module is started with -m")
+    path = Path(program)
+    if not (is_given(path) or path.is_dir()):
+        refuse(f"{program} is a device or a socket, and no program")
 
 
 class Job:

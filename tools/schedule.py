@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from graphdist.errors import ArgumentError
 from graphdist.runtime.schedule import LoopCollective, loop_collectives
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_files import require_file
+from graphdist.tracing.user_lines import here
 
 
 @console_tool("schedule")
@@ -25,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("module", type=Path, help="a file with the text of a compiled module")
     path = parser.parse_args(arguments).module
     require_file(path)
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
     for loop, found in groupby(loop_collectives(text), key=lambda each: each.loop):
         print("\n".join(_lines(loop, list(found))))
     return 0

@@ -33,7 +33,7 @@ from graphdist.program.methods import BoundFunction
 from graphdist.program.stages import Traced
 from graphdist.strategies.base import CommonStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
-from graphdist.tools.targets import Factory, in_one_line, load_factory, source_of
+from graphdist.tools.targets import FAILS, Factory, failure, load_factory
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
@@ -46,7 +46,8 @@ _MOST_DIGITS = 18
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Return the settings that `name=value` texts give; a value is a Python literal or a string.
 
-    Raises `ArgumentError` for a text without a name, and for a name that is there twice.
+    Raises `ArgumentError` for a text without a name, for a name that is there twice, and for a
+    literal that cannot be made.
 
     >>> parse_settings(["batch_size=64", "rate=1e-3", "dtype=bfloat16", "remat=True"])
     {'batch_size': 64, 'rate': 0.001, 'dtype': 'bfloat16', 'remat': True}
@@ -66,6 +67,10 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
             settings[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             settings[name] = value
+        except (TypeError, RecursionError, MemoryError) as error:
+            raise ArgumentError(
+                f"setting {name!r} has a value that Python cannot read: {error}", source=here()
+            ) from error
     return settings
 
 
@@ -136,14 +141,10 @@ def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]
             made = factory(strategy, **settings)
     except GraphdistError:
         raise
-    except Exception as error:
-        raise ArgumentError(
-            f"{target} raised {in_one_line(error)}",
-            source=source_of(error, factory),
-            hint="its settings are "
-            + (", ".join(f"{name}={value!r}" for name, value in settings.items()) or "the defaults")
-            + ": give others with --set name=value",
-        ) from error
+    except FAILS as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        hint = f"its settings are {given or 'the defaults'}: give others with --set name=value"
+        raise failure(target, error, factory, hint=hint) from error
     return _checked(target, made)
 
 
@@ -163,12 +164,10 @@ def trace_step(
             traced: Traced = function.trace(*arguments)
     except GraphdistError:
         raise
-    except Exception as error:
-        raise ArgumentError(
-            f"{target} raised {in_one_line(error)} when it was traced",
-            source=source_of(error, getattr(function, "fn", None)),
-            hint=f"give it other {others}, or mend it",
-        ) from error
+    except FAILS as error:
+        hint = f"give it other {others}, or mend it"
+        fn, when = getattr(function, "fn", None), " when it was traced"
+        raise failure(target, error, fn, when=when, hint=hint) from error
     return traced
 
 

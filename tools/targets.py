@@ -4,8 +4,8 @@ A target is `file.py:make_step` or `package.module:make_step`; without a name af
 `make_step`. A file is run as Python runs a script, with its folder first on the path, but is not
 `__main__`. What it prints goes to stderr: stdout is for what the tool prints.
 
-A target that is not there, or whose program fails, is an `ArgumentError`. A `GraphdistError` that
-the program raises is passed on unchanged: it names the user's line already.
+A target that is not there, or whose program fails or ends itself, is an `ArgumentError`. A
+`GraphdistError` that the program raises is passed on unchanged: it names the user's line already.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ import jax
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.ir.source import Source, at_line
 from graphdist.tools.given_files import require_file
-from graphdist.tracing.user_lines import here
+from graphdist.tracing.user_lines import here, where_raised
 from graphdist.values.distributed import type_name
 
 Factory: TypeAlias = Callable[..., Any]
 
 DEFAULT_NAME = "make_step"
+FAILS = (Exception, SystemExit)
+"""How the program of a target fails."""
 
 
 def load_factory(target: str) -> Factory:
@@ -86,19 +88,32 @@ def prepare_command() -> None:
         jax.config.update("jax_platforms", "cpu")
 
 
-def _not_imported(place: str, error: Exception) -> ArgumentError:
-    return ArgumentError(
-        f"{place} cannot be imported: it raised {in_one_line(error)}", source=source_of(error)
-    )
+def failure(
+    what: str,
+    error: BaseException,
+    factory: Factory | None = None,
+    *,
+    when: str = "",
+    hint: str = "",
+) -> ArgumentError:
+    """Return the `ArgumentError` for a target that has raised an error, or has called `sys.exit`.
 
-
-def in_one_line(error: Exception) -> str:
-    """Return an error as one line."""
+    `what` names the target; the hint is for errors.
+    """
+    source = source_of(error, factory)
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else repr(error.code)
+        return ArgumentError(
+            f"{what} ended the program with sys.exit({code}){when}",
+            source=source,
+            hint='put that, as what reads the command line, under if __name__ == "__main__"',
+        )
     text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    said = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    return ArgumentError(f"{what} raised {said}{when}", source=source, hint=hint)
 
 
-def source_of(error: Exception, factory: Factory | None = None) -> Source:
+def source_of(error: BaseException, factory: Factory | None = None) -> Source:
     """Return the line of the target's file that an error came through last, or the factory's."""
     if isinstance(error, SyntaxError) and error.filename:
         return at_line(error.filename, error.lineno or 1)
@@ -110,7 +125,7 @@ def source_of(error: Exception, factory: Factory | None = None) -> Source:
     for frame in reversed(frames):
         if frame.filename in files:
             return at_line(frame.filename, frame.lineno or 1, frame.name)
-    return here() if code is None else at_line(code.co_filename, code.co_firstlineno)
+    return where_raised(error) if code is None else at_line(code.co_filename, code.co_firstlineno)
 
 
 def _is_target(name: str) -> bool:
@@ -169,14 +184,17 @@ def _module_of_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        refusal = None
-        if isinstance(error, Exception) and not isinstance(error, GraphdistError):
-            refusal = _not_imported(str(path), error)
+        is_refused = isinstance(error, FAILS) and not isinstance(error, GraphdistError)
+        refusal = _not_imported(str(path), error) if is_refused else None
         del sys.modules[name]
         if refusal is None:
             raise
         raise refusal from error
     return module
+
+
+def _not_imported(place: str, error: BaseException) -> ArgumentError:
+    return failure(f"{place} cannot be imported: it", error)
 
 
 def _module(name: str) -> ModuleType:
@@ -186,7 +204,7 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except GraphdistError:
         raise
-    except Exception as error:
+    except FAILS as error:
         if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or " "):
             raise ArgumentError(
                 f"there is no module {error.name!r}",

@@ -2,7 +2,7 @@
 
 A closure is run at least once: one whose worker is lost goes back to the front. The first error
 stays until `wait`, `is_idle` or `put` raises it, once; it cancels all closures that wait. Those
-that run already run to their end.
+that run already run to their end. To close the queue is such an error, if closures are left.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from graphdist.tracing.user_lines import here
 
 MOST_WAITING = 256 * 1024
 """How many closures may wait before `put` waits for room."""
+
+
+SHUT_DOWN = "the strategy was shut down"
 
 
 class RemoteValue:
@@ -65,8 +68,12 @@ class RemoteValue:
                 raise self._late(limit)
             if self._error is not None:
                 raise with_line_of_user(self._error)
+            if self._has_value:
+                return self._value
+        value = self._load(limit)  # each that asks has a limit of its own
+        with self._changed:
             if not self._has_value:
-                self._value, self._has_value = self._load(limit), True
+                self._value, self._has_value = value, True
             return self._value
 
     def get(self, timeout: float | None = None) -> Any:
@@ -114,6 +121,8 @@ class ClosureQueue:
         self._running: dict[Waiting, float] = {}
         """When the closures that run were taken."""
         self._error: BaseException | None = None
+        self._why_cancelled = ""
+        """Why closures were cancelled last."""
         self._is_closed = False
 
     @property
@@ -129,7 +138,7 @@ class ClosureQueue:
             )
             self._raise()
             if self._is_closed:
-                raise _cancelled("the coordinator was shut down")
+                raise with_line_of_user(cancelled(SHUT_DOWN))
             self._waiting.append(closure)
             self._changed.notify_all()
 
@@ -151,7 +160,7 @@ class ClosureQueue:
             self._end(closure)
             closure.attempt += 1
             if self._error is not None or self._is_closed:
-                closure.result.fail(_cancelled("its worker died, and another function had failed"))
+                closure.result.fail(cancelled(f"its worker is lost, and {self._why_cancelled}"))
             else:
                 self._waiting.appendleft(closure)
 
@@ -166,19 +175,21 @@ class ClosureQueue:
         closure.result.fail(error)
         with self._changed:
             self._end(closure)
-            self._cancel_for(error)
+            self._cancel_for(error, "another scheduled function failed before its turn")
 
-    def fail_all(self, error: BaseException) -> None:
+    def fail_all(self, error: GraphdistError) -> None:
         """Note an error that keeps closures from running, if there are any, and cancel those."""
         with self._changed:
             if self._waiting:
-                self._cancel_for(error)
+                self._cancel_for(error, error.what)
 
     def close(self) -> None:
-        """Cancel what waits, and let `take` return None."""
+        """Cancel what waits, and let `take` return None; those that run are lost."""
         with self._changed:
             self._is_closed = True
-            self._cancel("the coordinator was shut down")
+            if count := self._left():
+                what = f"scheduled functions have not run to the end, {count} of them"
+                self._cancel_for(cancelled(SHUT_DOWN, what), SHUT_DOWN)
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> None:
@@ -227,15 +238,13 @@ class ClosureQueue:
         if error is not None:
             raise with_line_of_user(error)
 
-    def _cancel_for(self, error: BaseException) -> None:
+    def _cancel_for(self, error: BaseException, why: str) -> None:
         if self._error is None:
             self._error = error
-        self._cancel("another scheduled function failed before its turn")
-        self._changed.notify_all()
-
-    def _cancel(self, why: str) -> None:
+        self._why_cancelled = why
         while self._waiting:
-            self._waiting.popleft().result.fail(_cancelled(why))
+            self._waiting.popleft().result.fail(cancelled(why))
+        self._changed.notify_all()
 
 
 def with_line_of_user(error: BaseException) -> BaseException:
@@ -246,8 +255,8 @@ def with_line_of_user(error: BaseException) -> BaseException:
     return error
 
 
-def _cancelled(why: str) -> ClosureCancelledError:
-    return ClosureCancelledError(
-        f"a scheduled function was not run: {why}",
-        hint="schedule it again",
-    )
+def cancelled(why: str, what: str = "a scheduled function was not run") -> ClosureCancelledError:
+    """Return the error of functions that do not run, or of results that are not there."""
+    first = "call coordinator.join() before strategy.shutdown()"
+    hint = first if SHUT_DOWN in why else "schedule it again"
+    return ClosureCancelledError(f"{what}: {why}", hint=hint)

@@ -6,13 +6,14 @@ waits for what becomes of it.
 
 from __future__ import annotations
 
+import pickle
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 from threading import Thread, current_thread
-from typing import Any  # Any: users' functions and values, and Ray's handles
+from typing import Any, TypeVar  # Any: users' functions and values, and Ray's handles
 
 import jax
 
@@ -38,7 +39,9 @@ from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.values.pytrees import map_leaves
 
+Values = TypeVar("Values", bound=PerWorkerValues)
 _SECONDS_TO_END = 5.0
+_WITHOUT_ARGUMENTS = pickle.dumps(((), {}))
 
 
 class ClusterCoordinator:
@@ -59,6 +62,7 @@ class ClusterCoordinator:
                 hint="make a strategy: gd.ParameterServerStrategy(resolver)",
             )
         if strategy.coordinator is None:
+            strategy.require_open()
             made = super().__new__(cls)
             made._start(strategy)
             strategy.coordinator = made
@@ -72,7 +76,7 @@ class ClusterCoordinator:
         """Bytes sent so far, and how often workers died: a `Traffic`."""
         self._numbers = count()
         self._functions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._sent = Sent()
+        self._sent = Sent(strategy.num_workers)
         self.workers = WorkerActors(strategy)
         threads = []
         for worker in range(strategy.num_workers):
@@ -109,10 +113,11 @@ class ClusterCoordinator:
                 source=here(),
                 hint="fetch it first: value.fetch()",
             )
+        self.strategy.require_open()
         number = self._function(fn)
         result = RemoteValue(_name(fn))
         keeps = (fn, *(leaf for leaf in leaves if isinstance(leaf, PerWorkerValues)))
-        data = as_bytes(given, self.strategy)
+        data = as_bytes(given, self.strategy) if any(given) else _WITHOUT_ARGUMENTS
         self.queue.put(Waiting(next(self._numbers), number, data, result, keeps, _name(fn)))
         return result
 
@@ -173,31 +178,38 @@ class ClusterCoordinator:
             made = dataset_fn() if callable(dataset_fn) else dataset_fn
             return made.make(self.strategy) if isinstance(made, DatasetOfWorkers) else made
 
-        def iterator_number() -> int:
-            return self._sent.add_value(data, is_iterator=True)
+        def iterator(dataset: PerWorkerDataset) -> PerWorkerIterator:
+            number = self._sent.add_value(data, is_iterator=True)
+            return self._owned(PerWorkerIterator(number, dataset))
 
-        return PerWorkerDataset(
-            self._sent.add_value(data, is_iterator=False), make, iterator_number
-        )
+        number = self._sent.add_value(data, is_iterator=False)
+        return self._owned(PerWorkerDataset(number, make, iterator))
 
     def create_per_worker_resources(self, fn: Any) -> PerWorkerValues:
         """Return what each worker gets by calling a function, once, and again after a restart."""
         data = as_bytes(fn, self.strategy, fn)
-        return PerWorkerValues(self._sent.add_value(data, is_iterator=False))
+        return self._owned(PerWorkerValues(self._sent.add_value(data, is_iterator=False)))
 
     def worker_processes(self) -> list[int]:
         """Return the process number of each worker; waits until all are started."""
+        self.strategy.require_open()
         return self.workers.processes()
+
+    def _owned(self, value: Values) -> Values:
+        self._sent.forget_with(value, value.number)
+        return value
 
     def _function(self, fn: Any) -> int:
         key = fn.function
-        if isinstance(fn, BoundFunction) or key not in self._functions:
-            of_user = key.fn
-            number = self._sent.add_function(as_bytes(fn, self.strategy, of_user))
-            if isinstance(fn, BoundFunction):
-                return number
+        if not isinstance(fn, BoundFunction) and key in self._functions:
+            return self._functions[key]
+        number = self._sent.add_function(as_bytes(fn, self.strategy, key.fn))
+        if isinstance(fn, BoundFunction):
+            key = fn  # it goes as it is, each time
+        else:
             self._functions[key] = number
-        return self._functions[key]
+        self._sent.forget_with(key, number)
+        return number
 
 
 def _end(threads: Sequence[Thread]) -> None:

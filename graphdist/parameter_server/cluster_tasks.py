@@ -8,6 +8,7 @@ from graphdist.cluster.resolver import ClusterResolver
 from graphdist.errors import ArgumentError
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
+from graphdist.whole_numbers import whole_number
 
 JOBS = ("chief", "evaluator", "ps", "worker")
 
@@ -15,7 +16,10 @@ JOBS = ("chief", "evaluator", "ps", "worker")
 def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]:
     """Return the numbers of workers and servers; raises as `ParameterServerStrategy` says."""
     if resolver is None:
-        found = {"worker": num_workers, "ps": num_servers}
+        found = {
+            "worker": whole_number(num_workers, "num_workers"),
+            "ps": whole_number(num_servers, "num_servers"),
+        }
     elif isinstance(resolver, ClusterResolver):
         spec = resolver.cluster_spec()
         found = {job: spec.num_tasks(job) for job in spec.jobs}

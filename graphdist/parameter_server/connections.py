@@ -17,8 +17,8 @@ import logging
 import pickle
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from threading import Lock, RLock, Thread
 from typing import Any  # Any: requests and answers
 
@@ -127,8 +127,21 @@ class ServerConnection:
         self._find, self._problem, self._key = address, problem, key
         self._address: tuple[str, int] | None = None
         self._channel: Channel | None = None
-        self.lock = RLock()
-        """Held from a request to its answer."""
+        self._lost_at, self._why = float("-inf"), ""
+        """When the server was found lost, and what had become of it."""
+        self._lock = RLock()
+
+    @contextmanager
+    def held(self, since: float) -> Iterator[None]:
+        """Keep the connection for one thread, from its request to the answer.
+
+        Raises `ServerIsSilent` if another thread has found the server lost after `since`, in the
+        seconds of `time.monotonic`: of many that wait, one finds out what became of it.
+        """
+        with self._lock:
+            if self._lost_at > since:
+                raise ServerIsSilent(self._why)
+            yield
 
     def request(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Send a request; raises `ServerIsSilent`."""
@@ -171,9 +184,13 @@ class ServerConnection:
     def _require_alive(self) -> None:
         """Raise `ServerIsSilent` unless the server is alive: then it computes."""
         if problem := self._problem():
-            raise ServerIsSilent(problem)
+            raise self._silent(problem)
 
     def _lost(self, error: Exception) -> ServerIsSilent:
         """Return what became of a server whose connection has failed."""
         broken = f"cannot be reached, since its connection has failed ({error})"
-        return ServerIsSilent(self._problem() or broken)
+        return self._silent(self._problem() or broken)
+
+    def _silent(self, why: str) -> ServerIsSilent:
+        self._lost_at, self._why = time.monotonic(), why
+        return ServerIsSilent(why)

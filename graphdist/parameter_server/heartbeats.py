@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any  # Any: Ray's handles, references and values
 
-from graphdist.parameter_server.ray_cluster import ray
+from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, ray, require_running
 
 GROUP = "beats"
 """The name by which Ray knows the thread of a worker that answers beats."""
@@ -21,13 +21,9 @@ _SECONDS_BETWEEN_BEATS = 1.0
 _PARTS = 4
 
 
-class ProcessIsSilent(Exception):
-    """A process has not answered; the text says for how long."""
-
-
 def beat_of_worker(worker: Any) -> Any:
     """Ask a worker for a beat, and return Ray's reference to its place."""
-    return worker.place.options(concurrency_group=GROUP).remote()
+    return ask(worker.place.options(concurrency_group=GROUP))
 
 
 def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> Any:
@@ -36,7 +32,7 @@ def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> A
     Raises `ProcessIsSilent`, and Ray's errors for a process that has died.
     """
     module = ray()
-    while not _comes([reference], _SECONDS_BETWEEN_BEATS):
+    while not comes([reference], _SECONDS_BETWEEN_BEATS):
         wait_for([reference, beat()], silence_seconds)
     return module.get(reference)
 
@@ -44,7 +40,7 @@ def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> A
 def wait_for(references: Sequence[Any], seconds: float) -> None:
     """Wait until one of the values is there; raises `ProcessIsSilent` if none is in time."""
     # In parts: while this process is stopped itself, its clock runs and nobody else is silent.
-    if not any(_comes(references, seconds / _PARTS) for _ in range(_PARTS)):
+    if not any(comes(references, seconds / _PARTS) for _ in range(_PARTS)):
         raise ProcessIsSilent(f"has not answered for {seconds:g} s")
 
 
@@ -52,7 +48,7 @@ def address_of_server(server: Any, start_seconds: float) -> tuple[str, int]:
     """Return where a server listens; raises `OSError` if it is dead or does not start."""
     module = ray()
     try:
-        address = server.address.remote()
+        address = ask(server.address)
         wait_for([address], start_seconds)
         found: tuple[str, int] = module.get(address)
     except (ProcessIsSilent, module.exceptions.RayError) as error:
@@ -64,7 +60,7 @@ def problem_of_server(server: Any, silence_seconds: float) -> str:
     """Return why a server cannot answer; "" if it is alive."""
     module = ray()
     try:
-        beat = server.place.remote()
+        beat = ask(server.place)
         wait_for([beat], silence_seconds)
         module.get(beat)
     except ProcessIsSilent as error:
@@ -74,9 +70,7 @@ def problem_of_server(server: Any, silence_seconds: float) -> str:
     return ""
 
 
-def _comes(references: Sequence[Any], seconds: float) -> bool:
+def comes(references: Sequence[Any], seconds: float) -> bool:
     """Return whether one of the values is there within a time."""
-    module = ray()
-    if not module.is_initialized():  # it would be started again
-        raise ProcessIsSilent("is gone, with the cluster")
-    return bool(module.wait(list(references), timeout=seconds)[0])
+    require_running()
+    return bool(ray().wait(list(references), timeout=seconds)[0])

@@ -1,15 +1,17 @@
 """Input of workers: datasets and iterators that each worker makes, and their elements in steps.
 
 A function that takes an iterator asks it for elements while it is traced. The elements are then
-arguments of the compiled step: each call takes as many from the worker's iterator as the trace
-asked for.
+arguments of the compiled step. How many it asks for depends on all that it is traced for: shapes,
+static arguments, the elements themselves. So a call takes as many as one of its calls has asked for
+at most, and the step returns, beside its result, how many it has used: the others go back.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NoReturn  # Any: users' datasets, elements and functions
 
 import jax
@@ -18,8 +20,6 @@ from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.program.function import Function
 from graphdist.program.stages import Traced
 from graphdist.tracing.user_lines import here
-
-_NOTHING = object()
 
 
 class DatasetOfWorkers:
@@ -43,23 +43,27 @@ class WorkerIterator:
     def __init__(self, dataset: Any) -> None:
         """Begin at the first element."""
         self._elements = iter(dataset)
+        self._returned: deque[Any] = deque()
 
     def __next__(self) -> Any:
-        return next(self._elements)
+        return self._returned.popleft() if self._returned else next(self._elements)
 
     def __iter__(self) -> WorkerIterator:
         return self
 
     def take(self) -> Any:
         """Return the next element; raises `OutOfRangeError` past the last."""
-        element = next(self._elements, _NOTHING)
-        if element is _NOTHING:
-            raise OutOfRangeError(
-                "next past the end: the worker's dataset has no more elements",
-                source=here(),
-                hint="repeat the dataset, or schedule as many functions as it has elements",
-            )
-        return element
+        for element in self:
+            return element
+        raise OutOfRangeError(
+            "next past the end: the worker's dataset has no more elements",
+            source=here(),
+            hint="repeat the dataset, or schedule as many functions as it has elements",
+        )
+
+    def put_back(self, elements: Sequence[Any]) -> None:
+        """Return elements that were not used, which come next again."""
+        self._returned.extendleft(reversed(elements))
 
 
 @dataclass(frozen=True)
@@ -86,10 +90,12 @@ class ElementsInTrace:
     def __init__(self, number: int, elements: list[Any]) -> None:
         """Take the iterator's number, and the elements that are there."""
         self._number, self._elements = number, deque(elements)
+        self.num_used = 0
 
     def __next__(self) -> Any:
         if not self._elements:
             raise _NeedsMore(self._number)
+        self.num_used += 1
         return self._elements.popleft()
 
     get_next = __next__
@@ -112,23 +118,26 @@ class FunctionOfElements:
         self._function = function
         options = function.options if isinstance(function, Function) else ()
         self._with_elements = Function(self._filled, (), *options)
-        self._counts: dict[tuple[Any, ...], list[int]] = {}
+        self._most: dict[int, list[int]] = {}
+        """How many elements of each iterator a call has asked for at most, by their number."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Run the function with a closure's arguments."""
-        return self._on_elements(self._function, self._with_elements, args, kwargs)
+        return self._on_elements(self._function, self._run, args, kwargs)
 
     def trace(self, args: Any, kwargs: Any) -> Traced:
         """Trace the function for a closure's arguments."""
-        found: Traced = self._on_elements(
-            self._function.trace, self._with_elements.trace, args, kwargs
-        )
+
+        def traced(iterators: Sequence[WorkerIterator], *given: Any) -> Any:
+            return self._with_enough(self._with_elements.trace, iterators, *given)[0]
+
+        found: Traced = self._on_elements(self._function.trace, traced, args, kwargs)
         return found
 
     def _on_elements(
         self, plain: Callable[..., Any], run: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """Call `plain` with arguments that have no iterators, else `run` with their elements."""
+        """Call `plain` with arguments that have no iterators, else `run` with the iterators."""
         leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_iterator)
         iterators = [leaf for leaf in leaves if _is_iterator(leaf)]
         if not iterators:
@@ -136,24 +145,44 @@ class FunctionOfElements:
         number = iter(range(len(iterators)))
         leaves = [_Place(next(number)) if _is_iterator(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(structure, leaves)
-        # How many elements a trace asks for is known after the first, which asks for one by one.
-        counts = self._counts.setdefault(tuple(map(id, iterators)), [0] * len(iterators))
-        taken: list[list[Any]] = [[] for _ in iterators]
+        return run(iterators, args, kwargs)
+
+    def _run(self, iterators: Sequence[WorkerIterator], args: Any, kwargs: Any) -> Any:
+        """Run the step, and put back the elements that it has not used."""
+        (result, used), taken = self._with_enough(self._with_elements, iterators, args, kwargs)
+        for iterator, elements, count in zip(iterators, taken, used, strict=True):
+            iterator.put_back(elements[count:])
+        return result
+
+    def _with_enough(
+        self, call: Callable[..., Any], iterators: Sequence[WorkerIterator], args: Any, kwargs: Any
+    ) -> tuple[Any, list[list[Any]]]:
+        """Call a function with as many elements as it asks for, or more; return them too."""
+        most = self._most.setdefault(len(iterators), [0] * len(iterators))
+        taken = [
+            list(islice(iterator, count)) for iterator, count in zip(iterators, most, strict=True)
+        ]
         while True:
-            for iterator, elements, needed in zip(iterators, taken, counts, strict=True):
-                elements += [iterator.take() for _ in range(needed - len(elements))]
             try:
-                return run(taken, args, kwargs)
+                return call(taken, args, kwargs), taken
             except _NeedsMore as more:
-                counts[more.number] += 1
+                taken[more.number].append(iterators[more.number].take())
+                most[more.number] = max(most[more.number], len(taken[more.number]))
+            except Exception:  # of the user: the function has had its elements
+                raise
+            except BaseException:  # nothing has run, as before variables were brought together
+                for iterator, elements in zip(iterators, taken, strict=True):
+                    iterator.put_back(elements)
+                raise
 
     def _filled(self, taken: Any, args: Any, kwargs: Any) -> Any:
-        """Call the user's function; it is traced, with the elements as its input."""
+        """Call the user's function, which is traced; return how many elements it uses, too."""
         given = [ElementsInTrace(number, elements) for number, elements in enumerate(taken)]
         args, kwargs = jax.tree.map(
             lambda leaf: given[leaf.number] if isinstance(leaf, _Place) else leaf, (args, kwargs)
         )
-        return self._function(*args, **kwargs)
+        result = self._function(*args, **kwargs)
+        return result, [elements.num_used for elements in given]
 
 
 def _is_iterator(leaf: Any) -> bool:

@@ -65,6 +65,8 @@ class Closure:
     """How many workers were given it before, and were lost."""
     homes: tuple[int, Mapping[Key, int]]
     """The places of variables that were moved, and the number of moves so far."""
+    forgotten: tuple[int, ...]
+    """The numbers of functions and values that the coordinator no longer has."""
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,14 @@ class PerWorkerDataset(PerWorkerValues):
     """A dataset that each worker makes."""
 
     def __init__(
-        self, number: int, make: Callable[[], Any], iterator_number: Callable[[], int]
+        self,
+        number: int,
+        make: Callable[[], Any],
+        iterator: Callable[[PerWorkerDataset], PerWorkerIterator],
     ) -> None:
-        """Take functions that make the dataset here, and the number of a new iterator."""
+        """Take functions that make the dataset here, and an iterator over it."""
         super().__init__(number)
-        self.make, self._iterator_number = make, iterator_number
+        self.make, self._iterator = make, iterator
 
     @property
     def element_spec(self) -> Any:
@@ -67,4 +70,4 @@ class PerWorkerDataset(PerWorkerValues):
         return self.make().element_spec
 
     def __iter__(self) -> PerWorkerIterator:
-        return PerWorkerIterator(self._iterator_number(), self)
+        return self._iterator(self)

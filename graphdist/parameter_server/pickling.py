@@ -9,7 +9,6 @@ worker's own. A `gd.function` is a new one there, compiled by the worker for its
 from __future__ import annotations
 
 import io
-import pickle
 import sys
 import sysconfig
 import weakref
@@ -34,13 +33,10 @@ from graphdist.tracing.user_lines import here
 
 of_other_libraries: list[Callable[[Any, ParameterServerBase], Any]] = []
 """Say how objects of other libraries are made again in a worker; higher packages add some."""
-_NOTHING: tuple[Any, Any] = ((), {})
 
 
 def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes:
     """Return a value as bytes; `of` is the function whose module goes by value."""
-    if value == _NOTHING:
-        return pickle.dumps(value)
     buffer = io.BytesIO()
     with _by_value(of):
         try:

@@ -4,6 +4,9 @@ Where no cluster is given, one is started on this machine, in a folder of its ow
 strategy uses it any more or the program ends. Ray ends it too when this process is killed. A
 program that has called `ray.init` itself keeps its cluster, as does one that gives an address.
 
+Ray starts a cluster by itself, with a wide-open door, where it is used without one. So processes
+are asked by `ask` and ended by `kill` alone, which do not use it then.
+
 Everyone who can connect to a process of Ray's and has its token, or needs none, runs code there. A
 cluster that is started here listens on loopback alone: Ray does so where it supports one machine
 only, as on macOS, and takes this machine for one. Ray opens its folders to all users, so that they
@@ -35,6 +38,10 @@ from graphdist.tracing.user_lines import here
 _STORE_BYTES = 512 << 20
 """The shared memory for values under way; it is taken as it is used."""
 _FOLDER = "gd-ray-"
+_SHORT = Path("/tmp")
+_LONGEST = 17
+"""The most bytes of a folder in which Ray's is: Ray adds 86 for a socket, with process numbers of
+five digits, and 90 with seven. The names of sockets have at most 103 on macOS, 107 on Linux."""
 _lock = RLock()
 _log = logging.getLogger("graphdist")
 
@@ -49,6 +56,32 @@ def ray() -> Any:
             source=here(),
             hint="pip install 'graphdist[ps]'",
         ) from error
+
+
+class ProcessIsSilent(Exception):
+    """A process does not answer; the text says for how long, or why."""
+
+
+def require_running() -> None:
+    """Raise `ProcessIsSilent` if there is no cluster any more."""
+    if not ray().is_initialized():
+        raise ProcessIsSilent("is gone, with the cluster")
+
+
+def ask(method: Any, *arguments: Any) -> Any:
+    """Have a process of Ray's run a method, and return Ray's reference to the result.
+
+    It makes an actor, too, given its class. Raises `ProcessIsSilent` if there is no cluster.
+    """
+    require_running()
+    return method.remote(*arguments)
+
+
+def kill(actor: Any, *, restarts: bool = False) -> None:
+    """End the process of an actor, if there is a cluster; Ray may start it again."""
+    module = ray()
+    if module.is_initialized():
+        module.kill(actor, no_restart=not restarts)
 
 
 class Cluster:
@@ -85,7 +118,8 @@ class Cluster:
 def _start(module: Any, num_processes: int) -> None:
     _remove_left_folders()
     _make_token_private()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))  # for this user alone
+    # For this user alone.
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=_place()))
     Cluster._folder = folder
     with warnings.catch_warnings(), _on_loopback():
         # Ray forks after JAX has started threads; the child does nothing but start a program.
@@ -99,6 +133,12 @@ def _start(module: Any, num_processes: int) -> None:
             source=here(),
             hint="start a cluster with `ray start`, and give its address",
         )
+
+
+def _place() -> Path:
+    """Return the folder of temporary files, or a short one: sockets have short names."""
+    found = Path(tempfile.gettempdir())
+    return found if len(os.fsencode(found)) <= _LONGEST else _SHORT
 
 
 @contextmanager
@@ -174,7 +214,7 @@ def end() -> None:
 
 def _remove_left_folders() -> None:
     """Remove the folders of clusters whose program was killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+    for folder in _place().glob(f"{_FOLDER}*-*"):
         number = folder.name.removeprefix(_FOLDER).partition("-")[0]
         if number.isdigit() and not _is_alive(int(number)):
             shutil.rmtree(folder, ignore_errors=True)

@@ -213,10 +213,11 @@ class Servers:
 
     def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
         """Return what servers answer to requests, all sent at once; raises `ServerIsLost`."""
-        order = sorted(requests)  # all threads take locks in one order
+        order, began = sorted(requests), time.monotonic()
         with ExitStack() as held:
-            for server in order:
-                held.enter_context(self._connections[server].lock)
+            for server in order:  # all threads take them in one order
+                with _lost(server):
+                    held.enter_context(self._connections[server].held(began))
             try:
                 for server in order:
                     with _lost(server):

@@ -10,22 +10,25 @@ worker gets its first closure when it has started. If none is left, and none com
 from __future__ import annotations
 
 import logging
+import re
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Any  # Any: users' results, and Ray's handles
 
-from graphdist.errors import ClosureCancelledError, WorkerError, WorkerTimeoutError
-from graphdist.parameter_server.closures import ClosureQueue, Waiting
-from graphdist.parameter_server.heartbeats import (
-    ProcessIsSilent,
-    answer,
-    beat_of_worker,
-    wait_for,
+from graphdist.errors import WorkerError, WorkerTimeoutError
+from graphdist.parameter_server.closures import (
+    SHUT_DOWN,
+    ClosureQueue,
+    Waiting,
+    cancelled,
+    with_line_of_user,
 )
+from graphdist.parameter_server.heartbeats import answer, beat_of_worker, comes, wait_for
 from graphdist.parameter_server.messages import (
     Apart,
     Closure,
@@ -36,7 +39,7 @@ from graphdist.parameter_server.messages import (
     Missing,
     Traffic,
 )
-from graphdist.parameter_server.ray_cluster import ray
+from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, ray
 from graphdist.parameter_server.servers import ServerIsLost
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.time_limit import TimeLimit
@@ -49,12 +52,24 @@ _POLL_SECONDS = 0.05
 _log = logging.getLogger("graphdist")
 
 
-class Sent:
-    """What workers may need, as bytes by number."""
+_RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Exit|Interrupt)\b.*", re.MULTILINE)
 
-    def __init__(self) -> None:
+
+def _in_one_line(error: Exception) -> str:
+    """Return an error of Ray's: what was raised in the process, if there is a traceback."""
+    said = str(error)
+    raised: list[str] = _RAISED.findall(said)
+    return raised[-1] if raised else said.partition("\n")[0]
+
+
+class Sent:
+    """What workers may need, as bytes by number, until nobody uses it any more."""
+
+    def __init__(self, num_workers: int) -> None:
         """Start empty."""
         self._numbers = count()
+        self._forgotten: list[deque[int]] = [deque() for _ in range(num_workers)]
+        """For each worker, the numbers that it need not keep."""
         self.functions: dict[int, bytes] = {}
         self.values: dict[int, tuple[bytes, bool]] = {}
 
@@ -69,6 +84,21 @@ class Sent:
         number = next(self._numbers)
         self.values[number] = data, is_iterator
         return number
+
+    def forget_with(self, owner: Any, number: int) -> None:
+        """Forget a function or value when its owner is gone, here and in the workers."""
+        weakref.finalize(owner, self._forget, number).atexit = False
+
+    def _forget(self, number: int) -> None:
+        self.functions.pop(number, None)
+        self.values.pop(number, None)
+        for of_worker in self._forgotten:
+            of_worker.append(number)
+
+    def forgotten_by(self, worker: int) -> tuple[int, ...]:
+        """Return the numbers that a worker need not keep, each once."""
+        of_worker = self._forgotten[worker]
+        return tuple(of_worker.popleft() for _ in range(len(of_worker)))
 
 
 class Serving:
@@ -146,9 +176,14 @@ class Serving:
         while True:
             moved = (self._servers.moves, dict(self._servers.moved))
             message = Closure(
-                closure.number, closure.function, closure.arguments, closure.attempt, moved
+                closure.number,
+                closure.function,
+                closure.arguments,
+                closure.attempt,
+                moved,
+                self._sent.forgotten_by(self._index),
             )
-            outcome, result = self._answer(self._actor.run.remote(message))
+            outcome, result = self._answer(ask(self._actor.run, message))
             if isinstance(outcome, Missing):
                 if (problem := self._send(outcome)) is not None:
                     return problem, lambda limit: None
@@ -166,12 +201,12 @@ class Serving:
         if missing.function is not None:
             data = self._sent.functions[missing.function]
             found: ClosureFailed | None = self._answer(
-                self._actor.add_function.remote(missing.function, data)
+                ask(self._actor.add_function, missing.function, data)
             )
             return found
         for number in missing.resources:
             problem: ClosureFailed | None = self._answer(
-                self._actor.add_value.remote(number, *self._sent.values[number])
+                ask(self._actor.add_value, number, *self._sent.values[number])
             )
             if problem is not None:
                 return problem
@@ -201,7 +236,7 @@ class Serving:
         """Wait until the worker has started, as often as it takes; say so if it takes long."""
         module = ray()
         late_at = time.monotonic() + self._timeouts.start
-        beat = None
+        beat, last_error = None, ""
         while module.is_initialized() and not self._queue.is_closed:
             try:
                 beat = beat or beat_of_worker(self._actor)
@@ -211,16 +246,18 @@ class Serving:
                 return
             except ProcessIsSilent:
                 pass
-            except module.exceptions.RayError:
-                beat = None
+            except module.exceptions.RayError as error:
+                beat, last_error = None, _in_one_line(error)
                 time.sleep(_POLL_SECONDS)
             if time.monotonic() > late_at:
-                self._miss()
+                self._miss(last_error)
                 late_at = time.monotonic() + self._timeouts.start
 
-    def _miss(self) -> None:
+    def _miss(self, last_error: str) -> None:
         """Start a worker again that does not come; end what waits if there is no other."""
         why = f"has not started within {self._timeouts.start:g} s"
+        if last_error:
+            why += f" ({last_error})"
         _log.warning("worker %d %s; it is started again", self._index, why)
         self._workers.start_again(self._index)
         if all_missing := self._workers.miss(self._index, why):
@@ -233,28 +270,26 @@ class Serving:
             )
 
     def _loaded(self, result: Any, limit: TimeLimit) -> Any:
-        """Return a result; raises `ClosureCancelledError` if it is lost with its worker."""
+        """Return a result; raises `ClosureCancelledError` if it is lost with its worker.
+
+        Raises `WorkerTimeoutError` if the limit passes before.
+        """
         if not isinstance(result, LargeResult):
             return result
-        module = ray()
+        reference, seconds = result.reference, limit.left()
         try:
-            if (seconds := limit.left()) is not None:
-                wait_for([result.reference], seconds)
-        except ProcessIsSilent as error:
-            raise WorkerTimeoutError(
-                f"the result of a scheduled function has not come from worker {self._index}, "
-                f"{self._place}, within {limit}",
-                source=here(),
-                hint="fetch it again, or wait longer",
-            ) from error
-        try:
-            return self._answer(result.reference)
-        except (module.exceptions.RayError, ProcessIsSilent) as error:
-            raise ClosureCancelledError(
-                "the result of a scheduled function is lost with the worker that had it",
-                source=here(),
-                hint="schedule the function again",
-            ) from error
+            if seconds is None or comes([reference], seconds):
+                return self._answer(reference)
+        except (ray().exceptions.RayError, ProcessIsSilent) as error:
+            why = SHUT_DOWN if self._queue.is_closed else "the worker that had it is lost"
+            lost = cancelled(why, "the result of a scheduled function is lost")
+            raise with_line_of_user(lost) from error
+        raise WorkerTimeoutError(
+            f"the result of a scheduled function has not come from worker {self._index}, "
+            f"{self._place}, within {limit}",
+            source=here(),
+            hint="fetch it again, or wait longer",
+        )
 
 
 _counting = Lock()

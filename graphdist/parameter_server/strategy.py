@@ -35,10 +35,11 @@ from graphdist.parameter_server.cluster_tasks import counts_of_tasks
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import Change, Key, Read
 from graphdist.parameter_server.program import program_on_servers
-from graphdist.parameter_server.ray_cluster import Cluster, ray
+from graphdist.parameter_server.ray_cluster import Cluster, ask, kill, ray
 from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import StorageOnServer, require_storable
+from graphdist.parameter_server.worker_options import checked_worker_options
 from graphdist.passes import Target
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.state.sharded_variable import in_shards
@@ -48,6 +49,7 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
+from graphdist.whole_numbers import whole_number
 
 _moving = Lock()
 """Variables are moved by one thread at a time."""
@@ -123,6 +125,8 @@ class ParameterServerBase(StrategyOnServers):
     ) -> None:
         """Start the servers."""
         self.num_workers, num_servers = counts_of_tasks(cluster_resolver, num_workers, num_servers)
+        self.devices_per_worker = whole_number(devices_per_worker, "devices_per_worker", least=1)
+        self.worker_options = checked_worker_options(worker_options)
         if not (variable_partitioner is None or callable(variable_partitioner)):
             raise ArgumentTypeError(
                 f"variable_partitioner is of type {type_name(variable_partitioner)}, not a "
@@ -134,8 +138,6 @@ class ParameterServerBase(StrategyOnServers):
         super().__init__(extended)
         self.cluster_resolver = cluster_resolver
         self.variable_partitioner = variable_partitioner
-        self.devices_per_worker = devices_per_worker
-        self.worker_options = dict(worker_options or {})
         self.allow_lost_updates = allow_lost_updates
         self.address = address
         self.timeouts = worker_timeouts()
@@ -155,7 +157,7 @@ class ParameterServerBase(StrategyOnServers):
         self.key = token_bytes(32)
         """The secret that all processes of the strategy know."""
         given = settings.jax_enable_x64, self.key, address is None
-        actors = [actor.options(name=name).remote(*given) for name in self.server_names]
+        actors = [ask(actor.options(name=name), *given) for name in self.server_names]
         self.servers = Servers(actors, self.key, self.timeouts)
         self.closing: list[Callable[[], None]] = []
         """Called when the strategy is closed."""
@@ -165,9 +167,21 @@ class ParameterServerBase(StrategyOnServers):
     def shutdown(self) -> None:
         """End the servers and workers, and the cluster if no other strategy uses it.
 
-        Variables are lost. It happens by itself when the program ends.
+        Variables are lost: what uses them or the workers afterwards raises `ContextError`.
+        It happens by itself when the program ends.
         """
         self._close()
+
+    def require_open(self) -> None:
+        """Raise `ContextError` once the strategy was shut down, or Ray with it."""
+        if self._close.alive and ray().is_initialized():
+            return
+        what = "cluster of Ray" if self._close.alive else "strategy"
+        raise ContextError(
+            f"the {what} was shut down, and its servers, workers and variables are gone",
+            source=here(),
+            hint="shut it down after all else, or make a new strategy and its variables",
+        )
 
     def server_of(self, variable: Variable) -> int:
         """Return the number of the server that has a variable."""
@@ -177,6 +191,7 @@ class ParameterServerBase(StrategyOnServers):
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
         """Put the value of a new variable on the next server, and return its storage."""
+        self.require_open()
         require_storable(name, value)
         key = next(self._keys)
         beside = getattr(self.extended, "beside", None)
@@ -185,7 +200,7 @@ class ParameterServerBase(StrategyOnServers):
             self.servers.moved[key] = beside.storage.server
             self.servers.moves += 1
         self.names[key] = name
-        with self._losing_servers():
+        with self._asking_servers():
             self.servers.create(key, np.asarray(value))
         weakref.finalize(storage, _forget, self.names, self.servers, key).atexit = False
         return storage
@@ -230,31 +245,33 @@ class ParameterServerBase(StrategyOnServers):
 
     def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
         """Return the values of variables, or rows of them; raises `ServerLostError`."""
-        with self._losing_servers():
+        with self._asking_servers():
             return super().read(wanted)
 
     def apply(self, changes: Sequence[Change], sent: Any) -> None:
         """Have servers change variables, and wait; raises `ServerLostError`."""
-        with self._losing_servers():
+        with self._asking_servers():
             super().apply(changes, sent)
 
     def assign(self, key: Key, value: Any) -> None:
         """Replace the value of a variable; raises `ServerLostError`."""
-        with self._losing_servers():
+        with self._asking_servers():
             super().assign(key, value)
 
     def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
         """Move variables that are updated together to the server of the first of them."""
-        with _moving, self._losing_servers():
+        with _moving, self._asking_servers():
             for first, *others in groups:
                 for key in others:
                     self.servers.move(key, self.servers.home(first))
 
     @contextmanager
-    def _losing_servers(self) -> Iterator[None]:
+    def _asking_servers(self) -> Iterator[None]:
+        self.require_open()
         try:
             yield
         except ServerIsLost as lost:
+            self.require_open()  # it may have been shut down meanwhile
             raise with_line_of_user(self.lost(lost.server, lost.why)) from lost.__cause__
 
     def lost(self, server: int, why: str) -> ServerLostError:
@@ -313,7 +330,7 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
     is refused; `allow_lost_updates=True` allows it.
 
     Raises `MissingExtraError` without Ray, `ArgumentError` for a cluster without workers or
-    servers, or with other jobs.
+    servers, or with other jobs, and for numbers and options that cannot be used.
     """
 
 
@@ -357,10 +374,8 @@ class VariablesApart(BaseException):
 def _close(cluster: Cluster, servers: Servers, closing: list[Callable[[], None]]) -> None:
     for call in closing:
         call()
-    module = ray()
-    if module.is_initialized():
-        for actor in servers.actors:
-            module.kill(actor)
+    for actor in servers.actors:
+        kill(actor)
     servers.close()
     cluster.close()
 

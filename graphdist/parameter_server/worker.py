@@ -48,7 +48,7 @@ from graphdist.parameter_server.strategy import VariablesApart, WorkerStrategy
 from graphdist.runtime.devices import Devices, working_devices
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
+from graphdist.tracing.user_lines import here, where_raised
 from graphdist.values.distributed import PerReplica
 
 imported_by_workers: list[str] = []
@@ -113,7 +113,7 @@ class ClosureWorker:
         """Take a function."""
         try:
             self._functions[number] = FunctionOfElements(pickle.loads(data))
-        except Exception as error:
+        except BaseException as error:
             return failed(error)
         return None
 
@@ -126,21 +126,17 @@ class ClosureWorker:
                 if isinstance(made, DatasetOfWorkers):
                     made = made.make(self.strategy)
                 self.values[number] = WorkerIterator(made) if is_iterator else made
-        except Exception as error:
+        except BaseException as error:
             return failed(error)
         return None
-
-    def forget(self, functions: list[int], values: list[int]) -> None:
-        """Drop what the coordinator no longer has."""
-        for number in functions:
-            self._functions.pop(number, None)
-        for number in values:
-            self.values.pop(number, None)
 
     def run(self, closure: Closure) -> tuple[Outcome, Any]:
         """Run a closure; return what became of it, and the result of its function."""
         servers = self.strategy.servers
         servers.know(closure.homes)
+        for number in closure.forgotten:
+            self._functions.pop(number, None)
+            self.values.pop(number, None)
         if closure.function not in self._functions:
             return Missing(closure.function), None
         servers.origin = Origin(closure.number, closure.attempt)
@@ -157,9 +153,7 @@ class ClosureWorker:
             return Apart(apart.groups), None
         except ServerIsLost as lost:
             return LostServer(lost.server, lost.why), None
-        except SystemExit as error:  # which would end the worker, and the function be run again
-            return failed(RuntimeFailure(f"the function has called sys.exit: {error}")), None
-        except Exception as error:
+        except BaseException as error:  # one that is no Exception would be an error of Ray's
             return failed(error), None
         finally:
             servers.origin = None
@@ -233,14 +227,22 @@ def current_worker_index() -> int:
     return _worker.index
 
 
-def failed(error: Exception) -> ClosureFailed:
-    """Return an error as it can be sent; one that cannot becomes a `RuntimeFailure`."""
-    text = "".join(traceback.format_exception(error))
+def failed(error: BaseException) -> ClosureFailed:
+    """Return an error as it can be sent; one that cannot becomes a `RuntimeFailure`.
+
+    So does `SystemExit` or another error that is no `Exception`: it would end the program.
+    """
+    said = f"{type(error).__name__}: {error}"
+    if not isinstance(error, Exception):
+        source = where_raised(error)
+        refused = RuntimeFailure(f"a worker's function has raised {said}", source=source)
+        refused.__cause__, error = error, refused
+    text = "".join(traceback.format_exception(error))  # it finds the lines of the sources, too
     error.__traceback__ = error.__cause__ = error.__context__ = None
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return ClosureFailed(RuntimeFailure(f"{type(error).__name__}: {error}"), text)
+        return ClosureFailed(RuntimeFailure(said), text)
     return ClosureFailed(error, text)
 
 

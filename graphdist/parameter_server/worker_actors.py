@@ -12,10 +12,11 @@ from typing import Any  # Any: Ray's handles
 import jax
 
 from graphdist.errors import WorkerTimeoutError
-from graphdist.parameter_server.heartbeats import GROUP, ProcessIsSilent, wait_for
-from graphdist.parameter_server.ray_cluster import ray
+from graphdist.parameter_server.heartbeats import GROUP, wait_for
+from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, kill, ray
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_by_workers
+from graphdist.parameter_server.worker_options import OWN
 from graphdist.tracing.user_lines import here
 
 _POLL_SECONDS = 0.05
@@ -29,14 +30,10 @@ class WorkerActors:
         """Start them."""
         defaults = {"num_cpus": 0} if strategy.address is None else {}
         settings: Any = jax.config
-        actor = ray().remote(
-            max_restarts=-1,
-            max_task_retries=0,
-            concurrency_groups={GROUP: 1},
-            **{**defaults, **strategy.worker_options},
-        )(ClosureWorker)
+        actor = ray().remote(**OWN, **{**defaults, **strategy.worker_options})(ClosureWorker)
         self.actors = [
-            actor.remote(
+            ask(
+                actor,
                 Settings(
                     index,
                     strategy.devices_per_worker,
@@ -47,7 +44,7 @@ class WorkerActors:
                     strategy.num_workers > 1 and not strategy.allow_lost_updates,
                     [folder or os.getcwd() for folder in sys.path],
                     tuple(imported_by_workers),
-                )
+                ),
             )
             for index in range(strategy.num_workers)
         ]
@@ -67,7 +64,7 @@ class WorkerActors:
         deadline = time.monotonic() + self._start_seconds
         while True:
             try:
-                number = self.actors[worker].process.options(concurrency_group=GROUP).remote()
+                number = ask(self.actors[worker].process.options(concurrency_group=GROUP))
                 wait_for([number], max(0.0, deadline - time.monotonic()))
                 found: int = module.get(number)
                 return found
@@ -97,11 +94,9 @@ class WorkerActors:
         """End a worker's process, if it can be reached, and have Ray start another one."""
         module = ray()
         with suppress(module.exceptions.RayError, ValueError):  # it is being started already
-            module.kill(self.actors[worker], no_restart=False)
+            kill(self.actors[worker], restarts=True)
 
     def end(self) -> None:
         """End the processes."""
-        module = ray()
-        if module.is_initialized():
-            for actor in self.actors:
-                module.kill(actor)
+        for actor in self.actors:
+            kill(actor)

@@ -8,8 +8,8 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from threading import Thread
+from contextlib import AbstractContextManager, ExitStack, suppress
+from threading import Semaphore, Thread
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ from graphdist.parameter_server.connections import (
     ServerConnection,
     ServerIsSilent,
 )
+from graphdist.parameter_server.servers import ServerIsLost, Servers
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 
 KEY = b"a key"
 NO_END = struct.pack("!QQ", 0, 1 << 62)
@@ -134,6 +136,49 @@ def test_requests_are_answered(listener: RequestListener) -> None:
         asked(listener, "fails", 5)
     with pytest.raises(RuntimeFailure, match="function"):
         asked(listener, "not to be sent")
+
+
+def test_of_many_that_wait_one_finds_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[str] = []
+    found: list[str] = []
+
+    def problem() -> str:
+        asked_for.append("problem")
+        return f"is asked for the {len(asked_for)}. time"
+
+    def address() -> tuple[str, int]:
+        raise ConnectionError("no answer")
+
+    connection, waits = ServerConnection(address, problem, KEY), Semaphore(0)
+    held = connection.held
+
+    def noted(since: float) -> AbstractContextManager[None]:
+        waits.release()
+        return held(since)
+
+    monkeypatch.setattr(connection, "held", noted)
+    servers = Servers([], KEY, WorkerTimeouts())
+    servers._connections = [connection]
+
+    def read() -> None:
+        with pytest.raises(ServerIsLost) as error:
+            servers._answers({0: ("read", ([],))})
+        found.append(error.value.why)
+
+    threads = [Thread(target=read) for _ in range(3)]
+    with held(time.monotonic()):
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            waits.acquire()
+        with pytest.raises(ServerIsSilent):
+            connection.request("read", ())
+    for thread in threads:
+        thread.join()
+    assert found == ["is asked for the 1. time"] * 3
+    # Who begins later finds out anew: it may have come back.
+    read()
+    assert found[-1] == "is asked for the 2. time"
 
 
 def test_one_without_the_key_is_not_heard(listener: RequestListener) -> None:

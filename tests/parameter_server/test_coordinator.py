@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any  # Any: what users schedule
@@ -19,6 +18,7 @@ from graphdist.coordinator import (
     RemoteValue,
     experimental_get_current_worker_index,
 )
+from graphdist.parameter_server import worker as worker_process
 from graphdist.parameter_server.closures import ClosureQueue, Waiting
 
 Strategy = gd.ParameterServerStrategy
@@ -183,11 +183,55 @@ def test_variables_are_not_made_by_workers(coordinator: ClusterCoordinator) -> N
         coordinator.join()
 
 
+class Odd(BaseException):
+    """An error that handlers of `Exception` do not catch."""
+
+
 @pytest.mark.long
-def test_a_function_that_exits_fails(coordinator: ClusterCoordinator) -> None:
-    coordinator.schedule(gd.function(lambda: sys.exit(3)))
-    with pytest.raises(RuntimeError, match=r"sys\.exit: 3"):
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("mine"), Odd("mine")], ids=repr)
+def test_a_function_that_exits_or_is_interrupted_fails(
+    error: BaseException, coordinator: ClusterCoordinator
+) -> None:
+    def broken() -> Any:
+        raise error
+
+    iterator = iter(coordinator.create_per_worker_dataset(broken))
+    deaths = coordinator.traffic.worker_deaths
+    for fn, args in ((gd.function(broken), ()), (gd.function(lambda i: next(i)), (iterator,))):
+        coordinator.schedule(fn, args)
+        said = f"has raised {type(error).__name__}: {error}"
+        with pytest.raises(gd.errors.RuntimeFailure, match=said) as raised:
+            coordinator.join()
+        assert f"{__file__}:" in str(raised.value)
+        assert "raise error" in str(raised.value)
+    assert coordinator.traffic.worker_deaths == deaths
+
+
+@pytest.mark.long
+def test_what_nobody_uses_is_forgotten(coordinator: ClusterCoordinator) -> None:
+    resources = coordinator.create_per_worker_resources(lambda: {})
+    dataset = coordinator.create_per_worker_dataset(lambda: gd.data.Dataset.range(4))
+    one = gd.function(lambda: 1)
+    sent = coordinator._sent
+
+    def numbers() -> set[int]:
+        for _ in range(20):  # each worker's thread keeps its last closure
+            coordinator.schedule(one)
         coordinator.join()
+        gc.collect()
+        return {*sent.functions, *sent.values}
+
+    before = numbers()
+    for _ in range(3):
+        iterator = iter(dataset)
+        step = gd.function(lambda i, r: next(i) + 1)
+        assert int(coordinator.schedule(step, (iterator, resources)).fetch()) == 1
+        assert len(numbers() - before) == 2
+        del iterator, step
+        assert numbers() == before
+    held = gd.function(lambda: len(worker_process._here().values))
+    of_workers = coordinator.fetch([coordinator.schedule(held) for _ in range(20)])
+    assert max(of_workers) <= 1  # the resources
 
 
 @pytest.mark.long
@@ -288,6 +332,13 @@ def test_variables_in_shards_are_on_all_servers(strategy: Strategy) -> None:
     np.testing.assert_array_equal(found, [[8, 9], [0, 1]])
 
 
+@pytest.mark.parametrize("make", [np.arange, jnp.arange, list], ids=str)
+def test_a_dataset_may_be_an_array_or_a_list(coordinator: ClusterCoordinator, make: Any) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset(make(range(3) if make is list else 3)))
+    take = gd.function(lambda iterator: next(iterator))
+    assert int(coordinator.schedule(take, args=(iterator,)).fetch()) == 0
+
+
 def test_running_without_a_coordinator_warns(strategy: Strategy) -> None:
     with pytest.warns(UserWarning, match="coordinator's process"):
         assert strategy.run(lambda: jnp.float32(1)) == 1
@@ -376,8 +427,28 @@ def test_a_closed_queue_lets_nobody_wait() -> None:
     queue.put(waiting)
     queue.close()
     assert queue.take() is None
+    with pytest.raises(gd.ClosureCancelledError, match="the strategy was shut down"):
+        queue.wait()
     queue.wait()
-    with pytest.raises(gd.ClosureCancelledError):
+    with pytest.raises(gd.ClosureCancelledError, match="the strategy was shut down"):
         waiting.result.fetch()
-    with pytest.raises(gd.ClosureCancelledError):
-        queue.put(closure())
+    with pytest.raises(gd.ClosureCancelledError, match=r"queue\.put\(closure\(\)\)  # here"):
+        queue.put(closure())  # here
+
+
+def test_a_closed_queue_says_what_has_not_run() -> None:
+    queue = ClosureQueue()
+    running, waiting = closure(), closure()
+    queue.put(running)
+    queue.put(waiting)
+    queue.take()
+    queue.close()
+    queue.put_back(running)
+    with pytest.raises(gd.ClosureCancelledError, match="2 of them: the strategy was shut"):
+        queue.is_idle()
+    for lost in (running, waiting):
+        with pytest.raises(gd.ClosureCancelledError, match=r"coordinator\.join\(\) before"):
+            lost.result.fetch()
+    done = ClosureQueue()
+    done.close()
+    done.wait()  # nothing was lost

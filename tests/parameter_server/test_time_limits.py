@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event, Thread
 from typing import Any  # Any: what users give as a timeout
 
 import pytest
@@ -91,6 +92,29 @@ def test_the_time_that_is_left_is_for_the_transfer() -> None:
     assert str(given[0]) == "5 s"
 
 
+def test_one_that_waits_long_for_a_result_keeps_no_other_from_its_limit() -> None:
+    value, is_over, has_begun = RemoteValue(), Event(), Event()
+
+    def load(limit: TimeLimit) -> object:
+        if limit.left() is not None:
+            raise gd.WorkerTimeoutError("not within the limit")
+        has_begun.set()
+        is_over.wait(60)
+        return object()
+
+    value.set(load)
+    found: list[Any] = []
+    patient = Thread(target=lambda: found.append(value.fetch()))
+    patient.start()
+    has_begun.wait(60)
+    with pytest.raises(gd.WorkerTimeoutError):
+        value.fetch(1)
+    assert patient.is_alive()
+    is_over.set()
+    patient.join()
+    assert value.fetch(1) is found[0]
+
+
 @pytest.mark.parametrize("timeout", [-1, "5", True, float("nan"), [1]], ids=str)
 def test_a_limit_that_is_no_time_is_refused(timeout: Any) -> None:
     for ask in (RemoteValue().fetch, ClosureQueue().wait):
@@ -117,7 +141,7 @@ def test_an_error_of_all_workers_cancels_what_waits_and_nothing_else() -> None:
     queue.put(waiting)
     queue.take()
     queue.fail_all(gd.WorkerError("no worker"))
-    with pytest.raises(gd.ClosureCancelledError):
+    with pytest.raises(gd.ClosureCancelledError, match="was not run: no worker"):
         waiting.result.fetch(0)
     queue.finish(running, lambda limit: 1)
     with pytest.raises(gd.WorkerError, match="no worker"):

@@ -277,6 +277,10 @@ ASYNCHRONOUS = {
     "graphdist warns of a cluster that asks for no token": _of(
         "parameter_server/test_ray_cluster", "test_a_cluster_without_authentication_is_warned_of"
     ),
+    "What uses its variables or workers afterwards": _of(
+        "parameter_server/test_ray_cluster",
+        "test_what_was_shut_down_is_refused_and_starts_no_cluster",
+    ),
     "Random keys are not stored on servers": _of(COORDINATOR, "test_values_that_no_server_takes"),
     "Keras's `fit` is synchronous, and refused": _of(
         "keras/test_parameter_servers", "test_fit_is_refused"

@@ -153,3 +153,6 @@ def test_the_tool_prints_what_is_exposed(
     ]
     assert main([str(tmp_path / "none.txt")]) == 2
     assert "none.txt" in capsys.readouterr().err
+    file.write_bytes(b"\xff")
+    assert main([str(file)]) == 2
+    assert "module.txt is no text: " in capsys.readouterr().err

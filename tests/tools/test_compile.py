@@ -208,6 +208,7 @@ def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]
         (["--topology", "v5e:2x2", "--scale", "many"], "'many' is no number of chips"),
         (["--compare", "v5e:2x2,v6e:2x2", "-o", "x.gdx"], "--compare has no use for --output"),
         (["--topology", "v5e:2x2", "--fit", "batch=9..1"], "is not of the form name=low..high"),
+        (["--topology", "v5e:2x2", "--fit", f"batch=1..{'9' * 5000}"], "is not of the form"),
         (
             ["--topology", "v5e:2x2", "--fit", "a=1..2", "--set", "a=3"],
             "both give a: leave one",

@@ -123,13 +123,16 @@ def test_files_without_a_report_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "old"
     with pytest.raises(gd.ArgumentError, match="there is no file"):
         read_report(str(file))
-    for text in ("", "[]", "{}", "\x00\xff"):
+    for text in ("", "[]", "{}", "\x00\xff", "[" * 100_000):
         file.write_text(text)
         with pytest.raises(gd.ArgumentError, match="has no report"):
             read_report(str(file))
     damaged = {**as_json(reported(8)), "collectives": [{"bytes": 3}]}
     with pytest.raises(gd.ArgumentError, match="lacks figures: KeyError"):
         compare_reports("old.json", damaged, reported(8), 0.0)
+    for words in ({"total_flops": "many"}, {"needed_bytes": True}):
+        with pytest.raises(gd.ArgumentError, match="is no number"):
+            compare_reports("old.json", {**as_json(reported(8)), **words}, reported(8), 0.0)
     elsewhere = {**as_json(reported(8)), "target": "v5e:2x2"}
     with pytest.raises(gd.ArgumentError, match="has the report of v5e:2x2, this is cpu:0, cpu:1"):
         compare_reports("old.json", elsewhere, reported(8), 0.0)

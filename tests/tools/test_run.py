@@ -263,6 +263,16 @@ def test_a_slow_reader_gets_all_lines(tmp_path: Path) -> None:
         assert (len(lines), launcher.stderr.read(), launcher.wait()) == (2000, b"", 0)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, where earlier tests have started devices
+def test_a_module_may_come_after_two_dashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "says.py").write_text("import sys; print(sys.argv[1:])")
+    monkeypatch.chdir(tmp_path)
+    assert main(["-n", "1", "-m", "--", "says", "--", "x"]) == 0
+    assert "['--', 'x']" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize("host", ["nobody.invalid", "192.0.2.1", "a" * 64, "a..b"])
 def test_a_host_that_is_not_this_machine(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -281,6 +291,8 @@ def test_a_host_that_is_not_this_machine(host: str, capsys: pytest.CaptureFixtur
         (["-n", "2", "--grace", "nan", __file__], "--grace is nan: it is at least 0"),
         (["-n", "2", "--max-restarts", "3", "no/train.py"], "there is no file no/train.py; a"),
         (["-n", "2"], "no program is given"),
+        (["-n", "2", "-m", "--"], "no program is given"),
+        (["-n", "1", "/dev/null"], "/dev/null is a device or a socket, and no program"),
         (["train.py"], "-n"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 import graphdist as gd
 from graphdist.tools.steps import make_step, parse_settings
 from graphdist.tools.targets import load_factory, source_of
+from graphdist.tools.viz import main as viz
 
 GOOD = """
 import jax
@@ -112,9 +113,76 @@ def test_a_file_that_fails_is_named_with_its_line(tmp_path: Path, text: str, say
     assert f"{file}:1" in str(caught.value)
 
 
+ENDING = """
+import argparse
+import sys
+import graphdist as gd
+
+def make_step(strategy):
+    sys.exit("too few devices")
+
+@gd.function
+def step(x):
+    sys.exit()
+
+def make_exiting_step(strategy):
+    return step, (1.0,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "says", "line"),
+    [
+        (
+            "import sys; sys.exit()",
+            "",
+            "cannot be imported: it ended the program with sys.exit()",
+            1,
+        ),
+        ("import sys; sys.exit(0)", "", "ended the program with sys.exit(0)", 1),
+        ("raise SystemExit('done')", "", "ended the program with sys.exit('done')", 1),
+        ("import argparse\nargparse.ArgumentParser().parse_args(['x'])", "", "sys.exit(2)", 2),
+        (ENDING, "", "steps.py ended the program with sys.exit('too few devices')", 7),
+        (ENDING, ":make_exiting_step", "with sys.exit() when it was traced", 11),
+    ],
+)
+def test_a_target_that_ends_the_program_is_refused_with_its_line(
+    tmp_path: Path,
+    text: str,
+    target: str,
+    says: str,
+    line: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "steps.py"
+    file.write_text(text)
+    assert viz([f"{file}{target}"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert f"{file}:{line}" in said.err
+    assert 'under if __name__ == "__main__"' in said.err
+
+
+def test_a_module_that_ends_the_program_is_refused_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_the_program.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(gd.ArgumentError, match=r"sys\.exit\(0\)") as caught:
+        load_factory("ends_the_program:make_step")
+    assert "ends_the_program.py:2" in str(caught.value)
+
+
 def test_a_setting_has_one_value() -> None:
     with pytest.raises(gd.ArgumentError, match="setting 'batch' is given twice"):
         parse_settings(["batch=3", "rate=1", "batch=4"])
+
+
+@pytest.mark.parametrize("value", ["{[]: 1}", "+".join(["1"] * 3000)], ids=len)
+def test_a_setting_whose_literal_cannot_be_made(value: str) -> None:
+    with pytest.raises(gd.ArgumentError, match="'batch' has a value that Python cannot read"):
+        parse_settings([f"batch={value}"])
 
 
 @pytest.mark.parametrize("text", ["batch", "=3", "a-b=3"])
