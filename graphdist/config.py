@@ -140,7 +140,7 @@ def set_dump(folder: str | os.PathLike[str] | None) -> None:
             source=here(),
             hint='write for instance set_dump("pages"), or set_dump(None) for none',
         )
-    _dump["folder"] = Path(folder) if folder else None
+    _dump["folder"] = Path(folder).absolute() if folder else None
 
 
 _dump: dict[str, Path | None] = {}

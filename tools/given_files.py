@@ -9,7 +9,9 @@ have no end, so it is refused, and so is what is too large.
 from __future__ import annotations
 
 import difflib
+import stat
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 from graphdist.errors import ArgumentError, ArtifactError
@@ -21,27 +23,48 @@ _PART = 2**20
 
 def is_given(path: Path) -> bool:
     """Return whether there is a file or a pipe."""
-    return path.is_file() or path.is_fifo()
+    try:
+        return _has_content(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _has_content(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
 
 
 def require_file(path: Path) -> None:
     """Raise `ArgumentError` for a path with neither a file nor a pipe."""
-    if path.is_dir():
-        raise ArgumentError(f"{path} is a folder", source=here(), hint="name a file in it")
-    if not path.exists():
-        folder = path.parent
-        there = folder.iterdir() if folder.is_dir() else []
-        alike = sorted(other.stem for other in there if other.suffix == path.suffix)
-        near = [stem + path.suffix for stem in difflib.get_close_matches(path.stem, alike, n=3)]
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise _not_there(path) from None
+    except (OSError, ValueError) as error:  # ValueError: the path has a NUL character
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArgumentError(
-            f"there is no file {path}",
+            f"{str(path)!r} cannot be opened: {reason}",
             source=here(),
-            hint=f"did you mean {' or '.join(str(folder / other) for other in near)}?"
-            if near
-            else "give the path from the current folder, or an absolute one",
-        )
-    if not is_given(path):
+            hint="give the path of a file that this process may read",
+        ) from error
+    if stat.S_ISDIR(mode):
+        raise ArgumentError(f"{path} is a folder", source=here(), hint="name a file in it")
+    if not _has_content(mode):
         raise ArgumentError(f"{path} is a device or a socket, and no file", source=here())
+
+
+def _not_there(path: Path) -> ArgumentError:
+    folder = path.parent
+    alike: list[str] = []
+    with suppress(OSError):
+        alike = sorted(other.stem for other in folder.iterdir() if other.suffix == path.suffix)
+    near = [stem + path.suffix for stem in difflib.get_close_matches(path.stem, alike, n=3)]
+    return ArgumentError(
+        f"there is no file {path}",
+        source=here(),
+        hint=f"did you mean {' or '.join(str(folder / other) for other in near)}?"
+        if near
+        else "give the path from the current folder, or an absolute one",
+    )
 
 
 def read_given(path: Path, member: str, most_bytes: int) -> bytes:
@@ -63,7 +86,7 @@ def read_given(path: Path, member: str, most_bytes: int) -> bytes:
                         f"{path} has more than {most_bytes:,} bytes, which is most", source=here()
                     )
             return bytes(content)
-    _, members = read_artifact(path, here())
+    _, members = read_artifact(path, here(), [member])
     if member not in members:
         raise ArtifactError(f"{path.name} has no {member}", source=here())
     return members[member]

@@ -169,15 +169,29 @@ def _tree(found: Any, at: str, depth: int = 0) -> str | None:
 def _options(found: Any, at: str) -> str | None:
     if not isinstance(found, dict):
         return _wrong(at, found, "not an object")
-    return next(filter(None, (_plain(value, f"{at}.{key}") for key, value in found.items())), None)
+    for key, value in found.items():
+        if said := _printable(key, at) or _plain(value, f"{at}.{key}"):
+            return said
+    return None
+
+
+def _printable(found: Any, at: str) -> str | None:
+    """Return what is wrong with a short text that errors repeat as it is, or None."""
+    is_printable = isinstance(found, str) and len(found) <= 200 and found.isprintable()
+    return None if is_printable else _wrong(at, found, "not a short text that can be printed")
 
 
 MANIFEST: Wanted = {
-    "versions": {"graphdist": str, "jax": str, "jaxlib": str, "libtpu": str},
+    "versions": dict.fromkeys(("graphdist", "jax", "jaxlib", "libtpu"), _printable),
     "flags": _options,
     "compiler_options": _options,
     "platforms": [_one_of(*PLATFORMS)],
-    "target": {"platform": str, "device_kind": str, "num_devices": int, "layout": str},
+    "target": {
+        "platform": _printable,
+        "device_kind": _printable,
+        "num_devices": int,
+        "layout": _printable,
+    },
     "boundary": {
         "name": str,
         "num_replicas": _count(1, MOST_REPLICAS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any  # Any: users' arguments, JSON
 
@@ -14,14 +14,16 @@ from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 
-def read_checked(path: Any, caller: str) -> tuple[str, dict[str, Any], dict[str, bytes]]:
-    """Return the name of a step's file, its manifest and its members.
+def read_checked(
+    path: Any, caller: str, kept: Collection[str] = ()
+) -> tuple[str, dict[str, Any], dict[str, bytes]]:
+    """Return the name of a step's file, its manifest and the members that are `kept`.
 
     Raises `ArtifactError` for a damaged file, and for a manifest of another form.
     """
     require_path(path, caller)
     name = os.path.basename(os.fspath(path))
-    manifest, members = read_artifact(path, here())
+    manifest, members = read_artifact(path, here(), kept)
     if said := mismatch(manifest, MANIFEST):
         raise contradiction(name, said)
     return name, manifest, members

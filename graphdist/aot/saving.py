@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, JSON
@@ -59,6 +60,9 @@ from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.version import versions
 
+_CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @(\w+)")
+"""A custom call in the text of a module, of which JAX's error has an example of each."""
+
 
 def save(
     path: str | os.PathLike[str], compiled: Compiled, *, platforms: Sequence[str] | None = None
@@ -68,8 +72,9 @@ def save(
     The portable module is for the platform that the step was compiled for, or for `platforms`:
     "cpu", "gpu", "tpu". Values of variables are not in the file. Raises `UnsupportedError` for
     arguments and results that the file cannot describe and for programs with callbacks or custom
-    calls, `MissingExtraError` without flatbuffers, `ArgumentError` if no file can be made there,
-    and OSError if it cannot be written, as on a full disk; then no part of it remains.
+    calls, `MissingExtraError` without flatbuffers, `ArtifactError` for a step of more than about
+    ten thousand variables, `ArgumentError` if no file can be made there, and OSError if it cannot
+    be written, as on a full disk; then no part of it remains.
     """
     require_path(path, "gd.aot.save")
     require_replaceable(path)
@@ -119,7 +124,7 @@ def save(
         "executable.bin": serialize_native(_as_compiled_here(compiled).executable.compiled),
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
-    write_artifact(path, manifest, members)
+    write_artifact(path, manifest, members, here())
 
 
 def _as_compiled_here(compiled: Compiled) -> Compiled:
@@ -183,10 +188,20 @@ def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
         return export_module(compiled.lowered.emitted, platforms, here())
     except (NotImplementedError, ValueError) as error:
         reason = str(error).splitlines()[0]
+        hint = "callbacks, prints and custom calls of your own do not go into a file"
+        if targets := sorted(set(_CUSTOM_CALL.findall(str(error)))):
+            reason = (
+                f"JAX does not guarantee that other versions of it have the custom calls "
+                f"{', '.join(targets)}"
+            )
+            hint = (
+                "compute it by other operations, or compile the step in the process that runs it; "
+                "of JAX's own, lax.linalg.ormqr and scipy.linalg.qr(pivoting=True) make such calls"
+            )
         raise UnsupportedError(
             f"the step cannot be made a portable module for {' and '.join(platforms)}: {reason}",
             source=here(),
-            hint="callbacks, prints and custom calls of your own do not go into a file",
+            hint=hint,
         ) from error
 
 
@@ -231,8 +246,9 @@ def load(
             source=here(),
             hint="leave one of them out",
         )
-    name, manifest, members = read_checked(path, "gd.aot.load")
-    for member in ("graph.txt", "report.json", "executable.bin" if native else "module.mlir"):
+    needed = ("graph.txt", "report.json", "executable.bin" if native else "module.mlir")
+    name, manifest, members = read_checked(path, "gd.aot.load", needed)
+    for member in needed:
         if member not in members:
             raise contradiction(name, f"it has no {member}")
     check_versions(name, manifest)

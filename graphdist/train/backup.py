@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Literal  # Any: datasets and their elements, JSON
 
 from graphdist.data.failures import caught, element_or_raise
@@ -14,7 +13,7 @@ from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint
-from graphdist.train.given_paths import StrPath
+from graphdist.train.given_paths import StrPath, path_of
 from graphdist.train.manager import CheckpointManager
 
 PROGRESS = "backup"
@@ -138,6 +137,7 @@ class BackupAndRestore:
         self._progress = _Progress()
         setattr(checkpoint, PROGRESS, self._progress)
         self.manager = CheckpointManager(checkpoint, backup_dir, 1, checkpoint_name=_NAME)
+        self._folder = path_of(backup_dir, "the folder of backups")
         self.manager.restore_or_initialize()
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -155,13 +155,12 @@ class BackupAndRestore:
 
     def _remove_all(self) -> None:
         """Remove the backups, also damaged ones, so that the next start is from the beginning."""
-        folder = Path(self.manager.directory).absolute()
-        if not folder.is_dir():
+        if not self._folder.is_dir():
             return
-        writer = CheckpointWriter(folder, _NAME)
+        writer = CheckpointWriter(self._folder, _NAME)
         try:
             writer.take()
-            remove_all(folder, _NAME)
+            remove_all(self._folder, _NAME)
         finally:
             writer.release()
 

@@ -151,9 +151,10 @@ class Checkpoint(Objects):
         """Save under a number, by default the next of `save`; then call a function, on a thread."""
         prefix = prefix_of(file_prefix, "the prefix of a checkpoint")
         count = self._save_counter + 1
-        name = f"{os.fspath(file_prefix)}-{count if number is None else number}"
+        suffix = f"-{count if number is None else number}"
+        name, path = f"{os.fspath(file_prefix)}{suffix}", prefix.with_name(prefix.name + suffix)
         writer = self._writers.setdefault(prefix, CheckpointWriter(prefix.parent, prefix.name))
-        self._write(name, options, count, writer, afterwards)
+        self._write(name, path, options, count, writer, afterwards)
         vars(self)["_save_counter"] = count
         return name
 
@@ -166,12 +167,13 @@ class Checkpoint(Objects):
         function. With several workers the first two are raised by the next call that waits for the
         checkpoint.
         """
-        prefix_of(file_prefix, "the path of a checkpoint")
-        return self._write(os.fspath(file_prefix), options, self._save_counter)
+        path = prefix_of(file_prefix, "the path of a checkpoint")
+        return self._write(os.fspath(file_prefix), path, options, self._save_counter)
 
     def _write(
         self,
         name: str,
+        path: Path,
         options: CheckpointOptions | None,
         number: int,
         series: CheckpointWriter | None = None,
@@ -179,11 +181,7 @@ class Checkpoint(Objects):
     ) -> str:
         self._require_outside("saved")
         finish_writing()  # before its values are copied, so that memory holds one checkpoint
-        group, path, call = (
-            worker_group(),
-            Path(name).absolute(),
-            f"{next(_calls)}/{Path(name).name}",
-        )
+        group, call = worker_group(), f"{next(_calls)}/{path.name}"
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
         writer = series or CheckpointWriter(path.parent, path.name)
         if group.count == 1:

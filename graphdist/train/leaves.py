@@ -3,7 +3,9 @@
 An array has one dtype on every host: numbers, in the byte order of the host, whether JAX's 64-bit
 mode is on or not. What would come back as another value or another type is refused: masked arrays
 and other subclasses of arrays, subclasses of numbers and strings, states that JSON changes. An
-array in a memory map is saved as its values, and comes back in memory.
+array in a memory map is saved as its values, and comes back in memory. An array of JAX is committed
+to its devices if the one before it was. It is weakly typed if that was, and a scalar: JAX makes
+weakly typed arrays of Python's numbers alone.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ from typing import Any, TypeAlias  # Any: JSON, values of numpy and JAX
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
 
 from graphdist.errors import ArgumentTypeError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
-from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored
+from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored, short
 from graphdist.runtime.spans import Span, array_of_full
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.storage import Storage
@@ -35,6 +36,8 @@ PutBack: TypeAlias = Callable[[Any], None]
 
 _FLOATS = {"bfloat16", "float16", "float32", "float64"}
 _OF_64_BITS = {"float64", "int64", "uint64", "complex128"}
+_OF_JSON = {dict, list, str, bool, int, float, type(None)}
+"""The types that JSON gives back."""
 _MOST_LEVELS = 200
 """How deep a state may be nested. JSON is read by recursion, perhaps from a deeper call."""
 
@@ -195,7 +198,7 @@ def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
             put(array[()] if isinstance(leaf, np.generic) else array)
             return
         with _in_64_bits(dtype):
-            put(_placed(_as_value(array, dtype), leaf.sharding))
+            put(_placed(_as_value(array, dtype), leaf))
 
     def read() -> Array:
         return np.array(leaf, dtype, order="C") if is_numpy else _of_data(leaf)
@@ -216,41 +219,47 @@ def of_state(name: str, holder: Any) -> StateEntry:
 
 
 def _state_of(name: str, holder: Any) -> Any:
-    """Return the state of an object; raises `ArgumentTypeError` if it is not a value of JSON."""
+    """Return a copy of the state of an object, which the program may change while it is written.
+
+    Raises `ArgumentTypeError` for a state that would not come back as it is.
+    """
     state = holder.get_state()
     try:
-        _require_levels(state)
-        json.loads(as_json(state), object_pairs_hook=_with_different_keys)
-    except (TypeError, ValueError, RecursionError) as error:
+        _require_json(state)
+        return json.loads(as_json(state))
+    except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
             f"the state of entry {name!r} of a checkpoint cannot be saved: {error}",
             source=here(),
-            hint="get_state returns a value of JSON: numbers, text, None, lists and dicts of them, "
-            "with text as keys",
+            hint="get_state returns a value of JSON: dicts with text as keys, lists, text, bool, "
+            "int, float and None",
         ) from error
-    return state
 
 
-def _require_levels(state: Any) -> None:
-    """Raise `ValueError` for a value that is nested too deeply, or contains itself."""
-    level, depth = [state], 0
-    while level := [inner for outer in level for inner in _inside(outer)]:
-        depth += 1
-        if depth > _MOST_LEVELS:
-            raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
+def _require_json(state: Any) -> None:
+    """Raise `TypeError` for what JSON changes or lacks, `ValueError` for what is nested too deeply.
+
+    What contains itself is nested without end.
+    """
+    level = [state]
+    for _ in range(_MOST_LEVELS + 1):
+        for value in level:
+            if type(value) not in _OF_JSON:
+                raise TypeError(f"it has a value of type {type_name(value)}")
+            for key in value if isinstance(value, dict) else ():
+                if type(key) is not str:
+                    raise TypeError(f"it has the key {short(key)}, of type {type_name(key)}")
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
 
 
 def _inside(value: Any) -> Any:
     """Return the values in a value of JSON."""
     if isinstance(value, dict):
         return value.values()
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _with_different_keys(pairs: list[tuple[str, Any]]) -> None:
-    """Raise `ValueError` for two keys that are one in JSON, such as 1 and "1"."""
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("two keys of a dict are the same text")
+    return value if isinstance(value, list) else ()
 
 
 def _numbers_of(dtype: Any) -> tuple[int, ...]:
@@ -285,8 +294,19 @@ def _as_value(array: Array, dtype: Any) -> Any:
     return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)
 
 
-def _placed(value: Any, sharding: Sharding) -> jax.Array:
-    """Return a value as an array, of which this process has the parts of its own devices."""
-    if sharding.is_fully_addressable:
+def _placed(value: Any, before: jax.Array) -> jax.Array:
+    """Return a value as an array in the place of another.
+
+    This process has the parts of its own devices.
+    """
+    sharding = before.sharding
+    if not sharding.is_fully_addressable:
+        return array_of_full(value, sharding)
+    if not before.shape and jax.typeof(before).weak_type:  # keys have no attribute for it
+        with jax.enable_x64(before.dtype.name in _OF_64_BITS):
+            value = jax.numpy.asarray(value.item())
+    if before.committed:
         return jax.device_put(value, sharding)
-    return array_of_full(value, sharding)
+    (device,) = sharding.device_set
+    with jax.default_device(device):
+        return jax.device_put(value)

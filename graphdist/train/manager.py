@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any  # Any: a step, a variable or whatever becomes an int
@@ -59,6 +60,9 @@ class CheckpointManager:
     `checkpoint_name` in the folder. Before that, and always with `read_only`, it changes nothing in
     the folder, so a program that evaluates may make any number of managers.
 
+    A relative `directory` is the folder it leads to when the manager is made. Paths start with
+    `directory` as given, or are absolute while the current folder is another one.
+
     >>> import tempfile
     >>> manager = CheckpointManager(Checkpoint(step=0), tempfile.mkdtemp(), max_to_keep=2)
     >>> for step in range(4):
@@ -82,7 +86,7 @@ class CheckpointManager:
         read_only: bool = False,
     ) -> None:
         """Manage a folder and the checkpoints in it; raises `ArgumentError` for wrong options."""
-        path_of(directory, "the directory of a manager")
+        folder = path_of(directory, "the directory of a manager")
         _require_findable(checkpoint, checkpoint_name)
         _require_least("max_to_keep", max_to_keep, Integral, 1, "give None to keep all")
         _require_least("keep_every_n_hours", keep_every_n_hours, Real, 0, "give None to keep none")
@@ -95,16 +99,13 @@ class CheckpointManager:
             )
         self.checkpoint = checkpoint
         self._directory, self._name = os.fspath(directory), checkpoint_name
+        self._folder = folder
         self._max_to_keep, self._hours = max_to_keep, keep_every_n_hours
         self._step_counter, self._interval = step_counter, checkpoint_interval
         self._init_fn = init_fn
         self._last_step: int | None = None
         self._made_at = time.time()
         self._read_only = read_only
-
-    @property
-    def _folder(self) -> Path:
-        return Path(self._directory).absolute()
 
     @property
     def directory(self) -> str:
@@ -128,7 +129,7 @@ class CheckpointManager:
         Waits for a checkpoint that is being written.
         """
         finish_writing()
-        return [os.path.join(self._directory, found.path.name) for found in self._managed()]
+        return [self._path_of(found.path.name) for found in self._managed()]
 
     @property
     def latest_checkpoint(self) -> str | None:
@@ -136,13 +137,21 @@ class CheckpointManager:
 
         A checkpoint with incomplete files is passed over, and named in the log.
         """
-        return self._latest(set())
+        latest = self._latest(set())
+        return None if latest is None else self._path_of(latest)
 
     def _latest(self, without: set[Path]) -> str | None:
         finish_writing()
         with at_the_users_line():
             latest = latest_in(self._folder, self._name, without)
-        return None if latest is None else os.path.join(self._directory, latest.name)
+        return None if latest is None else latest.name
+
+    def _path_of(self, name: str) -> str:
+        """Return the path of a checkpoint: below the directory as given, if that leads there."""
+        with suppress(OSError):  # the current folder may have been removed
+            if Path(self._directory).absolute() == self._folder:
+                return os.path.join(self._directory, name)
+        return str(self._folder / name)
 
     def save(
         self,
@@ -164,7 +173,6 @@ class CheckpointManager:
         step = self._step()
         if check_interval and self._is_too_soon(step):
             return None
-        prefix = os.path.join(self._directory, self._name)
         number = None if checkpoint_number is None else int(checkpoint_number)
         _require_least("checkpoint_number", number, Integral, 0, "leave it out: saves are counted")
         if number is not None and number > MOST:
@@ -173,9 +181,10 @@ class CheckpointManager:
                 source=here(),
                 hint="leave it out: saves are counted",
             )
+        prefix = self._folder / self._name
         path = self.checkpoint.save_numbered(prefix, number, options, self._sweep)
         self._last_step = step
-        return path
+        return self._path_of(os.path.basename(path))
 
     def restore_or_initialize(self) -> str | None:
         """Restore the latest checkpoint and return its path, or call `init_fn` and return None.
@@ -191,8 +200,8 @@ class CheckpointManager:
         while (latest := self._latest_of_all(passed_over)) is not None:
             if self._restored_by_all(latest):
                 self._last_step = self._step()
-                return latest
-            passed_over.add(self._folder / os.path.basename(latest))
+                return self._path_of(latest)
+            passed_over.add(self._folder / latest)
         if self._init_fn is not None:
             self._init_fn()
         return None
@@ -206,21 +215,22 @@ class CheckpointManager:
                 *(self._directory, obstacle),
             )
 
-    def _restored_by_all(self, path: str) -> bool:
+    def _restored_by_all(self, name: str) -> bool:
         """Restore a checkpoint if all workers can read it; return whether they could."""
         put_back: Callable[[], LoadStatus] | None = None
         failure: CheckpointError | None = None
         try:
-            put_back = self.checkpoint.prepared(path)
+            put_back = self.checkpoint.prepared(self._folder / name)
         except CheckpointError as error:
             failure = error
         is_passed_over = isinstance(failure, UnreadableCheckpointError)
         said = [is_passed_over, "" if failure is None else failure.what]
-        for worker, answer in enumerate(self._exchanged(said, f"{os.path.basename(path)} is read")):
+        for worker, answer in enumerate(self._exchanged(said, f"{name} is read")):
             is_unreadable, what = answer
             is_passed_over |= is_unreadable
             if what and is_unreadable:
                 where = f"worker {worker}: " if worker_group().count > 1 else ""
+                path = self._path_of(name)
                 _log.warning("checkpoint %s is passed over: %s%s", path, where, what)
             elif what:
                 raise failure or CheckpointError(f"worker {worker}: {what}", source=here())
@@ -243,14 +253,13 @@ class CheckpointManager:
         finish_writing()
 
     def _latest_of_all(self, without: set[Path]) -> str | None:
-        """Return the latest checkpoint that the first worker sees, so that all restore the same.
+        """Return the name of the latest checkpoint that the first worker sees, the same for all.
 
         Raises `UnreadableCheckpointError` if there are checkpoints, and all are damaged.
         """
         mine, damaged = None, []
         if worker_group().index == 0:
-            latest = self._latest(without)
-            mine = None if latest is None else os.path.basename(latest)
+            mine = self._latest(without)
             if mine is None:
                 still = [path for path in without if path.exists()]
                 damaged = sorted({*still, *damaged_in(self._folder, self._name)})
@@ -264,7 +273,7 @@ class CheckpointManager:
                 hint="the log says what is wrong with each; to start from the beginning, "
                 "move them away",
             )
-        return None if name is None else os.path.join(self._directory, name)
+        return name
 
     def _step(self) -> int | None:
         if self._step_counter is None:

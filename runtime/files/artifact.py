@@ -5,40 +5,47 @@ path. Refused are: a file that is no zip or is cut short; a member that is unkno
 larger than its limit or its stated size; a member whose SHA-256 differs from the manifest's; and a
 changed manifest. The hashes find damage and carelessness. They are no signature, since whoever can
 write the file can write its manifest.
+
+All members are unpacked and compared with their hashes, in parts, and only the ones that are asked
+for are kept. So memory is bounded by these, and by the values that the manifest is read into.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any  # Any: JSON
+from typing import Any, BinaryIO  # Any: JSON
 
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.files.regular_files import NoRegularFileError, open_regular
+from graphdist.runtime.files.regular_files import open_regular
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 LIMITS = {
-    MANIFEST: 2**26,
+    MANIFEST: 2**23,
     "graph.txt": 2**28,
     "module.mlir": 2**31,
     "executable.bin": 2**32,
-    "report.json": 2**26,
+    "report.json": 2**23,
 }
-"""The members that are allowed, and the most bytes of each."""
+"""The members that are allowed, and the most bytes of each. JSON, once read, takes up to 30 times
+its bytes. A manifest has about 650 bytes for each variable of a step."""
 LARGEST_RATIO = 100
 """Members that would compress better than this are stored uncompressed, so that a small file cannot
 demand much memory: deflate itself compresses zeros 1 to 1032."""
 SMALL = 2**20
 """The size in bytes up to which any ratio is allowed."""
+_PART = 2**20
+"""The bytes that are unpacked at once."""
 
 
 class ArtifactError(GraphdistError, ValueError):
@@ -51,18 +58,30 @@ def sha256(data: bytes) -> str:
 
 
 def write_artifact(
-    path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, bytes]
+    path: str | os.PathLike[str],
+    manifest: Mapping[str, Any],
+    members: Mapping[str, bytes],
+    at: Source = UNKNOWN,
 ) -> None:
     """Write members and their manifest; the file appears complete or not at all.
 
-    Raises OSError, which names the file, and not the temporary one that becomes it.
+    Raises OSError, which names the file, and not the temporary one that becomes it, and
+    `ArtifactError` for a member that no reader would take.
     """
     entries = {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in members.items()}
     described: dict[str, Any] = {"format": FORMAT, **manifest, "members": entries}
     described["hash"] = _hash(described)
+    written = {MANIFEST: _json(described), **members}
+    for member, data in written.items():
+        if len(data) > LIMITS[member]:
+            raise ArtifactError(
+                f"the step's {member} has {len(data):,} bytes; {LIMITS[member]:,} is most",
+                source=at,
+                hint="stack the variables of layers that are alike, so that there are fewer",
+            )
     with _temporary(Path(path)) as name:
         with zipfile.ZipFile(name, "w") as archive:
-            for member, data in {MANIFEST: _json(described), **members}.items():
+            for member, data in written.items():
                 # A fixed time, so that the same step makes the same file.
                 info = zipfile.ZipInfo(member, date_time=(1980, 1, 1, 0, 0, 0))
                 info.compress_type = _compression(data)
@@ -102,36 +121,62 @@ def _compression(data: bytes) -> int:
 
 
 def read_artifact(
-    path: str | os.PathLike[str], at: Source = UNKNOWN
+    path: str | os.PathLike[str], at: Source = UNKNOWN, kept: Collection[str] = tuple(LIMITS)
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return manifest and members; raises `ArtifactError`, with `at` as the user's line."""
+    """Return the manifest, and the members that are `kept`.
+
+    Raises `ArtifactError`, with `at` as the user's line.
+    """
+    name = Path(path).name
     try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            members = _members(archive, os.fstat(file.fileno()).st_size, Path(path).name, at)
-    except FileNotFoundError:
-        raise ArtifactError(f"there is no file {os.fspath(path)}", source=at) from None
-    except NoRegularFileError as error:
-        raise ArtifactError(
-            str(error), source=at, hint="give the file that gd.aot.save has written"
-        ) from None
+        with _opened(path, at) as file, zipfile.ZipFile(file) as archive:
+            infos = _infos(archive, os.fstat(file.fileno()).st_size, name, at)
+            if MANIFEST not in infos:
+                raise _broken(name, f"has no {MANIFEST}", at)
+            text, _ = _unpacked(archive, infos.pop(MANIFEST), name, at)
+            manifest = _manifest(text, name, at)
+            expected = _expected_hashes(manifest, infos, name, at)
+            members: dict[str, bytes] = {}
+            for member, info in infos.items():
+                data, found = _unpacked(archive, info, name, at, is_kept=member in kept)
+                if found != expected[member]:
+                    said = f"its manifest says {expected[member]:.12}"
+                    raise _broken(name, f"has a {member} of hash {found[:12]}, {said}", at)
+                if member in kept:
+                    members[member] = data
+            return manifest, members
     except ArtifactError:
         raise
     # zlib's and struct's errors, and the ones zipfile has for what it does not support.
     except Exception as error:
-        raise _broken(Path(path).name, f"cannot be read: {error}", at) from error
-    manifest = _manifest(members.pop(MANIFEST, None), Path(path).name, at)
-    _check_hashes(manifest, members, Path(path).name, at)
-    return manifest, members
+        raise _broken(name, f"cannot be read: {error}", at) from error
 
 
-def _members(archive: zipfile.ZipFile, size: int, name: str, at: Source) -> dict[str, bytes]:
-    """Return the members of an archive that is a file of a size."""
-    members: dict[str, bytes] = {}
+def _opened(path: str | os.PathLike[str], at: Source) -> BinaryIO:
+    given = repr(os.fspath(path))
+    try:
+        return os.fdopen(open_regular(path, follows_links=True), "rb")
+    except FileNotFoundError:
+        said = f"there is no file {given}"
+    except OSError as error:
+        said = f"{given} cannot be opened: {error.strerror}"
+    except ValueError as error:  # the path has a NUL character
+        said = f"{given} cannot be opened: {error}"
+    raise ArtifactError(
+        said, source=at, hint="give the path of a file that gd.aot.save has written"
+    )
+
+
+def _infos(
+    archive: zipfile.ZipFile, size: int, name: str, at: Source
+) -> dict[str, zipfile.ZipInfo]:
+    """Return what an archive, a file of a size, says of its members; none is unpacked."""
+    infos: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         member = info.filename
         if member not in LIMITS:
             raise _broken(name, f"has a member {member!r}, which no artifact has", at)
-        if member in members:
+        if member in infos:
             raise _broken(name, f"has the member {member!r} twice", at)
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _broken(name, f"has a member {member!r} that is packed in another way", at)
@@ -141,60 +186,73 @@ def _members(archive: zipfile.ZipFile, size: int, name: str, at: Source) -> dict
             raise _broken(
                 name, f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most", at
             )
-        with archive.open(info) as file:
-            members[member] = file.read(info.file_size + 1)
-        if len(members[member]) != info.file_size:
-            raise _broken(
-                name,
-                f"says that {member!r} has {info.file_size:,} bytes, and it has "
-                f"{len(members[member]):,} or more",
-                at,
-            )
-    return members
+        infos[member] = info
+    return infos
 
 
-def _manifest(data: bytes | None, name: str, at: Source) -> dict[str, Any]:
-    if data is None:
-        raise _broken(name, f"has no {MANIFEST}", at)
+def _unpacked(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, at: Source, *, is_kept: bool = True
+) -> tuple[bytes, str]:
+    """Return a member, or nothing of it if it is not kept, and its SHA-256."""
+    unpacked, hashed, length = io.BytesIO(), hashlib.sha256(), 0
+    with archive.open(info) as file:
+        while part := file.read(_PART):
+            length += len(part)
+            if length > info.file_size:
+                break
+            hashed.update(part)
+            if is_kept:
+                unpacked.write(part)
+    if length != info.file_size:
+        raise _broken(
+            name,
+            f"says that {info.filename!r} has {info.file_size:,} bytes, and it has {length:,} or "
+            f"more",
+            at,
+        )
+    return unpacked.getvalue(), hashed.hexdigest()
+
+
+def _manifest(data: bytes, name: str, at: Source) -> dict[str, Any]:
     try:
         manifest = json.loads(data)
-        rest = manifest.items() if isinstance(manifest, dict) else ()
-        found = _hash({key: value for key, value in rest if key != "hash"})
+        if not isinstance(manifest, dict):
+            raise _broken(name, f"has a {MANIFEST} that is no JSON object", at)
+        if manifest.get("format") != FORMAT:
+            raise ArtifactError(
+                f"{name} is of format {manifest.get('format')!r:.100}, this graphdist reads format "
+                f"{FORMAT}",
+                source=at,
+                hint="compile the step anew with this version",
+            )
+        found = _hash({key: value for key, value in manifest.items() if key != "hash"})
+    except ArtifactError:
+        raise
     except (ValueError, RecursionError) as error:
         raise _broken(name, f"has a {MANIFEST} that is no JSON", at) from error
-    if not isinstance(manifest, dict):
-        raise _broken(name, f"has a {MANIFEST} that is no JSON object", at)
-    if manifest.get("format") != FORMAT:
-        raise ArtifactError(
-            f"{name} is of format {manifest.get('format')!r}, this graphdist reads format {FORMAT}",
-            source=at,
-            hint="compile the step anew with this version",
-        )
     expected = manifest.get("hash")
     if expected != found:
         raise _broken(name, f"has a manifest of hash {found[:12]}, which says {expected!s:.12}", at)
     return manifest
 
 
-def _check_hashes(
-    manifest: Mapping[str, Any], members: Mapping[str, bytes], name: str, at: Source
-) -> None:
+def _expected_hashes(
+    manifest: Mapping[str, Any], infos: Collection[str], name: str, at: Source
+) -> dict[str, str]:
+    """Return the SHA-256 that the manifest says of each member there is."""
     entries = manifest.get("members")
     entries = entries if isinstance(entries, dict) else {}
-    if set(entries) != set(members):
+    if set(entries) != set(infos):
         raise _broken(
             name,
-            f"has the members {', '.join(sorted(members)) or 'none'}, its manifest "
+            f"has the members {', '.join(sorted(infos)) or 'none'}, its manifest "
             f"{', '.join(sorted(entries)) or 'none'}",
             at,
         )
-    for member, data in members.items():
-        entry, found = entries[member], sha256(data)
-        expected = str(entry.get("sha256")) if isinstance(entry, dict) else ""
-        if expected != found:
-            raise _broken(
-                name, f"has a {member} of hash {found[:12]}, its manifest says {expected:.12}", at
-            )
+    return {
+        member: str(entry.get("sha256")) if isinstance(entry, dict) else ""
+        for member, entry in entries.items()
+    }
 
 
 def _broken(name: str, what: str, at: Source) -> ArtifactError:
@@ -205,9 +263,16 @@ def _broken(name: str, what: str, at: Source) -> ArtifactError:
     )
 
 
+_ENCODER = json.JSONEncoder(indent=1, sort_keys=True)
+
+
 def _hash(value: Mapping[str, Any]) -> str:
-    return sha256(_json(value))
+    """Return the SHA-256 of a value as `_json` writes it, without the memory of that text."""
+    hashed = hashlib.sha256()
+    for part in _ENCODER.iterencode(value):
+        hashed.update(part.encode())
+    return hashed.hexdigest()
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, indent=1, sort_keys=True).encode()
+    return _ENCODER.encode(value).encode()

@@ -14,8 +14,8 @@ change of the bytes is found. It is zlib's CRC-32, which processors compute at s
 writing. The crc32c of zarr's version 3 would be in the file itself, where a file in the place of
 another has a valid one.
 
-Reading is a `readinto`, since such a chunk is only the bytes. The size of the file is compared with
-the index before memory is allocated.
+Reading is a `readinto`, since such a chunk is only the bytes. The sizes of an array's files are
+compared with the index before memory is allocated.
 """
 
 from __future__ import annotations
@@ -146,13 +146,17 @@ def _read(
     for file in files:
         if file.span == wanted:
             return _read_file(place, called, file, at)
+    is_along = files[0].span.dimension == wanted.dimension
+    files = tuple(file for file in files if not is_along or file.span.shared_with(wanted))
+    for file in files:
+        if file.num_bytes and (size := size_of(place / file.chunk, place)) != file.num_bytes:
+            found = "it is not there" if size is None else f"it has {size:,} bytes"
+            said = f"{found}, its index says {file.num_bytes:,}"
+            raise _unreadable(called, file, file.chunk, said, at)
     values = np.empty(wanted.shape_in(array.stored_shape), array.stored_dtype)
     for file in files:
         target, source = file.span.index, wanted.index
-        if file.span.dimension == wanted.dimension:
-            shared = file.span.shared_with(wanted)
-            if shared is None:
-                continue
+        if shared := is_along and file.span.shared_with(wanted):
             target, source = shared.within(wanted).index, shared.within(file.span).index
         values[target] = _read_file(place, called, file, at)[source]
     return values
@@ -168,10 +172,15 @@ def _read_file(place: Path, called: str, stored: StoredSlice, at: Source) -> np.
         return _read_chunk(place, stored)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UnreadableCheckpointError(
-            f"array {stored.name!r} of checkpoint {called} cannot be read: {file}: {said}",
-            source=at,
-        ) from error
+        raise _unreadable(called, stored, file, said, at) from error
+
+
+def _unreadable(
+    called: str, stored: StoredSlice, file: Path, said: str, at: Source
+) -> UnreadableCheckpointError:
+    return UnreadableCheckpointError(
+        f"array {stored.name!r} of checkpoint {called} cannot be read: {file}: {said}", source=at
+    )
 
 
 def _read_chunk(place: Path, stored: StoredSlice) -> np.ndarray[Any, Any]:

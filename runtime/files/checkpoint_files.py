@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphdist.ir.errors import GraphdistError
+from graphdist.runtime.files.regular_files import NotAFileError, open_regular
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BYTES_AT_ONCE = 2**20
@@ -33,34 +34,6 @@ class CheckpointError(GraphdistError, ValueError):
 
 class UnreadableCheckpointError(CheckpointError):
     """A checkpoint does not exist, was removed while it was read, or is damaged."""
-
-
-class NotAFileError(OSError):
-    """Something else is in the place of a file."""
-
-
-def open_descriptor(file: Path, flags: int) -> int:
-    """Return the descriptor of a regular file; raises `NotAFileError` for anything else.
-
-    Neither a link is followed nor a pipe waited for.
-    """
-    safe = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
-    with suppress(FileNotFoundError):
-        _require_file(file.lstat(), file)  # before it is opened, which some devices notice
-    descriptor = os.open(file, flags | safe, 0o666)
-    try:
-        _require_file(os.fstat(descriptor), file)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _require_file(found: os.stat_result, file: Path) -> None:
-    if stat.S_ISLNK(found.st_mode):
-        raise NotAFileError(errno.ELOOP, "it is a symbolic link", str(file))
-    if not stat.S_ISREG(found.st_mode):
-        raise NotAFileError(errno.EINVAL, "it is no file", str(file))
 
 
 def _refuse_linked_folders(file: Path, within: Path) -> None:
@@ -77,7 +50,7 @@ def open_regular_file(file: Path, within: Path) -> Iterator[io.FileIO]:
     Raises `NotAFileError` for a pipe, a device, a folder, a link, or a file in a linked folder.
     """
     _refuse_linked_folders(file, within)
-    with io.FileIO(open_descriptor(file, os.O_RDONLY)) as found:
+    with io.FileIO(open_regular(file)) as found:
         yield found
 
 

@@ -289,7 +289,7 @@ def _shape(value: Any, what: str) -> tuple[int, ...]:
     for size in value:
         if type(size) is not int or not 0 <= size <= MOST:
             _refuse(f"{what} has the size {short(size)}")
-    if math.prod(value) > MOST:
+    if math.prod(max(1, size) for size in value) > MOST:  # NumPy counts without the zeros, too
         _refuse(f"{what} has more elements than there are bytes")
     return tuple(value)
 
@@ -347,8 +347,8 @@ def _slices(
     of = f" of array {short(array.name)}"
     along = _integer(record, "sliced_along", 0, len(array.stored_shape) - 1, of)
     slices, start = record["slices"], 0
-    if not isinstance(slices, list):
-        _refuse(f"'slices'{of} is {short(slices)}, not a JSON array")
+    if not isinstance(slices, list) or not slices:
+        _refuse(f"'slices'{of} is {short(slices)}, not a JSON array of slices")
     for value in slices:
         fields = _fields(value, f"a slice{of}")
         size = _integer(fields, "size", 1, array.stored_shape[along] - start, of)

@@ -39,12 +39,11 @@ from pathlib import Path
 
 from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
-    NotAFileError,
     not_written,
-    open_descriptor,
     read_small,
 )
 from graphdist.runtime.files.checkpoint_owner import LENGTH, OwnerProcess
+from graphdist.runtime.files.regular_files import NotAFileError, open_regular
 
 try:
     import fcntl
@@ -162,7 +161,7 @@ def _file_of(folder: Path, stem: str) -> Path:
 
 def _opened(file: Path, flags: int) -> int:
     """Return the descriptor of a writer's file; raises `NotAFileError` if it has other names."""
-    descriptor = open_descriptor(file, flags)
+    descriptor = open_regular(file, flags)
     if os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
         raise NotAFileError(errno.EMLINK, "it is a hard link", str(file))

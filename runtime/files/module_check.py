@@ -8,7 +8,8 @@
    such as a Pallas kernel. A custom call has the shapes, settings and layouts that JAX gives it: a
    kernel of LAPACK writes as much as its operand says, wherever its result ends.
 3. A module is no larger, once its calls are resolved, than the compiler can take: functions that
-   call each other twice double with each function.
+   call each other twice double with each function. Nor are its values, and arrays and windows where
+   an operation pads and dilates them.
 4. It costs a start of Python and JAX, about a second, once for each module in a process.
 """
 
@@ -31,6 +32,8 @@ from graphdist.runtime.files.custom_call_check import TARGETS, Misfit, array, mi
 _DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo")
 _TALKING = ("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.recv", "stablehlo.send")
 """Operations that wait for the host, which a step does not talk to."""
+_OF_UNKNOWN_SIZES = re.compile(r"stablehlo\.(dynamic_(?!slice$|update_slice$)|real_dynamic_)\w+")
+"""Operations whose paddings and windows are operands. JAX has them for unknown shapes alone."""
 _ATTRIBUTES = {
     *("sym_name", "mhlo.num_partitions", "mhlo.num_replicas", "jax.uses_shape_polymorphism"),
 }
@@ -70,7 +73,8 @@ def checked_module(data: bytes, name: str, at: Source) -> bytes:
 def _judge(found: dict[str, Any], name: str, at: Source) -> None:
     """Raise `ArtifactError` for what no saved step has, or what only a trusted one may have."""
     for operation in found["operations"]:
-        if operation.partition(".")[0] not in _DIALECTS or operation in _TALKING:
+        is_known = operation.partition(".")[0] in _DIALECTS and operation not in _TALKING
+        if not is_known or _OF_UNKNOWN_SIZES.fullmatch(operation):
             raise _refused(f"{name} has a module with the operation {operation}", at)
     for attribute in found["attributes"]:
         if attribute not in _ATTRIBUTES:
@@ -88,7 +92,9 @@ def _judge(found: dict[str, Any], name: str, at: Source) -> None:
                 f"{name} has a module whose custom call {target!r} JAX has not made: it {said}", at
             )
     for type in found["types"]:
-        _require_size(type, name, at)
+        _require_size(f"a value {type:.100}", type, name, at)
+    for operation, type in found["stretched"]:
+        _require_size(f"{operation} over {type:.100}", type, name, at)
     most = max(MOST_OPERATIONS, MOST_COPIES * found["num_operations"])
     if found["num_inlined"] > most:
         raise _untrusted(
@@ -104,8 +110,8 @@ def _judge(found: dict[str, Any], name: str, at: Source) -> None:
         )
 
 
-def _require_size(type: str, name: str, at: Source) -> None:
-    """Raise `ArtifactError` for a value whose size is unknown, or no compiler can count."""
+def _require_size(what: str, type: str, name: str, at: Source) -> None:
+    """Raise `ArtifactError` for a type whose size is unknown, or no compiler can count."""
     try:
         dimensions, element = array(type)
     except Misfit as misfit:
@@ -116,9 +122,9 @@ def _require_size(type: str, name: str, at: Source) -> None:
     size = math.prod(max(1, dimension) for dimension in dimensions)
     size = size * int(bits[0] if bits else 8) * (2 if "complex" in element else 1) // 8
     if size > LARGEST_VALUE:
+        found = f"{size:,}" if size < 2**200 else "2^200 or more"
         raise _untrusted(
-            f"{name} has a module with a value {type:.100} of {size:,} bytes; {LARGEST_VALUE:,} is "
-            f"most",
+            f"{name} has a module with {what} of {found} bytes; {LARGEST_VALUE:,} is most",
             at,
         )
 

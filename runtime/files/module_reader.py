@@ -27,6 +27,10 @@ from typing import IO, Any  # Any: JSON, and classes of MLIR's that have no publ
 STACK = 2**20
 """Bytes of stack for reading. Other readers have more: what would overflow there does so here."""
 _INTEGERS = re.compile(r"tensor<(\d+x)*u?i\d+>")
+_WINDOWED = {
+    f"stablehlo.{name}" for name in ("convolution", "pad", "reduce_window", "select_and_scatter")
+}
+"""Operations that pad and dilate arrays, and take windows of them."""
 DEEPEST_CALL = 200
 """The most functions that may call each other in a row, for who counts them."""
 
@@ -107,6 +111,7 @@ def _found(exported: Any, module: Any) -> dict[str, Any]:
 
     operations: set[str] = set()
     types: set[str] = set()
+    stretched: set[tuple[str, str]] = set()
     calls: set[str] = set()
     symbols: Any = ir.SymbolTable(module.operation)
     functions: dict[str, FunctionSize] = {}
@@ -118,12 +123,15 @@ def _found(exported: Any, module: Any) -> dict[str, Any]:
             found.calls += [(name, depth) for name in _called(operation)]
             operations.add(operation.name)
             types.update(str(result.type) for result in operation.results)
+            if operation.name in _WINDOWED:
+                stretched.update((operation.name, type) for type in _stretched(operation))
             if operation.name == "stablehlo.custom_call":
                 calls.add(json.dumps(_described(operation, symbols), sort_keys=True))
     size, depth = _in_all(functions)
     return {
         "operations": sorted(operations),
         "types": sorted(types),
+        "stretched": sorted(stretched),
         "custom_calls": [json.loads(call) for call in sorted(calls)],
         "attributes": _names(module.operation.attributes),
         "num_operations": sum(function.operations for function in functions.values()),
@@ -155,6 +163,45 @@ def _inside(function: Any) -> Iterator[tuple[Any, int]]:
         for region in operation.regions:
             for block in region:
                 left += [(each.operation, depth + 1) for each in block]
+
+
+def _stretched(operation: Any) -> list[str]:
+    """Return the types of an operation's array and window at their largest: padded and dilated.
+
+    The compiler counts in these sizes, and no result need show them, since padding may be negative.
+    Here it counts as positive, and a window is at least as wide as its stride.
+    """
+    from jax.extend.mlir.dialects import stablehlo
+
+    attributes = operation.attributes
+
+    def number(name: str, index: int, otherwise: int) -> int:
+        return abs(int(attributes[name][index])) if name in attributes else otherwise
+
+    array = [*operation.operands[0].type.shape]
+    axes = window_axes = range(len(array))
+    window = [1] * len(array)
+    if operation.name == "stablehlo.convolution":
+        axis_numbers: Any = stablehlo.ConvDimensionNumbers(attributes["dimension_numbers"])
+        axes = axis_numbers.input_spatial_dimensions
+        window_axes = axis_numbers.kernel_spatial_dimensions
+        window = [*operation.operands[1].type.shape]
+    for index, (axis, window_axis) in enumerate(zip(axes, window_axes, strict=True)):
+        dilation = number("base_dilations", index, 1) * number("lhs_dilation", index, 1)
+        dilation *= 1 + number("interior_padding", index, 0)
+        edges = number("edge_padding_low", index, 0) + number("edge_padding_high", index, 0)
+        edges += number("padding", 2 * index, 0) + number("padding", 2 * index + 1, 0)
+        array[axis] = max(1, array[axis]) * dilation + edges
+        window[window_axis] *= number("window_dimensions", index, 1)
+        window[window_axis] *= number("window_dilations", index, 1)
+        window[window_axis] *= number("rhs_dilation", index, 1)
+        window[window_axis] = max(window[window_axis], number("window_strides", index, 1))
+    elements = {str(operand.type.element_type) for operand in operation.operands}
+    return [
+        f"tensor<{''.join(f'{size}x' for size in shape)}{element}>"
+        for shape in (array, window)
+        for element in elements
+    ]
 
 
 def _called(operation: Any) -> list[str]:

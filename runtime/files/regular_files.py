@@ -1,16 +1,17 @@
-"""Opens files that users name, and nothing else that has a name in a folder.
+"""Opens regular files, and nothing else that has a name in a folder.
 
 A pipe that nobody writes to and a terminal are waited for without end, and `/dev/zero` has no end.
 So what is there is asked for before it is opened, since opening a device can have effects, and once
 more when it is open, since it may have been replaced. Opening does not wait for the other end of a
-pipe.
+pipe. Links are followed to a file that a user names, and not inside a folder of somebody else.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from typing import BinaryIO
+from contextlib import suppress
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -21,24 +22,35 @@ _KINDS = {
 }
 
 
-class NoRegularFileError(OSError):
-    """What a path names is a folder, a pipe, a socket or a device."""
+class NotAFileError(OSError):
+    """Something else is in the place of a file."""
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading; raises `NoRegularFileError` for anything else, and OSError."""
-    _require_regular(path, os.stat(path))
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    opened = os.open(path, flags)
+def open_regular(
+    path: str | os.PathLike[str], flags: int = os.O_RDONLY, *, follows_links: bool = False
+) -> int:
+    """Return the descriptor of a regular file.
+
+    Raises `NotAFileError` for anything else, and OSError.
+    """
+    names = (
+        ("O_NONBLOCK", "O_BINARY") if follows_links else ("O_NONBLOCK", "O_BINARY", "O_NOFOLLOW")
+    )
+    flags |= sum(getattr(os, name, 0) for name in names)
+    with suppress(FileNotFoundError):  # which the flags may make
+        _require_regular(path, os.stat(path, follow_symlinks=follows_links))
+    descriptor = os.open(path, flags, 0o666)
     try:
-        _require_regular(path, os.fstat(opened))
-    except NoRegularFileError:
-        os.close(opened)
+        _require_regular(path, os.fstat(descriptor))
+    except NotAFileError:
+        os.close(descriptor)
         raise
-    return os.fdopen(opened, "rb")
+    return descriptor
 
 
 def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise NotAFileError(errno.ELOOP, "it is a symbolic link", os.fspath(path))
     if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file of data")
-        raise NoRegularFileError(f"{os.fspath(path)} is {kind}, and no file")
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "of another kind")
+        raise NotAFileError(errno.EINVAL, f"it is {kind}, and no file", os.fspath(path))

@@ -34,6 +34,7 @@ from graphdist.runtime.processes.abandonable_calls import called_while
 from graphdist.runtime.processes.addresses import ReservedPort, WorkerError, is_loopback
 from graphdist.runtime.processes.connection import Connection, LeftError, ServerGoneError
 from graphdist.runtime.processes.handshake import JobIdentity
+from graphdist.runtime.processes.interrupts import raise_ignored_interrupts
 from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
 from graphdist.runtime.processes.rendezvous import Rendezvous
 from graphdist.runtime.processes.server import Server
@@ -113,6 +114,7 @@ class ClusterWorkers:
                 self._crashed(error)
 
         sys.excepthook = report
+        raise_ignored_interrupts()
         jax_service = self._jax = JaxService(place, len(self), self.index, self._thread_failed)
         try:
             self.supervise(lambda: jax_service.join(timeouts.start))

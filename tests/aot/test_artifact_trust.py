@@ -67,6 +67,14 @@ for _ in range(300):
 
 MANIFESTS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "no versions": (lambda manifest, _: manifest.pop("versions"), "the manifest has no versions"),
+    "a version": (
+        lambda manifest, _: manifest["versions"].update(jax="\x1b[31m\ud800"),
+        r"versions.jax is '\\x1b\[31m\\ud800', not a short text that can be printed",
+    ),
+    "an option": (
+        lambda manifest, _: manifest.update(compiler_options={"\ud800": 1}),
+        r"compiler_options is '\\ud800', not a short text",
+    ),
     "no replicas": (boundary(num_replicas=0), "boundary.num_replicas is 0, not an integer from 1"),
     "replicas": (boundary(num_replicas=2**60), "boundary.num_replicas is 1152921504606846976"),
     "half a replica": (boundary(num_replicas=0.5), "boundary.num_replicas is 0.5"),

@@ -73,7 +73,7 @@ class Modules:
 
     def draw(self, random: Random) -> str:
         """Return the text of a module."""
-        kind = random.choices((self._call, _sized, _structure), (6, 2, 1))[0]
+        kind = random.choices((self._call, _sized, _structure, _drawn_windows), (6, 2, 1, 2))[0]
         return kind(random)
 
     def _call(self, random: Random) -> str:
@@ -188,7 +188,6 @@ def _sized(random: Random) -> str:
     """Return a module whose arrays, windows or loops have any size."""
     size = random.choice((1, 10, 2**10, 10**5, 2**24, 2**33, 2**40, 2**62))
     wide = f"tensor<{size}xf32>"
-    zero = "%z = stablehlo.constant dense<0.0> : tensor<f32>"
     arrays = {
         "constant": f"%w = stablehlo.constant dense<2.0> : {wide}",
         "iota": f"%w = stablehlo.iota dim = 0 : {wide}",
@@ -216,7 +215,7 @@ def _sized(random: Random) -> str:
     use = random.choice(sorted(uses))
     if use == "sum" and size > 2**33:
         use = "sort"  # a sum needs no memory, and would run for hours as well
-    lines = [zero, arrays[random.choice(sorted(arrays))], uses[use]]
+    lines = [_ZERO, arrays[random.choice(sorted(arrays))], uses[use]]
     return module("\n".join([*lines, *_END]))
 
 
@@ -225,6 +224,73 @@ _END = (
     f"%g = stablehlo.add %x, %f : {F}",
     f"return %g : {F}",
 )
+
+
+def padded(low: int, high: int, interior: int = 0, *, result: int = 4) -> str:
+    """Return a module that pads `%x` and drops the result."""
+    edges = f"low = [{low}], high = [{high}], interior = [{interior}]"
+    return module(
+        f"{_ZERO}\n%y = stablehlo.pad %x, %z, {edges} : "
+        f"({F}, tensor<f32>) -> tensor<{result}xf32>\nreturn %x : {F}"
+    )
+
+
+def windowed(
+    operation: str,
+    low: int,
+    high: int,
+    *,
+    window: int = 1,
+    stride: int = 1,
+    dilation: int = 1,
+    window_dilation: int = 1,
+) -> str:
+    """Return a module that takes windows of `%x`, and drops a result of four numbers."""
+    scalars = "^bb0(%a: tensor<f32>, %b: tensor<f32>):"
+    chosen = "stablehlo.return %s : tensor<"
+    add = f"{{ {scalars} %s = stablehlo.add %a, %b : tensor<f32> {chosen}f32> }}"
+    select = (
+        f"{{ {scalars} %s = stablehlo.compare GE, %a, %b : (tensor<f32>, tensor<f32>) -> "
+        f"tensor<i1> {chosen}i1> }}"
+    )
+    padding = f"padding = dense<[[{low}, {high}]]> : tensor<1x2xi64>"
+    strides = f"window_strides = array<i64: {stride}>"
+    windows = f"window_dimensions = array<i64: {window}>, {strides}, {padding}"
+    dilations = (
+        f"base_dilations = array<i64: {dilation}>, window_dilations = array<i64: {window_dilation}>"
+    )
+    made = {
+        "reduce_window": f'%y = "stablehlo.reduce_window"(%x, %z) <{{{windows}, {dilations}}}> '
+        f"({add}) : ({F}, tensor<f32>) -> {F}",
+        "select_and_scatter": f'%y = "stablehlo.select_and_scatter"(%x, %x, %z) <{{{windows}}}> '
+        f"({select}, {add}) : ({F}, {F}, tensor<f32>) -> {F}",
+        "convolution": f"%l = stablehlo.reshape %x : ({F}) -> tensor<1x1x4xf32>\n"
+        f"%k = stablehlo.constant dense<1.0> : tensor<1x1x{window}xf32>\n"
+        f'%y = "stablehlo.convolution"(%l, %k) <{{{strides}, {padding}, lhs_dilation = '
+        f"array<i64: {dilation}>, rhs_dilation = array<i64: {window_dilation}>, "
+        f"dimension_numbers = #stablehlo.conv<[b, f, 0]x[o, i, 0]->[b, f, 0]>, "
+        f"feature_group_count = 1 : i64, batch_group_count = 1 : i64}}> : "
+        f"(tensor<1x1x4xf32>, tensor<1x1x{window}xf32>) -> tensor<1x1x4xf32>",
+    }[operation]
+    return module(f"{_ZERO}\n{made}\nreturn %x : {F}")
+
+
+_ZERO = "%z = stablehlo.constant dense<0.0> : tensor<f32>"
+WINDOWED = ("reduce_window", "select_and_scatter", "convolution")
+
+
+def _drawn_windows(random: Random) -> str:
+    """Return a module that pads, dilates or takes windows by any size, and has a small result."""
+    size = random.choice((1, 3, 2**20, 2**40, 2**50, 2**60, 2**61, 2**62)) + random.choice((0, 1))
+    kind = random.choice(("edges", "inside", "strides"))
+    if random.random() < 0.3:
+        return padded(0, -3 * size, size) if kind == "inside" else padded(size, -size)
+    if kind == "edges":
+        return windowed(random.choice(WINDOWED), size, -size)
+    operation = random.choice(("reduce_window", "convolution"))
+    if kind == "strides":
+        return windowed(operation, 0, 0, dilation=size, stride=size)
+    return windowed(operation, size, 0, window=2, window_dilation=size)
 
 
 def _structure(random: Random) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,78 @@ def test_a_current_folder_that_was_removed(folder: Path) -> None:
         refused(saves_with("a")["write"], "in the current folder, which was removed")
         refused(calls_with("a")["latest"], "in the current folder, which was removed")
         assert restored(checkpoint_of(2).write(folder / "a")) == 2
+
+
+def saved_in(folder: Path, times: int) -> list[str]:
+    """Save in `run` of a folder, and return the names of the checkpoints."""
+    with contextlib.chdir(folder):
+        manager = gd.train.CheckpointManager(checkpoint_of(7), "run", None)
+        for _ in range(times):
+            manager.save()
+        manager.sync()
+    return names_in(folder)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("run/*-*"))
+
+
+@pytest.fixture
+def two(folder: Path) -> tuple[Path, Path]:
+    """Return two folders to work in."""
+    one, other = folder / "one", folder / "other"
+    one.mkdir()
+    other.mkdir()
+    return one, other
+
+
+def test_a_manager_stays_in_its_folder(two: tuple[Path, Path]) -> None:
+    one, other = two
+    of_another = saved_in(other, 3)
+    with contextlib.chdir(one):
+        manager = gd.train.CheckpointManager(checkpoint_of(1), "run", max_to_keep=1)
+        assert manager.save() == "run/ckpt-1"
+        manager.sync()
+    with contextlib.chdir(other):
+        assert manager.save() == str(one / "run" / "ckpt-2")
+        manager.sync()
+        assert manager.checkpoints == [manager.latest_checkpoint] == [str(one / "run" / "ckpt-2")]
+        assert manager.restore_or_initialize() == manager.latest_checkpoint
+    assert names_in(one) == ["ckpt-2"]
+    assert names_in(other) == of_another == ["ckpt-1", "ckpt-2", "ckpt-3"]
+
+
+def test_a_sweep_stays_in_its_folder(
+    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    of_another = saved_in(other, 3)
+    entered, left = threading.Event(), threading.Event()
+    sweep = gd.train.CheckpointManager._sweep
+
+    def swept_later(manager: gd.train.CheckpointManager) -> None:
+        entered.set()
+        assert left.wait(60)
+        sweep(manager)
+
+    monkeypatch.setattr(gd.train.CheckpointManager, "_sweep", swept_later)
+    with contextlib.chdir(one):
+        manager = gd.train.CheckpointManager(checkpoint_of(1), "run", max_to_keep=1)
+        manager.save()
+        assert entered.wait(60)
+    with contextlib.chdir(other):
+        left.set()
+        manager.sync()
+    assert names_in(other) == of_another
+
+
+def test_a_backup_removes_its_own(two: tuple[Path, Path]) -> None:
+    one, other = two
+    with contextlib.chdir(other):
+        gd.train.BackupAndRestore(checkpoint_of(1), "run").manager.save()
+    with contextlib.chdir(one):
+        backup = gd.train.BackupAndRestore(checkpoint_of(1), "run")
+        for _ in backup.epochs(1):
+            os.chdir(other)
+    assert names_in(one) == []
+    assert names_in(other) == ["backup-1"]

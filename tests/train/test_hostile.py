@@ -128,6 +128,31 @@ def test_hostile_slices(path: Path, name: str) -> None:
     assert not checkpoint.w.any()
 
 
+MADE_UP: dict[str, Change] = {
+    "nothing of a huge shape": of_array(
+        shape=[0, 2**53, 2**53], stored=["float32", [0, 2**53, 2**53]]
+    ),
+    "nothing in no slices": of_array(shape=[0], stored=["float32", [0]], sliced_along=0, slices=[]),
+    "slices beyond memory": of_array(
+        shape=[2**40],
+        stored=["float32", [2**40]],
+        sliced_along=0,
+        slices=[
+            {"size": 2**39, "part": 0, "file": file, "crc32": "00000000"} for file in ("90", "91")
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_a_variable_of_a_hostile_index(path: Path, name: str) -> None:
+    index = json.loads((path / INDEX).read_text())
+    MADE_UP[name](index)
+    (path / INDEX).write_bytes(sealed(index))
+    with pytest.raises(gd.UnreadableCheckpointError):
+        gd.train.load_variable(path, "w")
+
+
 def test_an_index_nested_without_end(path: Path) -> None:
     body = b'{"format": 3, "values": ' + b"[" * 200_000
     for text in (b"[" * 10**6, b'{"a":' * 10**6, body):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import tempfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hypothesis.extra import numpy as arrays_of
 
 import graphdist as gd
 from graphdist.runtime.files.checkpoint_index import INDEX, sealed
+from graphdist.train import checkpoint as checkpoint_module
 
 DTYPES = [
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -294,6 +296,38 @@ def test_objects_that_are_named_like_what_a_checkpoint_has() -> None:
             gd.train.Checkpoint(**{name: 1})
 
 
+def test_an_array_is_committed_as_the_one_before_it(tmp_path: Path) -> None:
+    first, second = jax.devices()[:2]
+    with jax.default_device(second):
+        free_there = jnp.arange(3.0)
+    free, key = jnp.arange(3.0), jax.random.key(3)
+    bound = jax.device_put(free, second)
+    values = {"free": free, "there": free_there, "bound": bound, "key": key}
+    back = came_back(tmp_path, values)
+    for name, value in values.items():
+        assert back[name].committed == value.committed == (name == "bound")
+        assert back[name].devices() == value.devices()
+    assert (back["free"] + bound).devices() == {second}
+    assert free.devices() == {first}
+
+
+@pytest.mark.parametrize(
+    "number", [2.5, 7, 1j, math.inf, math.nan, -0.0], ids=lambda number: f"{number}"
+)
+@pytest.mark.parametrize("has_64_bits", [False, True])
+def test_a_weakly_typed_scalar_stays_so(tmp_path: Path, number: Any, has_64_bits: bool) -> None:
+    with jax.enable_x64(has_64_bits):
+        before = jnp.asarray(number)
+    back = came_back(tmp_path, before)
+    assert before.weak_type
+    assert back.weak_type
+    assert same(np.asarray(before), np.asarray(back))
+    strong = jnp.asarray(1, jnp.float16)
+    if not isinstance(number, complex):
+        assert (strong + back).dtype == jnp.float16
+    assert not came_back(tmp_path, strong).weak_type
+
+
 # States.
 
 
@@ -320,13 +354,18 @@ def levels(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        (np.int64(3), "int64 is not JSON serializable"),
-        (b"a", "bytes is not JSON serializable"),
-        ({1: "a", "1": "b"}, "two keys of a dict are the same text"),
+        (np.int64(3), "it has a value of type int64"),
+        (np.float64(1.5), "it has a value of type float64"),
+        (b"a", "it has a value of type bytes"),
+        ({"a": [(1, 2)]}, "it has a value of type tuple"),
+        (OrderedDict(a=1), "it has a value of type OrderedDict"),
+        ({"a": {1: "b"}}, "it has the key 1, of type int"),
+        ({None: 1}, "it has the key None, of type NoneType"),
+        ({True: 1}, "it has the key True, of type bool"),
         (levels(201), "more than 200 levels"),
         (10**5000, "Exceeds the limit"),
     ],
-    ids=["numpy", "bytes", "keys", "depth", "integer"],
+    ids=["numpy", "float", "bytes", "tuple", "subclass", "key", "None", "True", "depth", "integer"],
 )
 def test_a_state_that_json_changes_is_refused_in_the_save(
     tmp_path: Path, state: Any, said: str
@@ -335,6 +374,29 @@ def test_a_state_that_json_changes_is_refused_in_the_save(
     with pytest.raises(gd.ArgumentTypeError, match=f"'keeper' .* cannot be saved: .*{said}"):
         checkpoint.write(tmp_path / "saved")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_state_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    state: list[Any] = []
+    state.append(state)
+    with pytest.raises(gd.ArgumentTypeError, match="more than 200 levels"):
+        gd.train.Checkpoint(keeper=Keeper(state)).write(tmp_path / "saved")
+
+
+def test_a_state_is_saved_as_it_was_in_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper([1])
+
+    def change_and_write(job: Callable[[], None], name: str) -> None:
+        keeper.state.append(2)
+        job()
+
+    monkeypatch.setattr(checkpoint_module, "start_writing", change_and_write)
+    checkpoint = gd.train.Checkpoint(keeper=keeper)
+    checkpoint.write(tmp_path / "saved")
+    checkpoint.restore(tmp_path / "saved").assert_consumed()
+    assert keeper.state == [1]
 
 
 @pytest.mark.parametrize("state", [levels(200), {"a": [None, 2**128, "\ud800\udc00", math.inf]}])

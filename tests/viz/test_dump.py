@@ -133,6 +133,18 @@ def test_nothing_is_written_where_it_is_not_asked_for(
     assert not any(tmp_path.iterdir())
 
 
+def test_the_folder_stays_when_the_current_one_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gd.config.set_dump("pages")
+    try:
+        monkeypatch.chdir("/")
+        assert dump_folder() == tmp_path / "pages"
+    finally:
+        gd.config.set_dump(None)
+
+
 def test_the_environment_names_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from graphdist import config
 

@@ -11,6 +11,7 @@ import socket
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
+from graphdist.aot import reading
+from graphdist.runtime.files import artifact
 from graphdist.runtime.files.artifact import LIMITS, read_artifact, sha256, write_artifact
 from graphdist.runtime.files.regular_files import open_regular
+from graphdist.tools import given_files
+from graphdist.tools.given_files import read_given
 
 MEMBERS = {"graph.txt": b"graph " * 100, "module.mlir": b"module", "report.json": b"{}"}
 
@@ -88,7 +93,9 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
 ) -> None:
     path = tmp_path / "step.gdx"
     make(path)
-    with pytest.raises(gd.ArtifactError, match=f"{path} is {kind}, and no file"):
+    with pytest.raises(
+        gd.ArtifactError, match=f"'{path}' cannot be opened: it is {kind}, and no file"
+    ):
         read(path)
 
 
@@ -100,7 +107,32 @@ def test_a_file_that_a_pipe_takes_the_place_of_is_refused(
     pipe(path)
     monkeypatch.setattr(os, "stat", lambda *_, **__: found)
     with pytest.raises(OSError, match="is a pipe, and no file"):
-        open_regular(path)
+        open_regular(path, follows_links=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("step.gdx/in it", "in it' cannot be opened: Not a directory"),
+        ("x" * 300, "x' cannot be opened: File name too long"),
+        ("a\0b", r"a\x00b' cannot be opened: "),
+    ],
+    ids=["no folder", "long", "NUL"],
+)
+@pytest.mark.parametrize("read", [gd.aot.load, lambda path: read_given(Path(path), "", 1)])
+def test_a_path_that_cannot_be_opened_is_no_damaged_file(
+    path: Path, read: Callable[[str], Any], name: str, says: str
+) -> None:
+    with pytest.raises((gd.ArtifactError, gd.ArgumentError)) as caught:
+        read(f"{path.parent}/{name}")
+    assert says in str(caught.value)
+    assert "hint: give the path of a file that" in str(caught.value)
+    assert "get it again" not in str(caught.value)
+
+
+def test_no_path_is_quoted() -> None:
+    with pytest.raises(gd.ArtifactError, match="there is no file ''"):
+        gd.aot.load("")
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9, 0.999])
@@ -176,6 +208,63 @@ def test_a_format_of_the_future(path: Path) -> None:
         members["manifest.json"] = json.dumps(manifest).encode()
 
     refused(rewritten(path, change), "is of format 99, this graphdist reads format 1")
+
+
+def test_the_format_is_looked_at_before_the_hash(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Which takes the time to write all values again.
+    monkeypatch.setattr(artifact, "_hash", lambda value: pytest.fail("hashed"))
+    text = b'{"format": 2, "z": [[], []]}'
+    refused(rewritten(path, lambda members: members.update({"manifest.json": text})), "format 2")
+
+
+def test_a_manifest_too_large_for_any_step_is_not_read(path: Path) -> None:
+    text = b'{"format": 1, "z": [' + b"[]," * 3_000_000 + b"[]]}"
+    refused(
+        rewritten(path, lambda members: members.update({"manifest.json": text})),
+        "has a member 'manifest.json' of 9,000,024 bytes; ",
+    )
+
+
+def test_a_manifest_too_large_for_readers_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(gd.ArtifactError, match=r"manifest\.json has 9,000,\d+ bytes; 8,388,608 is"):
+        write_artifact(tmp_path / "step.gdx", {"z": "x" * 9_000_000}, MEMBERS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_members_are_checked_and_kept_if_they_are_asked_for(path: Path) -> None:
+    assert read_artifact(path, kept=["module.mlir"])[1] == {"module.mlir": b"module"}
+    changed = rewritten(path, lambda members: members.update({"graph.txt": b"other"}))
+    with pytest.raises(gd.ArtifactError, match=r"has a graph\.txt of hash"):
+        read_artifact(changed, kept=[])
+
+
+@pytest.mark.parametrize(
+    ("read", "kept"),
+    [
+        (gd.aot.list_variables, set()),
+        (gd.aot.load, {"graph.txt", "report.json", "module.mlir"}),
+        (partial(gd.aot.load, native=True), {"graph.txt", "report.json", "executable.bin"}),
+        (lambda path: read_given(path, "graph.txt", 2**20), {"graph.txt"}),
+    ],
+)
+def test_readers_keep_what_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], Any], kept: set[str]
+) -> None:
+    path = tmp_path / "step.gdx"
+    gd.aot.save(path, gd.function(lambda x: x * 2).trace(jnp.ones(2)).lower().compile())
+    asked: list[set[str]] = []
+
+    def read_and_noted(*given: Any) -> Any:
+        manifest, members = read_artifact(*given)
+        asked.append({*members})
+        return manifest, members
+
+    monkeypatch.setattr(reading, "read_artifact", read_and_noted)
+    monkeypatch.setattr(given_files, "read_artifact", read_and_noted)
+    read(path)
+    assert asked == [kept]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any  # Any: MLIR's classes, JSON
 
 import jax
 import jax.numpy as jnp
 import pytest
-from jax import export
+from jax import export, lax
 
 import graphdist as gd
 from graphdist.ir.source import UNKNOWN
@@ -18,7 +19,17 @@ from graphdist.runtime.files.artifact import read_artifact, write_artifact
 from graphdist.runtime.files.custom_call_check import TARGETS
 from graphdist.runtime.files.module_check import checked_module
 from tests.mutations.artifacts import with_text
-from tests.mutations.modules import F, branches, call_text, described_calls, functions, module
+from tests.mutations.modules import (
+    WINDOWED,
+    F,
+    branches,
+    call_text,
+    described_calls,
+    functions,
+    module,
+    padded,
+    windowed,
+)
 
 AVAL = jax.ShapeDtypeStruct((4,), jnp.float32)
 
@@ -128,6 +139,13 @@ def untrusted(saved: Path, text: str) -> str:
     return str(caught.value)
 
 
+def _constants(**numbers: int) -> str:
+    return "\n".join(
+        f"%{name} = stablehlo.constant dense<[{number}]> : tensor<1xi64>"
+        for name, number in numbers.items()
+    )
+
+
 WIDE = f"tensor<{2**32}x{2**32}x4xf32>"
 TEXTS = {
     "circle": (functions(3, 1, circle=True), "calls itself"),
@@ -157,13 +175,46 @@ TEXTS = {
         module(f"%y = stablehlo.iota dim = 1 : tensor<0x{2**62}xf32>\nreturn %x : {F}"),
         "bytes; 1,125,899,906,842,624 is most",
     ),
-    "unknown size": (
+    "too large for digits": (
+        module(f"%y = stablehlo.iota dim = 0 : tensor<{f'{2**62}x' * 300}f32>\nreturn %x : {F}"),
+        "of 2^200 or more bytes",
+    ),
+    "edges of a padding": (
+        padded(2**61, -(2**61)),
+        f"stablehlo.pad over tensor<{2**62 + 4}xf32> of 18,446,744,073,709,551,632 bytes; "
+        f"1,125,899,906,842,624 is most",
+    ),
+    "the widest edges": (padded(-(2**63), 2**63 - 1, result=3), "stablehlo.pad over tensor<"),
+    "interior of a padding": (padded(0, -3 * 2**60, 2**60), "stablehlo.pad over tensor<"),
+    "a padding that is an operand": (
         module(
-            f"%s = stablehlo.constant dense<4> : tensor<1xi32>\n"
-            f"%y = stablehlo.dynamic_reshape %x, %s : ({F}, tensor<1xi32>) -> tensor<?xf32>\n"
+            f"{_constants(low=2**62, high=-(2**62), interior=0)}\n"
+            f"%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+            f"%y = stablehlo.dynamic_pad %x, %z, %low, %high, %interior : "
+            f"({F}, tensor<f32>, tensor<1xi64>, tensor<1xi64>, tensor<1xi64>) -> {F}\n"
             f"return %x : {F}"
         ),
-        "a value of type tensor<?xf32>, which is no array of known size",
+        "a module with the operation stablehlo.dynamic_pad",
+    ),
+    **{
+        f"edges of {name}": (windowed(name, 2**62, -(2**62)), f"stablehlo.{name} over tensor<")
+        for name in WINDOWED
+    },
+    "dilation": (
+        windowed("reduce_window", 0, 0, dilation=2**60, stride=2**60),
+        "stablehlo.reduce_window over tensor<",
+    ),
+    "dilation of a window": (
+        windowed("convolution", 2**48, 0, window=2, window_dilation=2**48),
+        "stablehlo.convolution over tensor<1x1x",
+    ),
+    "unknown size": (
+        module(
+            f"%s = stablehlo.constant dense<4> : tensor<i32>\n"
+            f"%y = stablehlo.set_dimension_size %x, %s, dim = 0 : ({F}, tensor<i32>) -> "
+            f"tensor<?xf32, #stablehlo.bounds<4>>\nreturn %x : {F}"
+        ),
+        "a value of type tensor<?xf32, #stablehlo.bounds<4>>, which is no array of known size",
     ),
     "unknown elements": (
         module(f"%y = stablehlo.convert %x : ({F}) -> tensor<4xf6E2M3FN>\nreturn %x : {F}"),
@@ -188,6 +239,25 @@ def test_what_crashes_or_overloads_the_compiler_is_refused(saved: Path, what: st
 @pytest.mark.parametrize("text", [functions(30, 1), functions(10, 2), branches(40)])
 def test_functions_and_branches_as_programs_have_them_are_read(saved: Path, text: str) -> None:
     assert checked_module(of_text(saved, text), "step.gdx", UNKNOWN)
+
+
+def windows(x: jax.Array, kernel: jax.Array) -> list[jax.Array]:
+    """Return what pads, dilates, and takes windows and slices as programs do."""
+    pooled = jax.grad(
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME").sum()
+    )(x)
+    strided = lax.conv_general_dilated(
+        x, kernel, (2, 1), [(1, 2), (-1, 5)], (2, 1), (1, 3), ("NHWC", "HWIO", "NHWC")
+    )
+    padded = lax.pad(x, 0.0, [(0, 0, 0), (1, 2, 3), (0, 0, 0), (-1, 0, 0)])
+    return [pooled, strided, padded, lax.cumsum(x, 1), lax.dynamic_slice_in_dim(x, x.size, 1)]
+
+
+@pytest.mark.usefixtures("read_here")
+def test_paddings_and_windows_of_programs_are_read() -> None:
+    avals = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 8, 8, 3), (2, 2, 3, 5))]
+    module = bytes(export.export(jax.jit(windows))(*avals).serialize())
+    assert checked_module(module, "step.gdx", UNKNOWN) == module
 
 
 def divided(dividend: str, divisor: str) -> str:
@@ -338,6 +408,24 @@ def test_the_reader_keeps_to_its_memory(saved: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module_check, "_safe", set())
     with pytest.raises(gd.ArtifactError, match=r"module that is none|cannot be checked"):
         gd.aot.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("function", "target"),
+    [
+        (lambda x: jax.scipy.linalg.qr(x, pivoting=True)[0], "lapack_sgeqp3_ffi"),
+        (lambda x: lax.linalg.ormqr(x, x[0], x, left=True), "lapack_sormqr_ffi"),
+    ],
+    ids=["pivoting", "ormqr"],
+)
+def test_calls_that_jax_does_not_guarantee_are_named(
+    tmp_path: Path, function: Callable[[jax.Array], jax.Array], target: str
+) -> None:
+    compiled = gd.function(function).trace(jnp.eye(4)).lower().compile()
+    with pytest.raises(gd.UnsupportedError, match=rf"have the custom calls {target}\n") as caught:
+        gd.aot.save(tmp_path / "step.gdx", compiled)
+    assert "custom calls of your own" not in str(caught.value)
+    assert "compute it by other operations" in str(caught.value)
 
 
 def test_callbacks_do_not_go_into_a_file(tmp_path: Path) -> None:
