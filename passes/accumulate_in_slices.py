@@ -25,10 +25,10 @@ from typing import cast
 from graphdist.ir.analyses import producers, use_counts, users
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.loops import Carry, Scan, ScanEdit
 from graphdist.ir.ops import OWN_SLICE, REDUCE_SCATTER, SCAN, SELECT_REPLICA, num_copies_of
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, own_slice
-from graphdist.passes.stacks import num_carry_of
 
 NAME = "accumulate_in_slices"
 _ADDITIONS = ("jax.add", "jax.add_any", "jax.sub")
@@ -38,7 +38,7 @@ _ADDITIONS = ("jax.add", "jax.add_any", "jax.sub")
 class _Sum:
     """A carry that is only added to, and the reduce_scatter of its last value."""
 
-    place: int
+    carry: Carry
     addition: Node
     term: int
     """Which operand of the addition is added."""
@@ -67,10 +67,11 @@ class AccumulateInSlices:
         for node in graph.nodes:
             operands = substitute(environment, node.operands)
             if node in loops:
-                results = _rebuilt(node, operands, loops[node], environment, graph, builder)
+                scan = Scan(node, operands)
+                results = _rebuilt(scan, loops[node], environment, graph, builder)
                 environment.update(zip(node.results, results, strict=True))
                 for carried in loops[node]:
-                    environment[carried.scatter.results[0]] = results[carried.place]
+                    environment[carried.scatter.results[0]] = environment[carried.carry.last]
             elif node not in gone:
                 environment.update(
                     zip(node.results, builder.keep(node, operands, node.graphs), strict=True)
@@ -80,36 +81,32 @@ class AccumulateInSlices:
 
     def _sums(self, node: Node, graph: Graph) -> list[_Sum]:
         """Return the sums of a loop that can be carried in slices, if they take too much."""
-        (body,) = node.graphs
-        found = [
-            carried
-            for place in range(num_carry_of(node))
-            if (carried := _sum(place, node, body, graph)) is not None
-        ]
-        bytes = sum(node.results[each.place].type.bytes for each in found)
+        scan = Scan(node)
+        sums = [_sum(carry, scan.body, graph) for carry in scan.carries]
+        found = [carried for carried in sums if carried is not None]
+        bytes = sum(carried.carry.last.type.bytes for carried in found)
         return found if bytes > self.most_bytes else []
 
 
-def _sum(place: int, node: Node, body: Graph, graph: Graph) -> _Sum | None:
-    result, output = node.results[place], body.outputs[place]
-    num_consts = cast(int, node.params["num_consts"])
-    carry, start = body.inputs[num_consts + place], node.operands[num_consts + place]
-    behind = users(graph).get(result, ())
-    if len(behind) != 1 or use_counts(graph)[result] != 1 or behind[0].op is not REDUCE_SCATTER:
+def _sum(carry: Carry, body: Graph, graph: Graph) -> _Sum | None:
+    behind = users(graph).get(carry.last, ())
+    is_scattered = len(behind) == 1 and behind[0].op is REDUCE_SCATTER
+    if not is_scattered or use_counts(graph)[carry.last] != 1:
         return None
+    output, value = carry.following, carry.value
     addition = producers(body).get(output) if type(output) is Value else None
-    if addition is None or addition.op.name not in _ADDITIONS or carry not in addition.operands:
+    if addition is None or addition.op.name not in _ADDITIONS or value not in addition.operands:
         return None
-    term = 1 - addition.operands.index(carry)
+    term = 1 - addition.operands.index(value)
     is_subtracted = addition.op.name == "jax.sub" and term == 0
     counts = use_counts(body)
-    if is_subtracted or counts[carry] != 1 or counts[addition.results[0]] != 1:
+    if is_subtracted or counts[value] != 1 or counts[addition.results[0]] != 1:
         return None
-    if addition.operands[term].type.shape != carry.type.shape:
+    if addition.operands[term].type.shape != value.type.shape:
         return None
-    if _shared_start(start, behind[0], graph) is None:
+    if _shared_start(carry.first, behind[0], graph) is None:
         return None
-    return _Sum(place, addition, term, behind[0])
+    return _Sum(carry, addition, term, behind[0])
 
 
 def _shared_start(start: Operand, scatter: Node, graph: Graph) -> Operand | None:
@@ -123,50 +120,37 @@ def _shared_start(start: Operand, scatter: Node, graph: Graph) -> Operand | None
 
 
 def _rebuilt(
-    node: Node,
-    operands: tuple[Operand, ...],
+    scan: Scan,
     sums: Sequence[_Sum],
     outside: Mapping[Operand, Operand],
     graph: Graph,
     builder: Builder,
 ) -> tuple[Value, ...]:
     """Add the loop with sums in slices."""
-    (body,) = node.graphs
-    num_consts = cast(int, node.params["num_consts"])
-    given, inputs = list(operands), list(body.inputs)
-    environment: dict[Operand, Operand] = {}
+    edit = ScanEdit(scan, NAME)
     for carried in sums:
-        at = num_consts + carried.place
-        start = _shared_start(node.operands[at], carried.scatter, graph)
+        start = _shared_start(carried.carry.first, carried.scatter, graph)
         assert start is not None
         made = producers(graph).get(cast(Value, start))
         (start,) = substitute(outside, (start,))
-        given[at] = _slice_of(start, made, carried.scatter, builder)
-        old = inputs[at]
-        inputs[at] = environment[old] = Value(carried.scatter.results[0].type, old.hint)
-    inside = Builder(NAME)
+        slice = _slice_of(start, made, carried.scatter, builder)
+        edit.replace(carried.carry.value, slice, carried.scatter.results[0].type)
     additions = {carried.addition: carried for carried in sums}
-    for inner in body.nodes:
-        taken = list(substitute(environment, inner.operands))
-        added = additions.get(inner)
+    for node in scan.body.nodes:
+        added = additions.get(node)
         if added is None:
-            results = inside.keep(inner, tuple(taken), inner.graphs)
-        else:
-            scatter = added.scatter
-            (taken[added.term],) = inside.add(
-                REDUCE_SCATTER, (taken[added.term],), scatter.params, at=scatter.source
-            )
-            types, hint = [scatter.results[0].type], inner.results[0].hint
-            results = inside.add(
-                inner.op, taken, inner.params, at=inner.source, types=types, hint=hint
-            )
-        environment.update(zip(inner.results, results, strict=True))
-    rebuilt = body.replace(
-        inputs=tuple(inputs),
-        nodes=tuple(inside.nodes),
-        outputs=substitute(environment, body.outputs),
-    )
-    return builder.keep(node, tuple(given), (rebuilt,))
+            edit.keep_node(node)
+            continue
+        operands = list(substitute(edit.environment, node.operands))
+        scatter = added.scatter
+        (operands[added.term],) = edit.inside.add(
+            REDUCE_SCATTER, (operands[added.term],), scatter.params, at=scatter.source
+        )
+        types, hint = [scatter.results[0].type], node.results[0].hint
+        (edit.environment[node.results[0]],) = edit.inside.add(
+            node.op, operands, node.params, at=node.source, types=types, hint=hint
+        )
+    return edit.finish(builder)
 
 
 def _slice_of(start: Operand, made: Node | None, scatter: Node, builder: Builder) -> Operand:

@@ -31,12 +31,12 @@ from typing import cast
 
 from graphdist.ir.analyses import operations, producers, use_counts, users
 from graphdist.ir.builder import Builder
-from graphdist.ir.control_flow_rules import type_in_step
 from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan, ScanEdit, type_of_slice
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.passes.stacks import first_stack, is_taken_apart_only, num_carry_of
+from graphdist.passes.stacks import is_only_scanned
 
 NAME = "collectives_into_loops"
 
@@ -88,14 +88,14 @@ class CollectivesIntoLoops:
         return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
 
     def _staying(self, node: Node, graph: Graph) -> Iterator[tuple[Value, str]]:
-        for operand in node.operands[first_stack(node) :]:
+        for operand, _ in Scan(node).scanned:
             gather = producers(graph).get(operand) if type(operand) is Value else None
             if gather is None or gather.op is not ALL_GATHER:
                 continue
             value = cast(Value, operand)
             if gather.params["axis"] == 0:
                 yield value, "it is in slices along the dimension that the loop walks along"
-            elif not is_taken_apart_only(value, graph):
+            elif not is_only_scanned(value, graph):
                 yield value, "something beside loops needs all of it"
             elif value.type.bytes < self.smallest * cast(int, node.params["length"]):
                 yield value, f"a step takes fewer than {self.smallest:,} bytes of it"
@@ -105,15 +105,13 @@ class _Loop:
     """One scan, with the collectives that move into it."""
 
     def __init__(self, node: Node, graph: Graph, smallest: int) -> None:
-        self.node, self.graph = node, graph
-        (self.body,) = node.graphs
-        self.num_carry = num_carry_of(node)
-        self.length = cast(int, node.params["length"])
-        self._least = smallest * self.length
-        self.gathers = self._gathers() if self.length > 1 else {}
-        """The all_gather of an operand, by the operand's place."""
-        self.chains = self._chains() if self.length > 1 else {}
-        """The nodes that follow a result, up to its reduce_scatter, by the result's place."""
+        self.node, self.graph, self.scan = node, graph, Scan(node)
+        length = self.scan.length
+        self._least = smallest * length
+        self.gathers = self._gathers() if length > 1 else {}
+        """The all_gather that makes a scanned operand, by the input of the body for its slices."""
+        self.chains = self._chains() if length > 1 else {}
+        """The nodes that follow a stacked result, up to its reduce_scatter."""
 
     @property
     def moves(self) -> bool:
@@ -125,26 +123,25 @@ class _Loop:
         """Return the nodes behind the loop that move in."""
         return [node for chain in self.chains.values() for node in chain]
 
-    def _gathers(self) -> dict[int, Node]:
+    def _gathers(self) -> dict[Value, Node]:
         found = {}
-        first = first_stack(self.node)
-        for place, operand in enumerate(self.node.operands[first:], first):
+        for operand, value in self.scan.scanned:
             if type(operand) is not Value or operand.type.bytes < self._least:
                 continue
             gather = producers(self.graph).get(operand)
             if gather is None or gather.op is not ALL_GATHER or gather.params["axis"] == 0:
                 continue
-            if is_taken_apart_only(operand, self.graph):
-                found[place] = gather
+            if is_only_scanned(operand, self.graph):
+                found[value] = gather
         return found
 
-    def _chains(self) -> dict[int, list[Node]]:
-        found = {}
-        for place, result in enumerate(self.node.results[self.num_carry :], self.num_carry):
-            chain = self._chain(result) if result.type.bytes >= self._least else None
-            if chain is not None:
-                found[place] = chain
-        return found
+    def _chains(self) -> dict[Value, list[Node]]:
+        chains = {
+            result: self._chain(result)
+            for _, result in self.scan.stacked
+            if result.type.bytes >= self._least
+        }
+        return {result: chain for result, chain in chains.items() if chain is not None}
 
     def _chain(self, value: Value) -> list[Node] | None:
         """Return the nodes between a stack and its reduce_scatter, with this; None if none is."""
@@ -163,31 +160,19 @@ class _Loop:
         self, environment: dict[Operand, Operand], builder: Builder
     ) -> Iterator[tuple[Operand, Operand]]:
         """Add the loop with its collectives inside; yield what stands for which old value."""
-        operands = list(substitute(environment, self.node.operands))
-        for place, gather in self.gathers.items():
-            (operands[place],) = substitute(environment, gather.operands)
-        results = builder.keep(self.node, tuple(operands), (self._rebuilt_body(),))
-        for place, (old, new) in enumerate(zip(self.node.results, results, strict=True)):
-            yield (self.chains[place][-1].results[0] if place in self.chains else old), new
-
-    def _rebuilt_body(self) -> Graph:
-        builder = Builder(NAME)
-        inputs = list(self.body.inputs)
-        environment: dict[Operand, Operand] = {}
-        for place, gather in self.gathers.items():
-            old = inputs[place]
-            inputs[place] = slice = Value(type_in_step(gather.operands[0].type), old.hint)
-            environment[old] = _in_step(gather, slice, builder)
-        for node in self.body.nodes:
-            results = builder.keep(node, substitute(environment, node.operands), node.graphs)
-            environment.update(zip(node.results, results, strict=True))
-        outputs = list(substitute(environment, self.body.outputs))
-        for place, chain in self.chains.items():
-            for node in chain:
-                outputs[place] = _in_step(node, outputs[place], builder)
-        return self.body.replace(
-            inputs=tuple(inputs), nodes=tuple(builder.nodes), outputs=tuple(outputs)
-        )
+        scan = Scan(self.node, substitute(environment, self.node.operands))
+        edit = ScanEdit(scan, NAME)
+        for value, gather in self.gathers.items():
+            slice = edit.replace(value, substitute(environment, gather.operands)[0])
+            edit.environment[value] = _in_step(gather, slice, edit.inside)
+        edit.keep_nodes()
+        for output, result in scan.stacked:
+            (slice_out,) = substitute(edit.environment, (output,))
+            for node in self.chains.get(result, ()):
+                slice_out = _in_step(node, slice_out, edit.inside)
+            edit.stack(result, slice_out)
+        for old, new in zip(self.node.results, edit.finish(builder), strict=True):
+            yield (self.chains[old][-1].results[0] if old in self.chains else old), new
 
 
 def _maps_elements(node: Node) -> bool:
@@ -210,5 +195,5 @@ def _in_step(node: Node, value: Operand, builder: Builder) -> Operand:
     if node.op in (ALL_GATHER, REDUCE_SCATTER):
         params = {**params, "axis": cast(int, params["axis"]) - 1}
     operands = [value if type(operand) is Value else operand for operand in node.operands]
-    types = None if node.op.rule else [type_in_step(result.type)]
+    types = None if node.op.rule else [type_of_slice(result.type)]
     return builder.add(node.op, operands, params, at=node.source, types=types, hint=result.hint)[0]

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.loops import Scan
 from graphdist.ir.ops import SCAN, of_groups
 from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED, Type, own_slice
-from graphdist.passes.stacks import first_stack, num_carry_of
 
 Shape = tuple[int, ...]
 
@@ -108,6 +108,7 @@ def walked_shapes(graph: Graph) -> frozenset[Shape]:
     found: set[Shape] = set()
     for node in walk(graph):
         if node.op is SCAN:
-            stacks = (*node.operands[first_stack(node) :], *node.results[num_carry_of(node) :])
+            scan = Scan(node)
+            stacks = [*(taken.operand for taken in scan.scanned), *(s.result for s in scan.stacked)]
             found.update(stack.type.shape for stack in stacks if len(stack.type.shape) > 1)
     return frozenset(found)

@@ -14,11 +14,11 @@ Left alone: carries of loops, operands that nested graphs do not use, inputs of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from graphdist.ir.analyses import has_effect
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import stacks_of
 from graphdist.ir.ops import COND, SCAN
 from graphdist.ir.rewrite import substitute
 
@@ -60,11 +60,11 @@ def eliminate_dead_code(graph: Graph) -> Graph:
 def _narrow(node: Node, live: set[Value]) -> _Narrowed:
     """Clean the nested graphs, and drop the results that are not live where that is simple."""
     # The next turn of a loop reads every carry, whether the results are used or not.
-    carried = {COND: 0, SCAN: node.params.get("num_carry")}.get(node.op, len(node.results))
+    dropped = node.results if node.op is COND else stacks_of(node) if node.op is SCAN else ()
     kept = tuple(
         position
         for position, result in enumerate(node.results)
-        if position < cast(int, carried) or result in live
+        if result not in dropped or result in live
     )
     graphs = node.graphs
     if len(kept) < len(node.results):

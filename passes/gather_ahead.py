@@ -31,10 +31,10 @@ from graphdist.ir.analyses import operations, producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.ops import ALL_GATHER, CONSTANT, SCAN, TAKE_STEP
-from graphdist.ir.rewrite import rewrite, substitute
-from graphdist.ir.types import MIRRORED, Type
-from graphdist.passes.stacks import first_stack, num_carry_of
+from graphdist.ir.rewrite import rewrite
+from graphdist.ir.types import Type
 
 NAME = "gather_ahead"
 _FEWEST_STEPS = 3
@@ -44,8 +44,10 @@ _FEWEST_STEPS = 3
 class _Gather:
     """A gather of a slice that a step takes of a stack, with the nodes between."""
 
-    place: int
-    """The place of the stack among the operands of the loop."""
+    stack: Operand
+    """What the loop scans."""
+    slice: Value
+    """The input of the body for its slices."""
     chain: tuple[Node, ...]
     """From the first operation on the slice to the gather."""
 
@@ -63,53 +65,39 @@ def gather_ahead(graph: Graph) -> Graph:
 
 
 def _rule(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
-    length = cast(int, node.params["length"])
-    gathers = list(_gathers(node)) if length >= _FEWEST_STEPS else []
+    scan = Scan(node, operands)
+    last = scan.length - 1
+    gathers = list(_gathers(scan)) if scan.length >= _FEWEST_STEPS else []
     if not gathers:
         return None
-    (body,) = node.graphs
-    is_reverse = bool(node.params["reverse"])
-    steps = np.arange(-1, length - 1) if is_reverse else np.arange(1, length + 1)
-    following = np.clip(steps, 0, length - 1).astype(np.int32)
-    (numbers,) = builder.add(CONSTANT, (), {"value": following}, at=node.source)
-    start = Literal.of(length - 1 if is_reverse else 0, Type("i32", ()))
-    places = sorted({gather.place for gather in gathers})
-    stacks = [operands[place] for place in places]
-    first = [
-        _gathered(gather, stacks[places.index(gather.place)], start, builder) for gather in gathers
-    ]
-    num_consts, num_carry = cast(int, node.params["num_consts"]), num_carry_of(node)
-    begin = num_consts + num_carry
-    params = {
-        **node.params,
-        "num_consts": num_consts + len(stacks),
-        "num_carry": num_carry + len(first),
-    }
-    taken = (
-        *operands[:num_consts],
-        *stacks,
-        *operands[num_consts:begin],
-        *first,
-        *operands[begin:],
-        numbers,
+    edit = ScanEdit(scan, NAME)
+    following = np.arange(scan.length) + (-1 if scan.is_reversed else 1)
+    (indices,) = builder.add(
+        CONSTANT, (), {"value": np.clip(following, 0, last).astype(np.int32)}, at=node.source
     )
-    ahead = _body_ahead(body, gathers, places, stacks, num_consts, num_carry)
-    results = builder.add(SCAN, taken, params, (ahead,), at=node.source)
-    return (*results[:num_carry], *results[num_carry + len(first) :])
+    index = edit.add_scanned(indices, "next_step")
+    first = Literal.of(last if scan.is_reversed else 0, Type("i32", ()))
+    stacks = {gather.slice: gather.stack for gather in gathers}
+    constants = {slice: edit.add_constant(stack, slice.hint) for slice, stack in stacks.items()}
+    for gather in gathers:
+        hint = gather.result.hint
+        carry = edit.add_carry(_gathered(gather, gather.stack, first, builder), hint)
+        edit.follow(carry, _gathered(gather, constants[gather.slice], index, edit.inside))
+        edit.environment[gather.result] = carry
+    edit.keep_nodes(without={gather.chain[-1] for gather in gathers})
+    return edit.finish(builder)
 
 
-def _gathers(node: Node) -> Iterator[_Gather]:
+def _gathers(scan: Scan) -> Iterator[_Gather]:
     """Yield the gathers of a loop's body that can be made ahead."""
-    (body,) = node.graphs
-    made_by = producers(body)
-    begin = first_stack(node)
-    stacked = {value: place for place, value in enumerate(body.inputs[begin:], begin)}
-    for gather in body.nodes:
+    made_by = producers(scan.body)
+    scanned: dict[Operand, Operand] = {value: stack for stack, value in scan.scanned}
+    for gather in scan.body.nodes:
         if gather.op is not ALL_GATHER:
             continue
         chain = [gather]
         operand = gather.operands[0]
-        while operand not in stacked:
+        while operand not in scanned:
             made = made_by.get(operand) if type(operand) is Value else None
             values = [] if made is None else [v for v in made.operands if type(v) is Value]
             if made is None or made.op.name not in ELEMENTWISE or len(values) != 1:
@@ -117,7 +105,7 @@ def _gathers(node: Node) -> Iterator[_Gather]:
             chain.insert(0, made)
             (operand,) = values
         else:
-            yield _Gather(stacked[operand], tuple(chain))
+            yield _Gather(scanned[operand], cast(Value, operand), tuple(chain))
 
 
 def _gathered(gather: _Gather, stack: Operand, step: Operand, builder: Builder) -> Operand:
@@ -134,45 +122,3 @@ def _gathered(gather: _Gather, stack: Operand, step: Operand, builder: Builder) 
             node.op, operands, node.params, at=node.source, types=types, hint=hint
         )
     return value
-
-
-def _body_ahead(
-    body: Graph,
-    gathers: Sequence[_Gather],
-    places: Sequence[int],
-    stacks: Sequence[Operand],
-    num_consts: int,
-    num_carry: int,
-) -> Graph:
-    """Return the body that takes gathered values, and gathers the values of the next step."""
-    builder = Builder(NAME)
-    begin = num_consts + num_carry
-    hints = [body.inputs[place].hint for place in places]
-    consts = [Value(stack.type, hint) for stack, hint in zip(stacks, hints, strict=True)]
-    carried = [Value(gather.result.type, gather.result.hint) for gather in gathers]
-    number = Value(Type("i32", (), MIRRORED), "next_step")
-    inputs = (
-        *body.inputs[:num_consts],
-        *consts,
-        *body.inputs[num_consts:begin],
-        *carried,
-        *body.inputs[begin:],
-        number,
-    )
-    following = [
-        _gathered(gather, consts[places.index(gather.place)], number, builder) for gather in gathers
-    ]
-    environment: dict[Operand, Operand] = {
-        gather.result: value for gather, value in zip(gathers, carried, strict=True)
-    }
-    made = {gather.chain[-1] for gather in gathers}
-    for node in body.nodes:
-        if node not in made:
-            results = builder.keep(node, substitute(environment, node.operands), node.graphs)
-            environment.update(zip(node.results, results, strict=True))
-    outputs = substitute(environment, body.outputs)
-    return body.replace(
-        inputs=inputs,
-        nodes=tuple(builder.nodes),
-        outputs=(*outputs[:num_carry], *following, *outputs[num_carry:]),
-    )

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.ops import ALL_GATHER, SCAN
-from graphdist.ir.rewrite import Rewriter, rewrite, substitute
+from graphdist.ir.rewrite import Rewriter, rewrite
 
 NAME = "gathers_of_constants"
 
@@ -42,7 +42,7 @@ class GathersOfConstants:
         ) -> Sequence[Operand] | None:
             loop = _Loop(node, operands, rewriter)
             kept = self._kept(loop)
-            moving_in = [place for place in loop.outside if loop.outside[place] not in kept]
+            moving_in = [value for value, gather in loop.outside.items() if gather not in kept]
             moving_out = [gather for gather in loop.inside if gather in kept]
             if not moving_in and not moving_out:
                 return None
@@ -68,55 +68,39 @@ class _Loop:
     """One scan, with the gathers of its constants in front of it and in its body."""
 
     def __init__(self, node: Node, operands: tuple[Operand, ...], rewriter: Rewriter) -> None:
-        self.node, self.operands, self.rewriter = node, operands, rewriter
-        (self.body,) = node.graphs
-        num_consts = cast(int, node.params["num_consts"])
-        consts = {value: place for place, value in enumerate(self.body.inputs[:num_consts])}
+        self.node, self.scan, self.rewriter = node, Scan(node, operands), rewriter
+        constants = {value: operand for operand, value in self.scan.constants}
         found = {
-            place: rewriter.definition(operand, ALL_GATHER.name)
-            for place, operand in enumerate(operands[:num_consts])
+            value: rewriter.definition(operand, ALL_GATHER.name)
+            for value, operand in constants.items()
         }
-        self.outside = {place: gather for place, gather in found.items() if gather is not None}
-        """The gather in front of the loop that makes a constant, by its place."""
+        self.outside = {value: gather for value, gather in found.items() if gather is not None}
+        """The gather in front of the loop that makes a constant, by the input of the body."""
         self.inside = {
-            node: consts[node.operands[0]]
-            for node in self.body.nodes
-            if node.op is ALL_GATHER and node.operands[0] in consts
+            inner: constants[value]
+            for inner in self.scan.body.nodes
+            if inner.op is ALL_GATHER and (value := cast(Value, inner.operands[0])) in constants
         }
-        """The place of the constant that a node of the body gathers."""
+        """The constant that a node of the body gathers."""
 
-    def rebuilt(self, moving_in: Sequence[int], moving_out: Sequence[Node]) -> Sequence[Operand]:
+    def rebuilt(self, moving_in: Sequence[Value], moving_out: Sequence[Node]) -> Sequence[Operand]:
         """Add the loop with constants gathered in it, and others gathered in front of it."""
-        operands, inputs = list(self.operands), list(self.body.inputs)
-        inside, environment = Builder(NAME), dict[Operand, Operand]()
-        for place in moving_in:
-            gather, old = self.outside[place], inputs[place]
-            operands[place] = gather.operands[0]
-            inputs[place] = slice = Value(gather.operands[0].type, old.hint)
-            (environment[old],) = inside.add(
-                ALL_GATHER, (slice,), gather.params, at=gather.source, hint=old.hint
+        edit = ScanEdit(self.scan, NAME)
+        for value in moving_in:
+            gather = self.outside[value]
+            slice = edit.replace(value, gather.operands[0])
+            (edit.environment[value],) = edit.inside.add(
+                ALL_GATHER, (slice,), gather.params, at=gather.source, hint=value.hint
             )
         for gather in moving_out:
             (result,) = gather.results
             (full,) = self.rewriter.add(
                 ALL_GATHER,
-                (self.operands[self.inside[gather]],),
+                (self.inside[gather],),
                 gather.params,
                 at=gather.source,
                 hint=result.hint,
             )
-            environment[result] = Value(full.type, result.hint)
-            operands.insert(0, full)
-            inputs.insert(0, cast(Value, environment[result]))
-        for node in self.body.nodes:
-            if node not in moving_out:
-                results = inside.keep(node, substitute(environment, node.operands), node.graphs)
-                environment.update(zip(node.results, results, strict=True))
-        body = self.body.replace(
-            inputs=tuple(inputs),
-            nodes=tuple(inside.nodes),
-            outputs=substitute(environment, self.body.outputs),
-        )
-        num_consts = cast(int, self.node.params["num_consts"]) + len(moving_out)
-        params = {**self.node.params, "num_consts": num_consts}
-        return self.rewriter.add(SCAN, operands, params, (body,), at=self.node.source)
+            edit.environment[result] = edit.add_constant(full, result.hint)
+        edit.keep_nodes(without=moving_out)
+        return edit.finish(self.rewriter)

@@ -33,8 +33,9 @@ from graphdist.ir.analyses import operations, producers, use_counts, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.flow import computed_of, reachable
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.loops import Carry, Scan, ScanEdit
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE, SCAN, SELECT_REPLICA
-from graphdist.ir.rewrite import rewrite, substitute
+from graphdist.ir.rewrite import rewrite, substitute, with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.passes.canonicalize import canonicalize
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
@@ -69,15 +70,16 @@ class HoistAccumulation:
 
     def declined(self, graph: Graph) -> list[str]:
         """Return the reductions in each turn of a loop whose results are added up, and why."""
-        scans, summed = [node for node in walk(graph) if node.op is SCAN], _summed(graph)
-        return [reason for node in scans for reason in (*_declined(node), *_stacked(node, summed))]
+        summed = _summed(graph)
+        scans = [_cleaned(node, node.operands) for node in walk(graph) if node.op is SCAN]
+        return [reason for scan in scans for reason in (*_declined(scan), *_stacked(scan, summed))]
 
 
 @dataclass(frozen=True)
 class _Accumulation:
     """A carry that is only added to, and how the reduction got into the sum."""
 
-    place: int
+    carry: Carry
     addition: Node
     term: int
     """Which operand of the addition the term is."""
@@ -86,32 +88,27 @@ class _Accumulation:
 
 
 def _hoist(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
-    num_consts = cast(int, node.params["num_consts"])
-    body = _body(node)
-    found = [carry for carry in _carries(node, body) if not isinstance(carry, str)]
+    scan = _cleaned(node, operands)
+    found = [carry for carry in _carries(scan) if not isinstance(carry, str)]
     if not found:
         return None
-    start = list(operands)
-    for accumulation in found:
-        start[num_consts + accumulation.place] = _start(
-            start[num_consts + accumulation.place], accumulation, builder
+    edit = ScanEdit(scan, NAME)
+    for each in found:
+        value, start = each.carry.value, _start(each, builder)
+        edit.replace(value, start, value.type.distributed(PER_REPLICA))
+    _add_nodes(edit, scan.body, found)
+    results: dict[Value, Operand] = dict(zip(node.results, edit.finish(builder), strict=True))
+    for each in found:
+        last, reduction = each.carry.last, each.reduction
+        (results[last],) = builder.add(
+            ALL_REDUCE, (results[last],), reduction.params, at=reduction.source, hint=last.hint
         )
-    results = list(builder.keep(node, tuple(start), (_local(body, num_consts, found),)))
-    for accumulation in found:
-        (results[accumulation.place],) = builder.add(
-            ALL_REDUCE,
-            (results[accumulation.place],),
-            accumulation.reduction.params,
-            at=accumulation.reduction.source,
-            hint=node.results[accumulation.place].hint,
-        )
-    return results
+    return list(results.values())
 
 
-def _start(
-    operand: Operand, accumulation: _Accumulation | RunningMean, builder: Builder
-) -> Operand:
-    """Return what each replica begins with, so that the reduction makes the operand of it."""
+def _start(accumulation: _Accumulation | RunningMean, builder: Builder) -> Operand:
+    """Return what each replica begins with, so that the reduction makes the first value of it."""
+    operand = accumulation.carry.first
     is_zero = type(operand) is Literal and operand.value == 0
     if accumulation.reduction.params["reducer"] == "mean" or is_zero:
         return operand
@@ -119,41 +116,41 @@ def _start(
     return builder.add(SELECT_REPLICA, (operand,), params, at=accumulation.reduction.source)[0]
 
 
-def _body(node: Node) -> Graph:
-    """Return the body of a loop without dead and redundant nodes: they would count as uses."""
+def _cleaned(node: Node, operands: tuple[Operand, ...]) -> Scan:
+    """Return a loop, its body without dead and redundant nodes: they would count as uses."""
     (body,) = node.graphs
-    if ALL_REDUCE.name not in operations(body):
-        return body
-    return eliminate_dead_code(canonicalize(body))
+    if ALL_REDUCE.name in operations(body):
+        node = with_graphs(node, node.operands, (eliminate_dead_code(canonicalize(body)),))
+    return Scan(node, operands)
 
 
-def _carries(node: Node, body: Graph) -> Iterator[_Accumulation | RunningMean | str]:
+def _carries(scan: Scan) -> Iterator[_Accumulation | RunningMean | str]:
     """Yield how each carry of a loop is added to or combined, or why it is not hoisted."""
-    length, num_carry = cast(int, node.params["length"]), cast(int, node.params["num_carry"])
-    if length < 2 or "steps" in node.params or ALL_REDUCE.name not in operations(body):
+    body, length = scan.body, scan.length
+    if length < 2 or "steps" in scan.node.params or ALL_REDUCE.name not in operations(body):
         return
-    inputs = body.inputs[cast(int, node.params["num_consts"]) :]
-    for place, carry in enumerate(inputs[:num_carry]):
-        found = _accumulation(body, place, carry, length)
-        mean = running_mean(body, place, carry) if isinstance(found, str) else None
-        is_worth_it = mean is not None and carry.type.bytes <= _most_bytes(mean.reductions, length)
+    for carry in scan.carries:
+        found = _accumulation(body, carry, length)
+        mean = running_mean(body, carry) if isinstance(found, str) else None
+        most_bytes = 0 if mean is None else _most_bytes(mean.reductions, length)
+        is_worth_it = mean is not None and carry.value.type.bytes <= most_bytes
         yield mean if mean is not None and is_worth_it else found
 
 
-def _accumulation(body: Graph, place: int, carry: Value, length: int) -> _Accumulation | str:
+def _accumulation(body: Graph, carry: Carry, length: int) -> _Accumulation | str:
     """Return how a carry is only added to, or why it is not."""
-    new, made_by, uses = body.outputs[place], producers(body), use_counts(body)
+    old, new, made_by, uses = carry.value, carry.following, producers(body), use_counts(body)
     # A carry that differs between replicas begins so, or a replica's own factor makes it differ.
-    if carry.type.distribution is not MIRRORED:
+    if old.type.distribution is not MIRRORED:
         return "it differs between replicas"
-    if carry.type.dtype not in (*_INEXACT, *_INTEGERS):
-        return f"it is of dtype {carry.type.dtype}"
+    if old.type.dtype not in (*_INEXACT, *_INTEGERS):
+        return f"it is of dtype {old.type.dtype}"
     addition = made_by.get(new) if type(new) is Value else None
-    if addition is None or addition.op.name not in _ADDITIONS or carry not in addition.operands:
+    if addition is None or addition.op.name not in _ADDITIONS or old not in addition.operands:
         return "what becomes of it is not it plus or minus one term"
-    if uses[carry] > 1 or uses[addition.results[0]] > 1:
+    if uses[old] > 1 or uses[addition.results[0]] > 1:
         return "the loop reads it for something else"
-    term = 1 - addition.operands.index(carry)
+    term = 1 - addition.operands.index(old)
     if addition.op.name == "jax.sub" and term == 0:
         return "it is subtracted from what is added"
 
@@ -166,9 +163,9 @@ def _accumulation(body: Graph, place: int, carry: Value, length: int) -> _Accumu
     if made is None:
         return "what is added is not made of one reduction, used once, by linear operations"
     most = _most_bytes(made[:1], length)
-    if carry.type.bytes > most:
-        return f"its {carry.type.bytes:,} bytes are more than the {most:,} that the loop reduces"
-    return _Accumulation(place, addition, term, *made)
+    if old.type.bytes > most:
+        return f"its {old.type.bytes:,} bytes are more than the {most:,} that the loop reduces"
+    return _Accumulation(carry, addition, term, *made)
 
 
 def _most_bytes(reductions: Sequence[Node], length: int) -> int:
@@ -176,20 +173,19 @@ def _most_bytes(reductions: Sequence[Node], length: int) -> int:
     return max(sum(made.operands[0].type.bytes for made in reductions) * length, _SMALL)
 
 
-def _declined(node: Node) -> Iterator[str]:
+def _declined(scan: Scan) -> Iterator[str]:
     """Yield why carries of a loop that depend on a reduction there are left alone."""
-    body = _body(node)
+    body = scan.body
     reductions = list(filter(is_linear_reduction, body.nodes))
-    for place, carry in enumerate(_carries(node, body)):
-        if not isinstance(carry, str):
+    for carry, found in zip(scan.carries, _carries(scan), strict=False):
+        if not isinstance(found, str):
             continue
-        reduction = _behind(body.outputs[place], body, reductions)
+        reduction = _behind(carry.following, body, reductions)
         if reduction is not None:
-            carried = body.inputs[cast(int, node.params["num_consts"]) + place]
             reduced = [operand for operand in reduction.operands if type(operand) is Value]
-            is_of_carry = carried in reachable(computed_of(body), reduced)  # as in training steps
+            is_of_carry = carry.value in reachable(computed_of(body), reduced)  # training steps
             advice = "" if is_of_carry else f"; {_FASTER}"
-            yield f"{_at(reduction)} into a carry of a loop: {carry}{advice}"
+            yield f"{_at(reduction)} into a carry of a loop: {found}{advice}"
 
 
 def _summed(graph: Graph) -> set[Operand]:
@@ -203,14 +199,13 @@ def _summed(graph: Graph) -> set[Operand]:
     return summed | {node.operands[0] for node in conversions if node.results[0] in summed}
 
 
-def _stacked(node: Node, summed: set[Operand]) -> Iterator[str]:
+def _stacked(scan: Scan, summed: set[Operand]) -> Iterator[str]:
     """Yield the reductions of which a loop stacks the results, to be added up behind it."""
-    body, num_carry = _body(node), cast(int, node.params["num_carry"])
-    reductions = list(filter(is_linear_reduction, body.nodes))
-    if not reductions or cast(int, node.params["length"]) < 2:
+    reductions = list(filter(is_linear_reduction, scan.body.nodes))
+    if not reductions or scan.length < 2:
         return
-    for place, result in enumerate(node.results[num_carry:], num_carry):
-        reduction = _behind(body.outputs[place], body, reductions)
+    for output, result in scan.stacked:
+        reduction = _behind(output, scan.body, reductions)
         if reduction is not None and result in summed:
             yield f"{_at(reduction)} into a stack that is added up: it runs in each turn; {_FASTER}"
 
@@ -250,38 +245,24 @@ def _linear_in(node: Node) -> Sequence[int]:
     return (0,) if name in linear else ()
 
 
-def _local(body: Graph, num_consts: int, found: Sequence[_Accumulation | RunningMean]) -> Graph:
-    """Return the body with each replica adding up its own."""
-    inputs = list(body.inputs)
-    environment: dict[Operand, Operand] = {}
-    for carry in found:
-        old = inputs[num_consts + carry.place]
-        new = Value(old.type.distributed(PER_REPLICA), old.hint)
-        inputs[num_consts + carry.place] = environment[old] = new
-    additions = {carry.addition: carry for carry in found if isinstance(carry, _Accumulation)}
-    combined = {
-        node for carry in found if isinstance(carry, RunningMean) for node in carry.reductions
-    }
-    builder = Builder(NAME)
+def _add_nodes(edit: ScanEdit, body: Graph, found: Sequence[_Accumulation | RunningMean]) -> None:
+    """Add the nodes of the body, with each replica adding up its own."""
+    additions = {each.addition: each for each in found if isinstance(each, _Accumulation)}
+    combined = {node for each in found if isinstance(each, RunningMean) for node in each.reductions}
+    environment, builder = edit.environment, edit.inside
     for node in body.nodes:
+        accumulation = additions.get(node)
         if node in combined:
             environment[node.results[0]] = substitute(environment, node.operands)[0]
-            continue
-        accumulation = additions.get(node)
-        if accumulation is not None:
-            term = accumulation.reduction.operands[0]
-            (term,) = substitute(environment, (term,))
+        elif accumulation is None:
+            edit.keep_node(node)
+        else:
+            (term,) = substitute(environment, accumulation.reduction.operands)
             for linear, place in reversed(accumulation.chain):
                 term = _again(linear, place, term, environment, builder)
             environment[node.results[0]] = _again(
                 node, accumulation.term, term, environment, builder
             )
-            continue
-        results = builder.keep(node, substitute(environment, node.operands), node.graphs)
-        if results is not node.results:
-            environment.update(zip(node.results, results, strict=True))
-    outputs = substitute(environment, body.outputs)
-    return body.replace(inputs=tuple(inputs), nodes=tuple(builder.nodes), outputs=outputs)
 
 
 def _again(

@@ -26,10 +26,11 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.divergence import Cause, cause
 from graphdist.ir.errors import DistributionError
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.loops import scan_parts, type_of_slice, while_parts
 from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, SCAN, TO_REPLICAS, WHILE
 from graphdist.ir.printer import print_graph, print_node
 from graphdist.ir.rewrite import rewrite, substitute
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join, sharded
+from graphdist.ir.types import MIRRORED, Distribution, Type, join
 
 NAME = "infer_distribution"
 
@@ -61,51 +62,47 @@ def nested_graphs(node: Node, operands: list[Type], derive: Derive) -> tuple[Gra
 
 
 def _scan(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
-    consts, carry = cast(int, node.params["num_consts"]), cast(int, node.params["num_carry"])
-    xs = [_slice(type.distribution) for type in operands[consts + carry :]]
-    entering = [type.distribution for type in operands[: consts + carry]]
+    constants, first, scanned = scan_parts(node.params, operands)
     (body,) = node.graphs
-    return (_fixpoint(body, [*entering, *xs], slice(consts, consts + carry), derive),)
-
-
-def _slice(distribution: Distribution | None) -> Distribution | None:
-    """Return the distribution of a slice along dimension 0."""
-    if distribution is None or distribution.dimension is None:
-        return distribution
-    return sharded(distribution.dimension - 1) if distribution.dimension else PER_REPLICA
+    return (_fixpoint(body, constants, first, list(map(type_of_slice, scanned)), derive),)
 
 
 def _while(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
-    of_condition = cast(int, node.params["num_cond_consts"])
-    of_body = cast(int, node.params["num_body_consts"])
-    entering = [type.distribution for type in operands]
+    of_condition, of_body, first = while_parts(node.params, operands)
     condition, body = node.graphs
-    inner = _fixpoint(body, entering[of_condition:], slice(of_body, None), derive)
-    carried = [value.type.distribution for value in inner.inputs[of_body:]]
-    return derive(condition, [*entering[:of_condition], *carried]), inner
+    inner = _fixpoint(body, of_body, first, (), derive)
+    carried = [value.type for value in inner.inputs[len(of_body) :]]
+    return derive(condition, _distributions([*of_condition, *carried])), inner
 
 
 def _cond(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
-    entering = [type.distribution for type in operands[1:]]
-    return tuple(derive(branch, entering) for branch in node.graphs)
+    return tuple(derive(branch, _distributions(operands[1:])) for branch in node.graphs)
 
 
 _NESTED = {SCAN: _scan, WHILE: _while, COND: _cond}
 
 
 def _fixpoint(
-    body: Graph, entering: Sequence[Distribution | None], carry: slice, derive: Derive
+    body: Graph,
+    constants: Sequence[Type],
+    first: Sequence[Type],
+    slices: Sequence[Type],
+    derive: Derive,
 ) -> Graph:
-    """Return the body with inputs so distributed that its carry comes out as it went in."""
-    distributions = list(entering)
+    """Return the body with inputs so distributed that its carries come out as they went in."""
+    carried = _distributions(first)
     while True:
-        inferred = derive(body, distributions)
-        before = distributions[carry]
-        outputs = [output.type.distribution for output in inferred.outputs[: len(before)]]
-        after = [a if a is b else join((a, b)) for a, b in zip(before, outputs, strict=True)]
-        if after == before:
+        entering = [*_distributions(constants), *carried, *_distributions(slices)]
+        inferred = derive(body, entering)
+        outputs = [output.type.distribution for output in inferred.outputs[: len(carried)]]
+        after = [a if a is b else join((a, b)) for a, b in zip(carried, outputs, strict=True)]
+        if after == carried:
             return inferred
-        distributions[carry] = after
+        carried = after
+
+
+def _distributions(types: Sequence[Type]) -> list[Distribution | None]:
+    return [type.distribution for type in types]
 
 
 def _with_inputs(graph: Graph, distributions: Sequence[Distribution | None]) -> Graph:

@@ -23,9 +23,9 @@ from itertools import pairwise
 from graphdist.ir.analyses import operations, producers, use_counts
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan
 from graphdist.ir.ops import BARRIER, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.passes.stacks import first_stack, num_carry_of
 
 NAME = "order_loops"
 
@@ -68,14 +68,10 @@ def _joined(graph: Graph) -> dict[Node, tuple[Value, Value]]:
 
 def _computed(loop: Node, graph: Graph) -> list[Value]:
     """Return the results of a loop that are used, and are not carried through as they are."""
-    (body,) = loop.graphs
-    end = first_stack(loop)
-    carried = body.inputs[end - num_carry_of(loop) : end]
+    scan = Scan(loop)
+    passed_on = {carry.last for carry in scan.carries if carry.following is carry.value}
     return [
-        result
-        for number, result in enumerate(loop.results)
-        if use_counts(graph)[result]
-        and not (number < len(carried) and body.outputs[number] is carried[number])
+        result for result in loop.results if use_counts(graph)[result] and result not in passed_on
     ]
 
 

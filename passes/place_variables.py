@@ -27,6 +27,7 @@ from typing import TypeVar, cast
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Stage, Value
+from graphdist.ir.loops import scan_params, scan_parts, while_params, while_parts
 from graphdist.ir.ops import (
     AGGREGATE,
     ALL_GATHER,
@@ -203,19 +204,18 @@ class _Placer:
         read: Sequence[GraphVariable],
         written: Sequence[GraphVariable],
     ) -> tuple[Operand, ...]:
-        consts, carry = cast(int, node.params["num_consts"]), cast(int, node.params["num_carry"])
-        positions = consts, consts + carry
-        (body,) = node.graphs
-        params = {
-            **node.params,
-            "num_consts": consts + len(read),
-            "num_carry": carry + len(written),
-        }
-        threaded = _insert(
-            operands, (positions[0], self._now(read)), (positions[1], self._now(written))
+        constants, first, scanned = scan_parts(node.params, operands)
+        num_constants, num_carries = len(constants), len(first)
+        params = scan_params(
+            node.params,
+            num_constants=num_constants + len(read),
+            num_carries=num_carries + len(written),
         )
-        inner = self._nested(body, read, written, positions, carry)
-        return self._finish(node, threaded, params, (inner,), written, carry)
+        threaded = (*constants, *self._now(read), *first, *self._now(written), *scanned)
+        (body,) = node.graphs
+        positions = num_constants, num_constants + num_carries
+        inner = self._nested(body, read, written, positions, num_carries)
+        return self._finish(node, threaded, params, (inner,), written, num_carries)
 
     def _while(
         self,
@@ -224,25 +224,18 @@ class _Placer:
         read: Sequence[GraphVariable],
         written: Sequence[GraphVariable],
     ) -> tuple[Operand, ...]:
-        of_condition = cast(int, node.params["num_cond_consts"])
-        of_body = cast(int, node.params["num_body_consts"])
+        of_condition, of_body, first = while_parts(node.params, operands)
         condition, body = node.graphs
-        tests = self._nested(
-            condition, read, written, (of_condition, len(condition.inputs)), returns_at=None
+        positions = len(of_condition), len(condition.inputs)
+        tests = self._nested(condition, read, written, positions, returns_at=None)
+        positions = len(of_body), len(body.inputs)
+        inner = self._nested(body, read, written, positions, returns_at=len(first))
+        params = while_params(
+            of_condition=len(of_condition) + len(read), of_body=len(of_body) + len(read)
         )
-        carry = len(body.outputs)
-        inner = self._nested(body, read, written, (of_body, len(body.inputs)), carry)
-        params = {
-            "num_cond_consts": of_condition + len(read),
-            "num_body_consts": of_body + len(read),
-        }
-        threaded = _insert(
-            operands,
-            (of_condition, self._now(read)),
-            (of_condition + of_body, self._now(read)),
-            (len(operands), self._now(written)),
-        )
-        return self._finish(node, threaded, params, (tests, inner), written, carry)
+        state, changing = self._now(read), self._now(written)
+        threaded = (*of_condition, *state, *of_body, *state, *first, *changing)
+        return self._finish(node, threaded, params, (tests, inner), written, len(first))
 
     def _cond(
         self,

@@ -22,15 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from graphdist.ir.analyses import operations, producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.ops import ALL_GATHER, RESHAPE, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.passes.stacks import first_stack, is_taken_apart_only, num_carry_of
+from graphdist.passes.stacks import is_only_scanned
 
 NAME = "recompute_residuals"
 
@@ -67,8 +67,10 @@ def recompute_residuals(graph: Graph) -> Graph:
     environment: dict[Operand, Operand] = {}
     for node in graph.nodes:
         operands = substitute(environment, node.operands)
-        if node.op is SCAN and not residuals.keys().isdisjoint(node.operands):
-            results: Sequence[Operand] = _rebuilt(node, operands, residuals, environment, builder)
+        scanned = Scan(node).scanned if node.op is SCAN else ()
+        again = {value: residuals[taken] for taken, value in scanned if taken in residuals}
+        if again:
+            results: Sequence[Operand] = _rebuilt(Scan(node, operands), again, environment, builder)
         else:
             results = builder.keep(node, operands, node.graphs)
         environment.update(zip(node.results, results, strict=True))
@@ -77,36 +79,27 @@ def recompute_residuals(graph: Graph) -> Graph:
 
 
 def _residuals(node: Node, graph: Graph) -> dict[Operand, _Residual]:
-    """Return what a loop stacks up and need not, by the result."""
-    (body,) = node.graphs
+    """Return what a loop stacks and need not, by the result."""
+    scan = Scan(node)
     found: dict[Operand, _Residual] = {}
-    for place in range(num_carry_of(node), len(node.results)):
-        result, output = node.results[place], body.outputs[place]
-        if type(output) is not Value or not is_taken_apart_only(result, graph):
-            continue
-        residual = _residual(node, output)
-        if residual is not None:
-            found[result] = residual
+    for output, result in scan.stacked:
+        if type(output) is Value and is_only_scanned(result, graph):
+            residual = _residual(scan, output)
+            if residual is not None:
+                found[result] = residual
     return found
 
 
-def _residual(node: Node, output: Value) -> _Residual | None:
+def _residual(scan: Scan, output: Value) -> _Residual | None:
     """Return how an output of a loop's body can be computed again, if it can be."""
-    (body,) = node.graphs
-    nodes = _made_cheaply(output, body)
+    nodes = _made_cheaply(output, scan.body)
     if nodes is None:
         return None
     used = {output, *(operand for made in nodes for operand in made.operands)}
-    taken = {
-        value: (place, node.operands[place])
-        for place, value in enumerate(body.inputs)
-        if value in used
-    }
-    num_consts, first = cast(int, node.params["num_consts"]), first_stack(node)
-    if any(num_consts <= place < first for place, _ in taken.values()):
+    if any(carry.value in used for carry in scan.carries):
         return None
-    constants = {value: operand for value, (place, operand) in taken.items() if place < num_consts}
-    stacks = {value: operand for value, (place, operand) in taken.items() if place >= first}
+    constants = {value: operand for operand, value in scan.constants if value in used}
+    stacks = {value: operand for operand, value in scan.scanned if value in used}
     if stacks and not any(made.op is ALL_GATHER for made in nodes):
         return None
     return _Residual(constants, stacks, tuple(nodes), output)
@@ -129,38 +122,33 @@ def _made_cheaply(output: Value, body: Graph) -> list[Node] | None:
 
 
 def _rebuilt(
-    node: Node,
-    operands: tuple[Operand, ...],
-    residuals: dict[Operand, _Residual],
+    scan: Scan,
+    residuals: dict[Value, _Residual],
     environment: dict[Operand, Operand],
     builder: Builder,
 ) -> Sequence[Operand]:
-    """Add a loop that takes slices in place of residuals, and computes these from them."""
-    (body,) = node.graphs
-    first = first_stack(node)
-    found = {
-        place: residuals[operand]
-        for place, operand in enumerate(node.operands)
-        if place >= first and operand in residuals
-    }
-    kept = [place for place in range(len(operands)) if place not in found]
-    stacked = {operands[place]: body.inputs[place] for place in kept if place >= first}
-    added: dict[Operand, Value] = {}
-    more: dict[Operand, Value] = {}
-    inside = Builder(NAME)
-    again: dict[Operand, Operand] = {}
-    for place, residual in found.items():
+    """Add a loop that takes slices in place of residuals, and computes these from them.
+
+    `residuals` are those that the loop scans, by the input of the body for their slices.
+    """
+    edit = ScanEdit(scan, NAME)
+    edit.drop(residuals)
+    constants: dict[Operand, Value] = {}
+    slices = {operand: value for operand, value in scan.scanned if value not in residuals}
+    for input, residual in residuals.items():
         values: dict[Operand, Operand] = {}
         for value, operand in residual.constants.items():
             (operand,) = substitute(environment, (operand,))
-            values[value] = added.setdefault(operand, Value(value.type, value.hint))
+            if operand not in constants:
+                constants[operand] = edit.add_constant(operand, value.hint)
+            values[value] = constants[operand]
         for value, operand in residual.stacks.items():
             (operand,) = substitute(environment, (operand,))
-            if operand not in stacked:
-                more[operand] = stacked[operand] = Value(value.type, value.hint)
-            values[value] = stacked[operand]
+            if operand not in slices:
+                slices[operand] = edit.add_scanned(operand, value.hint)
+            values[value] = slices[operand]
         for made in residual.nodes:
-            results = inside.add(
+            results = edit.inside.add(
                 made.op,
                 substitute(values, made.operands),
                 made.params,
@@ -169,15 +157,6 @@ def _rebuilt(
                 hint=made.results[0].hint,
             )
             values.update(zip(made.results, results, strict=True))
-        again[body.inputs[place]] = values[residual.output]
-    for inner in body.nodes:
-        results = inside.keep(inner, substitute(again, inner.operands), inner.graphs)
-        again.update(zip(inner.results, results, strict=True))
-    rebuilt = body.replace(
-        inputs=(*added.values(), *(body.inputs[place] for place in kept), *more.values()),
-        nodes=tuple(inside.nodes),
-        outputs=substitute(again, body.outputs),
-    )
-    taken = (*added, *(operands[place] for place in kept), *more)
-    params = {**node.params, "num_consts": cast(int, node.params["num_consts"]) + len(added)}
-    return builder.add(SCAN, taken, params, (rebuilt,), at=node.source)
+        edit.environment[input] = values[residual.output]
+    edit.keep_nodes()
+    return edit.finish(builder)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from graphdist.ir.analyses import producers, use_counts
 from graphdist.ir.flow import computed_of, reachable, uses
 from graphdist.ir.graph import Graph, Node, Value
+from graphdist.ir.loops import Carry
 from graphdist.ir.ops import RESHAPE, SCALE
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.linear_chains import is_linear_reduction, keeps_dtype
@@ -28,7 +29,7 @@ _DTYPES = ("bf16", "f32", "f64")
 class RunningMean:
     """A carry that is combined linearly with reductions, whose operands may take their place."""
 
-    place: int
+    carry: Carry
     reductions: tuple[Node, ...]
 
     @property
@@ -37,21 +38,21 @@ class RunningMean:
         return self.reductions[0]
 
 
-def running_mean(body: Graph, place: int, carry: Value) -> RunningMean | None:
-    """Return how the carry at a place of a loop's body is combined; None if it is otherwise."""
-    new = body.outputs[place]
-    is_one_value = carry.type.distribution is MIRRORED
-    if type(new) is not Value or not is_one_value or carry.type.dtype not in _DTYPES:
+def running_mean(body: Graph, carry: Carry) -> RunningMean | None:
+    """Return how a carry is combined in a loop's body; None if it is otherwise."""
+    old, new = carry.value, carry.following
+    is_one_value = old.type.distribution is MIRRORED
+    if type(new) is not Value or not is_one_value or old.type.dtype not in _DTYPES:
         return None
-    varying = reachable(uses(body), [carry, *_reduced(body)])
-    found = _between(body, new, carry, varying)
+    varying = reachable(uses(body), [old, *_reduced(body)])
+    found = _between(body, new, old, varying)
     if found is None:
         return None
     nodes, reductions = found
     if not reductions or any(made.params != reductions[0].params for made in reductions):
         return None
     reduced = [made.operands[0] for made in reductions]
-    if carry in reachable(computed_of(body), [value for value in reduced if type(value) is Value]):
+    if old in reachable(computed_of(body), [value for value in reduced if type(value) is Value]):
         return None  # a gradient of the carry, as in training steps
     adds_alone = reductions[0].params["reducer"] == "mean"
     if not all(_is_linear(node, varying, adds_alone) for node in nodes):
@@ -60,11 +61,11 @@ def running_mean(body: Graph, place: int, carry: Value) -> RunningMean | None:
         operand for node in nodes for operand in node.operands if type(operand) is Value
     )
     inside[new] += 1
-    own = [carry, *(value for node in (*nodes, *reductions) for value in node.results)]
+    own = [old, *(value for node in (*nodes, *reductions) for value in node.results)]
     counts = use_counts(body)
     if any(counts[value] != inside[value] for value in own):
         return None  # something else needs a value on the way
-    return RunningMean(place, tuple(reductions))
+    return RunningMean(carry, tuple(reductions))
 
 
 def _reduced(body: Graph) -> list[Value]:

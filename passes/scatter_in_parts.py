@@ -35,6 +35,7 @@ from graphdist.ir.analyses import operations, producers, use_counts
 from graphdist.ir.builder import Builder
 from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import scan_params
 from graphdist.ir.ops import CONSTANT, JOIN_PARTS, REDUCE_SCATTER, SCAN, TAKE_PART
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, Type
@@ -192,7 +193,9 @@ def _in_parts(
     """Add the loop over parts, and what joins them."""
     at, hint = scatter.node.source, scatter.node.results[0].hint
     (numbers,) = builder.add(CONSTANT, (), {"value": np.arange(cut.count, dtype=np.int32)}, at=at)
-    params = {"num_consts": 1, "num_carry": 0, "length": cut.count, "reverse": False, "unroll": 1}
+    params = scan_params(
+        {"length": cut.count, "reverse": False, "unroll": 1}, num_constants=1, num_carries=0
+    )
     body = _body(scatter, cut, narrow, graph)
     stack = builder.add(SCAN, (narrow, numbers), params, (body,), at=at)
     return builder.add(JOIN_PARTS, stack, {"axis": cut.axis}, at=at, hint=hint)[0]

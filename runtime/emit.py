@@ -22,6 +22,7 @@ from graphdist.ir import ops
 from graphdist.ir.cost import every
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
+from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.ops import STARTS_AT_RUN_TIME
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
@@ -306,18 +307,17 @@ def _constant(node: Node, operands: list[Array]) -> list[Array]:
 
 def _scan(node: Node, operands: list[Array]) -> list[Array]:
     params = node.params
-    num_consts, num_carry = cast(int, params["num_consts"]), cast(int, params["num_carry"])
-    consts = operands[:num_consts]
+    constants, first, scanned = scan_parts(params, operands)
     (body,) = node.graphs
 
-    def step(carry: list[Array], x: list[Array]) -> tuple[list[Array], list[Array]]:
-        outputs = emit(body, [*consts, *carry, *x])
-        return outputs[:num_carry], outputs[num_carry:]
+    def step(carry: list[Array], x: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        following, stacked = returned_parts(params, emit(body, [*constants, *carry, *x]))
+        return list(following), list(stacked)
 
     carry, ys = lax.scan(
         step,
-        [jnp.asarray(x) for x in operands[num_consts : num_consts + num_carry]],
-        operands[num_consts + num_carry :],
+        [jnp.asarray(x) for x in first],
+        scanned,
         length=cast(int, params["length"]),
         reverse=cast(bool, params["reverse"]),
         unroll=cast(int, params.get("unroll", 1)),
@@ -326,15 +326,12 @@ def _scan(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _while(node: Node, operands: list[Array]) -> list[Array]:
-    of_condition = cast(int, node.params["num_cond_consts"])
-    of_body = cast(int, node.params["num_body_consts"])
-    for_condition = operands[:of_condition]
-    for_body = operands[of_condition : of_condition + of_body]
+    of_condition, of_body, first = while_parts(node.params, operands)
     condition, body = node.graphs
     return lax.while_loop(
-        lambda carry: emit(condition, [*for_condition, *carry])[0],
-        lambda carry: emit(body, [*for_body, *carry]),
-        [jnp.asarray(x) for x in operands[of_condition + of_body :]],
+        lambda carry: emit(condition, [*of_condition, *carry])[0],
+        lambda carry: emit(body, [*of_body, *carry]),
+        [jnp.asarray(x) for x in first],
     )
 
 

@@ -19,6 +19,7 @@ from typing import cast
 from graphdist.ir.elementwise import distribution_of_slices
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Params
+from graphdist.ir.loops import returned_parts, scan_parts, type_of_slice, while_parts
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join
 
 
@@ -40,18 +41,6 @@ def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> N
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
 
 
-def type_in_step(type: Type) -> Type:
-    """Return the type of what each step of a loop takes of a stack: its slice along dimension 0."""
-    distribution = type.distribution
-    if distribution is not None and distribution.dimension is not None:
-        distribution = (
-            distribution.along(distribution.dimension - 1)
-            if distribution.dimension
-            else PER_REPLICA
-        )
-    return Type(type.dtype, type.shape[1:], distribution)
-
-
 def _stacked(type: Type, length: int) -> Type:
     distribution = type.distribution
     if distribution is not None and distribution.dimension is not None:
@@ -64,19 +53,17 @@ def scan_rule(
 ) -> tuple[Type, ...]:
     """Return the types of the last carry and of the stacked ys."""
     (body,) = graphs
-    consts, carry = cast(int, params["num_consts"]), cast(int, params["num_carry"])
     length = cast(int, params["length"])
-    xs = operands[consts + carry :]
-    for x in xs:
-        if not x.shape or x.shape[0] != length:
-            raise TypeRuleError(f"scan of {length} steps over {x}")
-    inputs = tuple(value.type for value in body.inputs)
-    check_fits("scan", (*operands[: consts + carry], *map(type_in_step, xs)), inputs)
-    outputs = _outputs(body)
-    check_fits("scan carry", outputs[:carry], inputs[consts : consts + carry])
+    constants, first, scanned = scan_parts(params, operands)
+    for type in scanned:
+        if not type.shape or type.shape[0] != length:
+            raise TypeRuleError(f"scan of {length} steps over {type}")
+    inputs = [value.type for value in body.inputs]
+    check_fits("scan", (*constants, *first, *map(type_of_slice, scanned)), inputs)
+    following, stacked = returned_parts(params, _outputs(body))
+    check_fits("scan carry", following, scan_parts(params, inputs)[1])
     # With no step at all the carry is what came in, whatever the body makes of it.
-    carried = outputs[:carry] if length else operands[consts : consts + carry]
-    return (*carried, *(_stacked(y, length) for y in outputs[carry:]))
+    return (*(following if length else first), *(_stacked(type, length) for type in stacked))
 
 
 def while_rule(
@@ -84,21 +71,17 @@ def while_rule(
 ) -> tuple[Type, ...]:
     """Return the types of the last carry."""
     condition, body = graphs
-    of_condition = cast(int, params["num_cond_consts"])
-    of_body = cast(int, params["num_body_consts"])
-    carry = operands[of_condition + of_body :]
-    check_fits(
-        "while condition",
-        (*operands[:of_condition], *carry),
-        [value.type for value in condition.inputs],
-    )
-    inputs = tuple(value.type for value in body.inputs)
-    check_fits("while", operands[of_condition:], inputs)
-    check_fits("while carry", _outputs(body), inputs[of_body:])
+    of_condition, of_body, first = while_parts(params, operands)
+    tested = [value.type for value in condition.inputs]
+    check_fits("while condition", (*of_condition, *first), tested)
+    inputs = [value.type for value in body.inputs]
+    carried = inputs[len(of_body) :]
+    check_fits("while", (*of_body, *first), inputs)
+    check_fits("while carry", _outputs(body), carried)
     (predicate,) = _outputs(condition)
     if (predicate.dtype, predicate.shape) != ("bool", ()):
         raise TypeRuleError(f"while: the condition is {predicate}, not bool[]")
-    return tuple(_at_least(predicate.distribution, value.type) for value in body.inputs[of_body:])
+    return tuple(_at_least(predicate.distribution, type) for type in carried)
 
 
 def cond_rule(

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import cast
 
 from graphdist.ir.analyses import walk
+from graphdist.ir.flow import choice_of, passed
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import (
     ALL_TO_ALL,
     ASSIGN,
     COLLECTIVE_PERMUTE,
-    COND,
     READ,
     REPLICA_ID,
-    SCAN,
-    WHILE,
 )
 from graphdist.ir.types import MIRRORED
 
@@ -103,40 +101,8 @@ class Sources:
 
 def links(node: Node) -> Iterator[tuple[Value, Operand]]:
     """Yield pairs of a value of control flow and an operand it takes its value from."""
-    operands, results = node.operands, node.results
-    if node.op is COND:
-        for branch in node.graphs:
-            yield from zip(branch.inputs, operands[1:], strict=True)
-            yield from zip(results, branch.outputs, strict=True)
-        yield from ((result, operands[0]) for result in results)
-    elif node.op is SCAN:
-        (body,) = node.graphs
-        consts, carry = cast(int, node.params["num_consts"]), cast(int, node.params["num_carry"])
-        yield from zip(body.inputs, operands, strict=True)
-        yield from zip(results, body.outputs, strict=True)
-        yield from _carried(body.inputs[consts:], body, operands[consts:], results, carry)
-    elif node.op is WHILE:
-        condition, body = node.graphs
-        of_condition = cast(int, node.params["num_cond_consts"])
-        of_body = cast(int, node.params["num_body_consts"])
-        yield from zip(condition.inputs[:of_condition], operands, strict=False)
-        yield from zip(body.inputs[:of_body], operands[of_condition:], strict=False)
-        yield from zip(results, body.outputs, strict=True)
-        start = operands[of_condition + of_body :]
-        for inputs in (condition.inputs[of_condition:], body.inputs[of_body:]):
-            yield from zip(inputs, start, strict=True)
-            yield from _carried(inputs, body, start, results, len(start))
-        yield from ((result, condition.outputs[0]) for result in results)
-
-
-def _carried(
-    inputs: Sequence[Value],
-    body: Graph,
-    start: Sequence[Operand],
-    results: Sequence[Value],
-    count: int,
-) -> Iterator[tuple[Value, Operand]]:
-    """Yield what the carry of a loop adds: each input also has what the body returns for it."""
-    for place in range(count):
-        yield inputs[place], body.outputs[place]
-        yield results[place], start[place]
+    for operand, value in passed(node):
+        yield value, operand
+    choice = choice_of(node)
+    if choice is not None:
+        yield from ((result, choice) for result in node.results)

@@ -15,6 +15,7 @@ from typing import TypeAlias, cast
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.loops import Carry, LoopCarry, Scan, While
 from graphdist.ir.ops import ASSIGN, COND, PUSH, READ, SCAN, WHILE
 
 Vertex: TypeAlias = Value | Node
@@ -89,35 +90,38 @@ def _edges_of_cells(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
             yield from ((node, value) for value in reads.get(variable_named_by(node).name, ()))
 
 
-def _into_scan(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
-    consts, carry = cast(int, node.params["num_consts"]), cast(int, node.params["num_carry"])
-    (body,) = node.graphs
-    yield from zip(node.operands, body.inputs, strict=True)
-    yield from zip(body.outputs, node.results, strict=True)
-    yield from zip(body.outputs[:carry], body.inputs[consts : consts + carry], strict=True)
-    yield from zip(node.operands[consts : consts + carry], node.results, strict=False)
+def passed(node: Node) -> Iterator[tuple[Operand, Value]]:
+    """Yield what goes into and out of a loop or a branch: operands, and the values that have them.
+
+    These are inputs of nested graphs, and results of the node.
+    """
+    if node.op is SCAN:
+        scan = Scan(node)
+        yield from (*scan.constants, *scan.scanned, *scan.stacked)
+        yield from chain.from_iterable(map(_carried, scan.carries))
+    elif node.op is WHILE:
+        loop = While(node)
+        yield from (*loop.of_condition, *loop.of_body)
+        for carry in loop.carries:
+            yield from ((carry.first, carry.in_condition), (carry.following, carry.in_condition))
+            yield from _carried(carry)
+    elif node.op is COND:
+        for branch in node.graphs:
+            yield from zip(node.operands[1:], branch.inputs, strict=True)
+            yield from zip(branch.outputs, node.results, strict=True)
 
 
-def _into_while(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
-    of_condition = cast(int, node.params["num_cond_consts"])
-    of_body = cast(int, node.params["num_body_consts"])
-    condition, body = node.graphs
-    carry = node.operands[of_condition + of_body :]
-    yield from zip((*node.operands[:of_condition], *carry), condition.inputs, strict=True)
-    yield from zip(node.operands[of_condition:], body.inputs, strict=True)
-    yield from zip(body.outputs, node.results, strict=True)
-    yield from zip(body.outputs, body.inputs[of_body:], strict=True)
-    yield from zip(body.outputs, condition.inputs[of_condition:], strict=True)
-    yield from zip(carry, node.results, strict=True)
-    yield from _choosing(condition.outputs[0], node)
+def _carried(carry: Carry | LoopCarry) -> Iterator[tuple[Operand, Value]]:
+    """Yield the edges of a carry: the loop may run several times, once, or never."""
+    yield from ((carry.first, carry.value), (carry.following, carry.value))
+    yield from ((carry.following, carry.last), (carry.first, carry.last))
 
 
-def _into_cond(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
-    index, *operands = node.operands
-    for branch in node.graphs:
-        yield from zip(operands, branch.inputs, strict=True)
-        yield from zip(branch.outputs, node.results, strict=True)
-    yield from _choosing(index, node)
+def choice_of(node: Node) -> Operand | None:
+    """Return the predicate or the index that chooses what a node runs; None if it has no choice."""
+    if node.op is WHILE:
+        return While(node).predicate
+    return node.operands[0] if node.op is COND else None
 
 
 def _into_push(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
@@ -126,7 +130,18 @@ def _into_push(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
     yield from zip(update.outputs, node.results, strict=True)
 
 
-_INTO = {PUSH: _into_push, SCAN: _into_scan, WHILE: _into_while, COND: _into_cond}
+def _into_control_flow(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
+    yield from passed(node)
+    if (choice := choice_of(node)) is not None:
+        yield from _choosing(choice, node)
+
+
+_INTO = {
+    PUSH: _into_push,
+    SCAN: _into_control_flow,
+    WHILE: _into_control_flow,
+    COND: _into_control_flow,
+}
 
 
 def _choosing(choice: Operand, node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:

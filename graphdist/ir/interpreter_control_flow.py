@@ -14,6 +14,7 @@ import numpy as np
 
 from graphdist.ir.arrays import Array, Held, Replicas, on_each, stack_arrays
 from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.types import numpy_dtype
 
 RunGraph: TypeAlias = Callable[[Graph, Sequence[Held], Replicas], list[Held]]
@@ -23,16 +24,13 @@ RunGraph: TypeAlias = Callable[[Graph, Sequence[Held], Replicas], list[Held]]
 def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
     """Run the body on each slice of the xs in turn, from the last if it is reversed."""
     (body,) = node.graphs
-    first_carry = cast(int, node.params["num_consts"])
-    first_x = first_carry + cast(int, node.params["num_carry"])
-    consts, carry = operands[:first_carry], operands[first_carry:first_x]
+    constants, carry, scanned = scan_parts(node.params, operands)
     steps = range(cast(int, node.params["length"]))
     slices = []  # what the body returned for the ys, step by step
     for step in reversed(steps) if node.params["reverse"] else steps:
-        x = [on_each([held], replicas, partial(_slice, step), 1)[0] for held in operands[first_x:]]
-        outputs = run(body, [*consts, *carry, *x], replicas)
-        carry = outputs[: len(carry)]
-        slices.append(outputs[len(carry) :])
+        x = [on_each([held], replicas, partial(_slice, step), 1)[0] for held in scanned]
+        carry, outputs = returned_parts(node.params, run(body, [*constants, *carry, *x], replicas))
+        slices.append(outputs)
     if node.params["reverse"]:
         slices.reverse()
     ys = [
@@ -59,19 +57,18 @@ def _empty(output: Operand) -> Array:
 def run_while(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
     """Run the body until the condition fails, on each replica for itself."""
     condition, body = node.graphs
-    of_condition = cast(int, node.params["num_cond_consts"])
-    of_body = of_condition + cast(int, node.params["num_body_consts"])
-    carry = [list(held) for held in operands[of_body:]]
+    of_condition, of_body, first = while_parts(node.params, operands)
+    carry = [list(held) for held in first]
     positions = list(range(len(replicas)))  # of the replicas whose loop goes on
     while positions:
         active = tuple(replicas[position] for position in positions)
-        consts = [_picked(held, positions) for held in operands[:of_body]]
         current = [_picked(held, positions) for held in carry]
-        (goes_on,) = run(condition, [*consts[:of_condition], *current], active)
+        tested = [_picked(held, positions) for held in of_condition]
+        (goes_on,) = run(condition, [*tested, *current], active)
         kept = [index for index, predicate in enumerate(goes_on) if bool(predicate)]
         positions = [positions[index] for index in kept]
         if positions:
-            arguments = [_picked(held, kept) for held in (*consts[of_condition:], *current)]
+            arguments = [_picked(held, positions) for held in (*of_body, *carry)]
             active = tuple(replicas[position] for position in positions)
             _put(carry, positions, run(body, arguments, active))
     return carry

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from graphdist.ir.control_flow_rules import type_in_step
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Params
+from graphdist.ir.loops import type_of_slice
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 
 
@@ -24,7 +24,7 @@ def take_step_rule(
     stack, step = _value_and_number(types, "take_step", "stack")
     if not stack.shape:
         raise TypeRuleError(f"take_step of {stack}, which is no stack")
-    return (_at(step, type_in_step(stack)),)
+    return (_at(step, type_of_slice(stack)),)
 
 
 def take_part_rule(
@@ -49,7 +49,7 @@ def join_parts_rule(
         raise TypeRuleError(
             f"join_parts of {stack} along dimension {axis} of {max(len(stack.shape) - 1, 0)}"
         )
-    part = type_in_step(stack)
+    part = type_of_slice(stack)
     return (_resized(part, axis, stack.shape[0] * part.shape[axis]),)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
-from typing import cast
 
 from graphdist.ir.analyses import producers, users
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
 from graphdist.passes import scatter_in_parts
 
@@ -91,7 +91,7 @@ def _full_in_loops(graph: Graph) -> int:
     most = 0
     for node in graph.nodes:
         if node.op is SCAN and not _scatters(node):
-            constants = node.operands[: cast(int, node.params["num_consts"])]
+            constants = (taken.operand for taken in Scan(node).constants)
             around = gathered.intersection(constants) | scattered.intersection(node.results)
             within = max(_gathered(node.graphs[0]), _full_in_loops(node.graphs[0]))
             most = max(most, _bytes(around) + within)

@@ -14,7 +14,8 @@ import jax
 from jax import lax
 from jax.extend import core as jex
 
-from graphdist.ir.graph import Graph, GraphVariable, Operand
+from graphdist.ir.graph import Graph, GraphVariable, Operand, Params
+from graphdist.ir.loops import scan_params, while_params
 from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
 from graphdist.tracing.importer import Environment, Importer, bind
 from graphdist.tracing.loop_marks import marks_of
@@ -34,14 +35,12 @@ def import_scan(importer: Importer, equation: Any, environment: Environment) -> 
             hint="close over the variable, or carry its value",
         )
     body = importer.nested(params["jaxpr"], handles, "body")
-    kept = {
-        "num_consts": num_consts - _count(handles),
-        "num_carry": num_carry,
-        "length": params["length"],
-        "reverse": params["reverse"],
-        "unroll": params["unroll"],
-    }
-    kept.update(marks_of(params["jaxpr"].jaxpr))
+    kept = scan_params(
+        {name: params[name] for name in ("length", "reverse", "unroll")}
+        | marks_of(params["jaxpr"].jaxpr),
+        num_constants=num_consts - _count(handles),
+        num_carries=num_carry,
+    )
     operands = _values(importer, equation.invars, environment)
     _finish(importer, equation, environment, SCAN, operands, kept, (body,))
 
@@ -81,10 +80,10 @@ def import_while(importer: Importer, equation: Any, environment: Environment) ->
             hint="carry the predicate, and compute it in the body together with the assignment",
         )
     body = importer.nested(body_jaxpr, handles[of_condition:], "body")
-    kept = {
-        "num_cond_consts": of_condition - _count(handles[:of_condition]),
-        "num_body_consts": of_body - _count(handles[of_condition : of_condition + of_body]),
-    }
+    kept = while_params(
+        of_condition=of_condition - _count(handles[:of_condition]),
+        of_body=of_body - _count(handles[of_condition : of_condition + of_body]),
+    )
     operands = _values(importer, invars, environment)
     _finish(importer, equation, environment, WHILE, operands, kept, (condition, body))
 
@@ -153,7 +152,7 @@ def _finish(
     environment: Environment,
     op: Any,
     operands: Sequence[Operand],
-    params: dict[str, object],
+    params: Params,
     graphs: tuple[Graph, ...],
 ) -> None:
     source = source_of_equation(equation)

@@ -17,8 +17,8 @@ graph f on 2 replicas, stage spmd
 (%w: f32[2,4] sharded(0), %v: f32[2] sharded(0), %x: f32[3,4] per_replica) {
   %all = all_gather(%w) {axis=0, group_size=2} : f32[4,4] mirrored
   %v_all = all_gather(%v) {axis=0, group_size=2} : f32[4] mirrored
-  %0, %1 = scan(%v_all, %w, %v, 2.0:f32, %x) {num_consts=3, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[3,4] per_replica
-    body(%v_all_1: f32[4] mirrored, %w0: f32[2,4] sharded(0), %v0: f32[2] sharded(0), %c: f32[] mirrored, %row: f32[4] per_replica) {
+  %0, %1 = scan(%w, %v, %v_all, 2.0:f32, %x) {num_consts=3, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[3,4] per_replica
+    body(%w0: f32[2,4] sharded(0), %v0: f32[2] sharded(0), %v_all_1: f32[4] mirrored, %c: f32[] mirrored, %row: f32[4] per_replica) {
       %w0_1 = all_gather(%w0) {axis=0, group_size=2} : f32[4,4] mirrored
       %p = jax.dot_general(%row, %w0_1) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4] per_replica
       %q = jax.add(%p, %v_all_1) : f32[4] per_replica
@@ -50,7 +50,7 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%w: f32[3,2] sharded(1), %x: f32[2,4] per_replica) {
   %all = all_gather(%w) {axis=1, group_size=2} : f32[3,4] mirrored
-  %0, %1 = scan(%w, %w, 2.0:f32, %x) {num_consts=2, num_carry=1, length=2, reverse=false, unroll=1} : f32[] mirrored, f32[2,4] per_replica
+  %y, %zs = scan(%w, %w, 2.0:f32, %x) {num_consts=2, num_carry=1, length=2, reverse=false, unroll=1} : f32[] mirrored, f32[2,4] per_replica
     body(%w0: f32[3,2] sharded(1), %s: f32[3,2] sharded(1), %c: f32[] mirrored, %row: f32[4] per_replica) {
       %w0_1 = all_gather(%w0) {axis=1, group_size=2} : f32[3,4] mirrored
       %z = scan(%row, %w0_1) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica
@@ -63,7 +63,7 @@ graph f on 2 replicas, stage spmd
       %d = jax.mul(%c, 0.5:f32) {out_dtype=none} : f32[] mirrored
       return %d, %u
     }
-  return %0, per_replica %1
+  return %y, per_replica %zs
 }
 
 # title: the loop says that it gathers in each step, whatever the memory
@@ -83,15 +83,15 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%w: f32[4,4] sharded(0), %x: f32[8,4] per_replica, %h: f32[4] per_replica) {
   %all = all_gather(%w) {axis=0, group_size=2} : f32[8,4] mirrored
-  %0 = scan(%w, %h, %x) {num_consts=1, num_carry=1, length=8, reverse=false, unroll=1, gather="each"} : f32[4] per_replica
+  %y = scan(%w, %h, %x) {num_consts=1, num_carry=1, length=8, reverse=false, unroll=1, gather="each"} : f32[4] per_replica
     body(%w_in: f32[4,4] sharded(0), %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
       %w_in_1 = all_gather(%w_in) {axis=0, group_size=2} : f32[8,4] mirrored
-      %1 = jax.reduce_sum(%w_in_1) {axes=(0,), out_sharding=none} : f32[4] mirrored
-      %2 = jax.mul(%h_in, %1) {out_dtype=none} : f32[4] per_replica
-      %3 = jax.add(%2, %row) : f32[4] per_replica
-      return %3
+      %0 = jax.reduce_sum(%w_in_1) {axes=(0,), out_sharding=none} : f32[4] mirrored
+      %1 = jax.mul(%h_in, %0) {out_dtype=none} : f32[4] per_replica
+      %2 = jax.add(%1, %row) : f32[4] per_replica
+      return %2
     }
-  return per_replica %0
+  return per_replica %y
 }
 
 # title: the loop says that it gathers once
@@ -111,8 +111,8 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%w: f32[4,4] sharded(0), %x: f32[8,4] per_replica, %h: f32[4] per_replica) {
   %all = all_gather(%w) {axis=0, group_size=2} : f32[8,4] mirrored
-  %0 = scan(%all, %w, %h, %x) {num_consts=2, num_carry=1, length=8, reverse=false, unroll=1, gather="once"} : f32[4] per_replica
-    body(%all_1: f32[8,4] mirrored, %w_in: f32[4,4] sharded(0), %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
+  %0 = scan(%w, %all, %h, %x) {num_consts=2, num_carry=1, length=8, reverse=false, unroll=1, gather="once"} : f32[4] per_replica
+    body(%w_in: f32[4,4] sharded(0), %all_1: f32[8,4] mirrored, %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
       %1 = jax.reduce_sum(%all_1) {axes=(0,), out_sharding=none} : f32[4] mirrored
       %2 = jax.mul(%h_in, %1) {out_dtype=none} : f32[4] per_replica
       %3 = jax.add(%2, %row) : f32[4] per_replica

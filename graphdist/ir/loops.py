@@ -1,0 +1,265 @@
+"""Loops: what a `scan` or a `while` takes, carries from iteration to iteration, and returns.
+
+This module alone knows the order of a loop's operands, inputs, outputs and results:
+
+* `scan` takes (constants, carries, scanned) and returns (carries, stacked). Its body takes the
+  constants, the carries and one slice of each scanned operand along dimension 0, and returns the
+  next carries and one slice of each stacked result.
+* `while` takes (constants of the condition, constants of the body, carries) and returns the
+  carries. Its condition takes (constants of the condition, carries); its body takes (constants of
+  the body, carries) and returns the next carries.
+
+`Scan` and `While` are views of a node, by pairs of what is outside and what is inside the loop.
+`ScanEdit` builds a changed scan:
+
+    edit = ScanEdit(Scan(node, operands), "my_pass")
+    edit.environment[old] = edit.add_constant(operand)     # an input of the new body
+    edit.keep_nodes()
+    results = edit.finish(builder)                         # one for each result of the old node
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, TypeVar, cast
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Node, Operand, Params, Value
+from graphdist.ir.rewrite import substitute
+from graphdist.ir.types import PER_REPLICA, Type
+
+T = TypeVar("T")
+
+
+class Taken(NamedTuple):
+    """A constant or a scanned operand, and the input of the body for it or for its slice."""
+
+    operand: Operand
+    value: Value
+
+
+class Carry(NamedTuple):
+    """A value that each iteration passes to the next."""
+
+    first: Operand
+    """The operand with which the loop begins."""
+    value: Value
+    """The input of the body."""
+    following: Operand
+    """The output of the body, with which the next iteration begins."""
+    last: Value
+    """The result of the loop."""
+
+
+class Stacked(NamedTuple):
+    """A result whose slices along dimension 0 are an output of the iterations."""
+
+    output: Operand
+    result: Value
+
+
+def scan_parts(params: Params, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
+    """Return what belongs to constants, carries and scanned operands, one item for each operand."""
+    constants = cast(int, params["num_consts"])
+    scanned = constants + cast(int, params["num_carry"])
+    return items[:constants], items[constants:scanned], items[scanned:]
+
+
+def returned_parts(params: Params, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """Return what belongs to carries and stacked results of a scan, one item for each result."""
+    carries = cast(int, params["num_carry"])
+    return items[:carries], items[carries:]
+
+
+def while_parts(params: Params, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
+    """Return what belongs to constants of the condition, to those of the body, and to carries."""
+    of_condition = cast(int, params["num_cond_consts"])
+    carries = of_condition + cast(int, params["num_body_consts"])
+    return items[:of_condition], items[of_condition:carries], items[carries:]
+
+
+def scan_params(params: Params, *, num_constants: int, num_carries: int) -> Params:
+    """Return the parameters of a scan that takes so many constants and carries."""
+    return {**params, "num_consts": num_constants, "num_carry": num_carries}
+
+
+def while_params(*, of_condition: int, of_body: int) -> Params:
+    """Return the parameters of a while that takes so many constants."""
+    return {"num_cond_consts": of_condition, "num_body_consts": of_body}
+
+
+def stacks_of(scan: Node) -> tuple[Value, ...]:
+    """Return the results that a scan stacks."""
+    return tuple(returned_parts(scan.params, scan.results)[1])
+
+
+def type_of_slice(type: Type) -> Type:
+    """Return the type of what an iteration takes of a scanned operand."""
+    distribution = type.distribution
+    if distribution is not None and distribution.dimension is not None:
+        distribution = (
+            distribution.along(distribution.dimension - 1)
+            if distribution.dimension
+            else PER_REPLICA
+        )
+    return Type(type.dtype, type.shape[1:], distribution)
+
+
+class Scan:
+    """A scan node, maybe with other operands than its own, as in a graph that is rewritten."""
+
+    __slots__ = ("body", "carries", "constants", "node", "scanned", "stacked")
+
+    def __init__(self, node: Node, operands: Sequence[Operand] | None = None) -> None:
+        """Take the node apart."""
+        params, operands = node.params, node.operands if operands is None else operands
+        (body,) = node.graphs
+        self.node, self.body = node, body
+        constants, first, scanned = scan_parts(params, operands)
+        inputs = scan_parts(params, body.inputs)
+        following, outputs = returned_parts(params, body.outputs)
+        last, stacks = returned_parts(params, node.results)
+        self.constants = tuple(map(Taken, constants, inputs[0]))
+        self.carries = tuple(map(Carry, first, inputs[1], following, last))
+        self.scanned = tuple(map(Taken, scanned, inputs[2]))
+        self.stacked = tuple(map(Stacked, outputs, stacks))
+
+    @property
+    def length(self) -> int:
+        """Return the number of iterations."""
+        return cast(int, self.node.params["length"])
+
+    @property
+    def is_reversed(self) -> bool:
+        """Return whether the last slice is the first iteration's."""
+        return bool(self.node.params["reverse"])
+
+
+class LoopCarry(NamedTuple):
+    """A value that each iteration of a `while` passes to the next."""
+
+    first: Operand
+    in_condition: Value
+    value: Value
+    """The input of the body."""
+    following: Operand
+    last: Value
+
+
+class While:
+    """A while node."""
+
+    __slots__ = ("body", "carries", "condition", "node", "of_body", "of_condition")
+
+    def __init__(self, node: Node) -> None:
+        """Take the node apart."""
+        self.node = node
+        self.condition, self.body = node.graphs
+        of_condition, of_body, first = while_parts(node.params, node.operands)
+        in_condition = self.condition.inputs[len(of_condition) :]
+        inputs = self.body.inputs[len(of_body) :]
+        self.of_condition = tuple(map(Taken, of_condition, self.condition.inputs))
+        self.of_body = tuple(map(Taken, of_body, self.body.inputs))
+        self.carries = tuple(
+            map(LoopCarry, first, in_condition, inputs, self.body.outputs, node.results)
+        )
+
+    @property
+    def predicate(self) -> Operand:
+        """Return what the condition says: whether there is another iteration."""
+        (predicate,) = self.condition.outputs
+        return predicate
+
+
+class ScanEdit:
+    """A scan that is built from another: its operands, its results, and the nodes of its body.
+
+    `inside` is the builder of the new body, and `environment` has what stands there for values of
+    the old one.
+    """
+
+    def __init__(self, scan: Scan, origin: str) -> None:
+        """Begin with what the scan has, and no nodes in the body."""
+        self.inside, self.environment = Builder(origin), dict[Operand, Operand]()
+        self._node, self._body = scan.node, scan.body
+        self._constants = list(scan.constants)
+        self._carries = [Taken(carry.first, carry.value) for carry in scan.carries]
+        self._scanned = list(scan.scanned)
+        self._following = {carry.value: carry.following for carry in scan.carries}
+        self._outputs = {stacked.result: stacked.output for stacked in scan.stacked}
+
+    def replace(self, value: Value, operand: Operand, type: Type | None = None) -> Value:
+        """Let the loop take another operand for an input of the body; return the new input.
+
+        The input has the type of the operand, or of its slice if it is scanned, or the type given.
+        """
+        for taken in (self._constants, self._carries, self._scanned):
+            for place, (_, old) in enumerate(taken):
+                if old is value:
+                    found = type_of_slice(operand.type) if taken is self._scanned else operand.type
+                    new = Value(found if type is None else type, value.hint)
+                    taken[place] = Taken(operand, new)
+                    if value in self._following:
+                        self._following[new] = self._following.pop(value)
+                    self.environment[value] = new
+                    return new
+        raise KeyError(value)
+
+    def drop(self, values: Collection[Value]) -> None:
+        """Take constants and scanned operands no more, by the inputs for them."""
+        self._constants = [taken for taken in self._constants if taken.value not in values]
+        self._scanned = [taken for taken in self._scanned if taken.value not in values]
+
+    def add_constant(self, operand: Operand, hint: str = "") -> Value:
+        """Return an input of the body for an operand that all iterations take."""
+        self._constants.append(Taken(operand, Value(operand.type, hint)))
+        return self._constants[-1].value
+
+    def add_scanned(self, operand: Operand, hint: str = "") -> Value:
+        """Return an input of the body for the slices of an operand."""
+        self._scanned.append(Taken(operand, Value(type_of_slice(operand.type), hint)))
+        return self._scanned[-1].value
+
+    def add_carry(self, first: Operand, hint: str = "") -> Value:
+        """Return an input of the body for a value that is carried; `follow` says by what next."""
+        self._carries.append(Taken(first, Value(first.type, hint)))
+        return self._carries[-1].value
+
+    def follow(self, carry: Value, following: Operand) -> None:
+        """Say with what the next iteration begins."""
+        self._following[carry] = following
+
+    def stack(self, result: Value, output: Operand) -> None:
+        """Let the slices of an old result be another output of the body."""
+        self._outputs[result] = output
+
+    def keep_nodes(self, without: Collection[Node] = ()) -> None:
+        """Add the nodes of the old body, except some."""
+        for node in self._body.nodes:
+            if node not in without:
+                self.keep_node(node)
+
+    def keep_node(self, node: Node) -> None:
+        """Add a node of the old body."""
+        operands = substitute(self.environment, node.operands)
+        results = self.inside.keep(node, operands, node.graphs)
+        self.environment.update(zip(node.results, results, strict=True))
+
+    def finish(self, builder: Builder) -> tuple[Value, ...]:
+        """Add the loop, and return what stands for the old results."""
+        taken = (*self._constants, *self._carries, *self._scanned)
+        outputs = (*(self._following[value] for _, value in self._carries), *self._outputs.values())
+        body = self._body.replace(
+            inputs=tuple(value for _, value in taken),
+            nodes=tuple(self.inside.nodes),
+            outputs=substitute(self.environment, outputs),
+        )
+        operands, node = tuple(operand for operand, _ in taken), self._node
+        num_constants, num_carries = len(self._constants), len(self._carries)
+        params = scan_params(node.params, num_constants=num_constants, num_carries=num_carries)
+        if params == node.params:
+            results = builder.keep(node, operands, (body,))
+        else:
+            results = builder.add(node.op, operands, params, (body,), at=node.source)
+        num_kept = len(node.results) - len(self._outputs)
+        return (*results[:num_kept], *results[num_carries:])
