@@ -332,7 +332,7 @@ def test_variables_in_shards_are_on_all_servers(strategy: Strategy) -> None:
     np.testing.assert_array_equal(found, [[8, 9], [0, 1]])
 
 
-@pytest.mark.parametrize("make", [np.arange, jnp.arange, list], ids=str)
+@pytest.mark.parametrize("make", [np.arange, jnp.arange, list], ids=["numpy", "jax", "list"])
 def test_a_dataset_may_be_an_array_or_a_list(coordinator: ClusterCoordinator, make: Any) -> None:
     iterator = iter(coordinator.create_per_worker_dataset(make(range(3) if make is list else 3)))
     take = gd.function(lambda iterator: next(iterator))
