@@ -195,6 +195,8 @@ PIPELINE = (
             else None
         ),
     ),
+    # Stacks that are converted as a whole: what loops take then is gathered, and not made of it.
+    _always(narrow_gathers, _SPMD),
     # Before stacks are gathered in their loops: a loop around these may have gathered them.
     Place(
         "gathers_of_constants",

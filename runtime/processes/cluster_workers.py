@@ -17,7 +17,6 @@ disconnecting.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import signal
@@ -36,10 +35,11 @@ from graphdist.runtime.processes.connection import Connection, LeftError, Server
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.interrupts import raise_ignored_interrupts
 from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
+from graphdist.runtime.processes.process_end import leaves_at_exit
 from graphdist.runtime.processes.rendezvous import Rendezvous
 from graphdist.runtime.processes.server import Server
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
-from graphdist.runtime.processes.workers import OneWorker, set_workers, worker_group
+from graphdist.runtime.processes.workers import set_workers, worker_group
 
 SECONDS_TO_LEAVE = 5.0
 """How long a failing worker 0 keeps JAX's service up, and others wait for its answer."""
@@ -102,7 +102,7 @@ class ClusterWorkers:
     def start(self, at: Source = UNKNOWN) -> None:
         """Connect to the others and start JAX; raises `WorkerError` if that fails."""
         place, timeouts = self.rendezvous(at), self.timeouts
-        _started.append(self)
+        leaves_at_exit(self)
         hook = sys.excepthook
 
         def report(
@@ -446,31 +446,6 @@ class ClusterWorkers:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
-
-
-_started: list[ClusterWorkers] = []
-
-
-@atexit.register
-def _leave() -> None:
-    """Leave at the end of the process.
-
-    It is registered at the import, so that it comes after the functions at exit of the program and
-    of `graphdist.train.writing`: a checkpoint that they write or wait for needs the other workers.
-    """
-    for workers in _started:
-        workers.leave_at_exit()
-
-
-def _abandon() -> None:
-    for workers in _started:
-        workers.abandon()
-    _started.clear()
-    set_workers(OneWorker())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon)
 
 
 def current_workers() -> ClusterWorkers | None:

@@ -13,7 +13,9 @@ import optax
 import pytest
 
 import graphdist as gd
+from graphdist.ir.analyses import collectives
 from graphdist.ir.cost import executions
+from graphdist.ir.ops import ALL_GATHER
 from graphdist.ir.stored_slices import LARGEST_IN_FULL
 from tests.state.sharded_models import (
     FULL,
@@ -298,6 +300,33 @@ def test_a_step_scatters_gradients_and_gathers_parameters() -> None:
     )
     cut = sum(4 * variable.size for variable in model.variables if variable.size >= 2**15)
     assert of_full.argument_bytes - memory.argument_bytes == cut * 3 // 4
+
+
+def test_a_stack_that_is_converted_in_front_of_its_loop_is_gathered_layer_by_layer() -> None:
+    strategy = strategy_of(4, shard_parameters=True)
+    with strategy.scope():
+        stack = gd.Variable(jnp.ones((4, 512, 512)), name="stack")
+
+    def loss_fn(weights: Any, x: Any) -> Any:
+        def layer(x: Any, weight: Any) -> Any:
+            return jnp.tanh(x @ weight), None
+
+        out, _ = jax.lax.scan(jax.checkpoint(layer), x, weights.astype(jnp.bfloat16))
+        return jnp.mean(out.astype(jnp.float32) ** 2)
+
+    @gd.function
+    def step(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            gradient = jax.grad(loss_fn)(stack[...], x)
+            mean = gd.get_replica_context().all_reduce("MEAN", gradient)
+            stack.assign(stack - 0.1 * mean)
+
+        strategy.run(replica_fn, args=(x,))
+
+    spec = gd.PerReplicaSpec((2, 512), jnp.bfloat16, strategy=strategy)
+    graph = step.trace(spec).lower().graph
+    gathered = [str(node.results[0].type) for node in collectives(graph) if node.op is ALL_GATHER]
+    assert gathered == ["bf16[512,512] mirrored"] * 2  # forward and backward
 
 
 def test_embeddings_are_changed_by_rows() -> None:

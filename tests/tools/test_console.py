@@ -31,7 +31,8 @@ def console_tools() -> list[str]:
     """Return the modules that are run as programs, by the names of the modules with a `main`."""
     names = []
     for path in sorted(FOLDER.rglob("*.py")):
-        is_program = path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text()
+        runs = '\nif __name__ == "__main__":' in path.read_text()
+        is_program = runs or path.name == "__main__.py"
         if is_program:
             place = path.relative_to(FOLDER).with_suffix("")
             names.append(".".join((*place.parts[:-1], place.name.replace("__main__", "command"))))
