@@ -1,4 +1,4 @@
-"""What becomes of a process's part in its job where the process ends, and in its forked children."""
+"""What becomes of a process's part in its job where the process ends, and in forked children."""
 
 from __future__ import annotations
 
