@@ -16,6 +16,7 @@ from graphdist.data.chunks import MOST_BYTES, ChunkSize, Step, StepInput, groupe
 from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.failures import FailedElement
 from graphdist.data.worker_input import Agreement
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 
 ROWS = np.random.default_rng(0).standard_normal((8 * 13 + 3, 6)).astype("f")
 STRATEGIES: dict[str, Callable[[], Any]] = {
@@ -271,13 +272,15 @@ def test_workers_form_the_same_groups() -> None:
     barrier = threading.Barrier(2, timeout=60)
 
     class Workers:
+        timeouts = WorkerTimeouts()
+
         def __init__(self, index: int) -> None:
             self.index = index
 
         def ordinal(self, kind: str) -> int:
             return 0
 
-        def exchange(self, key: str, value: Any, what: str) -> list[Any]:
+        def exchange(self, key: str, value: Any, what: str, seconds: float) -> list[Any]:
             said[self.index] = value
             barrier.wait()
             told = list(said)
