@@ -21,6 +21,8 @@ from graphdist.runtime.files.checkpoint_folders import (
     latest_in,
 )
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
+from graphdist.runtime.processes.addresses import WorkerError
+from graphdist.runtime.processes.cluster_workers import current_workers
 from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
@@ -248,7 +250,12 @@ class Checkpoint(Objects):
     def _prepared(self, save_path: StrPath | None) -> Callable[[], LoadStatus]:
         self._require_outside("restored")
         if save_path is None:
-            return lambda: LoadStatus(self, None)
+
+            def restore_nothing() -> LoadStatus:
+                _require_same_on_all("", None)
+                return LoadStatus(self, None)
+
+            return restore_nothing
 
         def prepared(saved: SavedCheckpoint) -> tuple[LoadStatus, Callable[[], None]]:
             status = LoadStatus(self, saved)
@@ -257,6 +264,7 @@ class Checkpoint(Objects):
         status, put_back = read_saved(save_path, prepared)
 
         def restore() -> LoadStatus:
+            _require_same_on_all(os.fspath(save_path), status.saved)
             put_back()
             vars(self)["_status"] = status
             return status
@@ -274,6 +282,31 @@ class Checkpoint(Objects):
 
     def __repr__(self) -> str:
         return f"Checkpoint({', '.join(f'{n}={type_name(o)}' for n, o in self.objects.items())})"
+
+
+@at_the_users_line()
+def _require_same_on_all(path: str, saved: SavedCheckpoint | None) -> None:
+    """Raise `WorkerError` unless all workers restore the same checkpoint, or all of them none.
+
+    Variables would have worker 0's values, and the rest of the state its own on each worker.
+    """
+    workers = current_workers()
+    if workers is None:
+        return
+    identity = "" if saved is None else f"{saved.index.saved_at} {saved.index.seal}"
+    key = f"restored {workers.ordinal('restored')}"
+    told = workers.exchange(key, [path, identity], "restoring a checkpoint", here())
+    for worker, (other, found) in enumerate(told):
+        if found != told[0][1]:
+            first, second = (
+                f"checkpoint {each}" if each else "none" for each in (told[0][0], other)
+            )
+            raise WorkerError(
+                f"{workers.name(0)} restores {first}, and {workers.name(worker)} restores {second}"
+                + (", which is another one" if first == second else ""),
+                source=here(),
+                hint="all workers restore the same files: use a folder that all of them see",
+            )
 
 
 def _take(writer: CheckpointWriter, path: Path) -> None:

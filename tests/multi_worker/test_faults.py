@@ -111,6 +111,29 @@ def test_the_worker_that_failed_is_shown_where_the_others_catch_its_error(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("first", "second"), r"checkpoint \S+/first, and worker 1 \S+ restores \S+ \S+/second"),
+        (("second", ""), r"checkpoint \S+/second, and worker 1 \S+ restores none"),
+    ],
+)
+def test_workers_that_restore_other_checkpoints_are_told(
+    names: tuple[str, str], told: str, tmp_path: Path
+) -> None:
+    outcome = run(2, "restoring", str(tmp_path), *names)
+    for worker in range(2):
+        assert re.fullmatch(rf"worker 0 \S+ restores {told}", outcome.said[worker][0])
+
+
+@pytest.mark.long
+def test_workers_that_restore_the_same_checkpoint(tmp_path: Path) -> None:
+    outcome = run(2, "restoring", str(tmp_path), "first", "first")
+    assert outcome.status == 0, outcome.err
+    assert outcome.said == {worker: [[[1.0] * 3, 1]] for worker in range(2)}
+
+
+@pytest.mark.long
 def test_a_forked_child_is_no_worker() -> None:
     outcome = run(2, "forking", "the child fails")
     assert outcome.status == 0, outcome.err
