@@ -1,15 +1,19 @@
 """Worker 0's values on all workers.
 
-Before a broadcast the workers exchange shapes and dtypes, to make sure that these agree. A small
+Before a broadcast the workers exchange shapes and dtypes, to make sure that these agree, and
+checksums: a worker whose value is another one says so once for each line. Values that no seed fixes
+are usual, so it is no error. A small
 value travels with that exchange. A large value goes through the devices, as the sum of worker 0's
 bits and of the others' zeros, cut and padded to a few sizes so that few programs are compiled.
 """
 
 from __future__ import annotations
 
+import logging
 from base64 import b64decode, b64encode
 from functools import cache
 from typing import Any  # Any: arrays of any dtype, compiled functions
+from zlib import crc32
 
 import jax
 import numpy as np
@@ -23,6 +27,7 @@ from graphdist.runtime.processes.supervised_steps import WorkerStep
 SENT_WITH_EXCHANGE = 1 << 16  # bytes
 LARGEST_PART = 1 << 24  # words of 4 bytes
 WORKER = "worker"
+_log = logging.getLogger("graphdist")
 
 
 def from_first_worker(
@@ -35,7 +40,11 @@ def from_first_worker(
     workers = devices.workers
     assert workers is not None
     bits = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    described = {"shape": list(value.shape), "dtype": value.dtype.name}
+    described: dict[str, Any] = {
+        "shape": list(value.shape),
+        "dtype": value.dtype.name,
+        "crc32": crc32(bits),
+    }
     is_small = bits.nbytes <= SENT_WITH_EXCHANGE
     sends = is_small and workers.index == 0
     mine = {**described, "bits": b64encode(bits.tobytes()).decode()} if sends else described
@@ -48,11 +57,18 @@ def from_first_worker(
                 source=at,
                 hint="all workers make the same variables, in the same order",
             )
+    if described["crc32"] != given[0]["crc32"]:
+        _warn_of_another(f"{what} at {at}", workers.name(0))
     if is_small:
         received = np.frombuffer(b64decode(given[0]["bits"]), np.uint8)
     else:
         received = _through_devices(bits, devices)
     return received.copy().view(value.dtype).reshape(value.shape)
+
+
+@cache
+def _warn_of_another(what: str, first: str) -> None:
+    _log.warning("%s differs from that of %s, which all workers have now", what, first)
 
 
 def _through_devices(bits: np.ndarray[Any, Any], devices: Devices) -> np.ndarray[Any, Any]:

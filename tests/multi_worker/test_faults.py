@@ -131,6 +131,12 @@ def test_workers_that_restore_the_same_checkpoint(tmp_path: Path) -> None:
     outcome = run(2, "restoring", str(tmp_path), "first", "first")
     assert outcome.status == 0, outcome.err
     assert outcome.said == {worker: [[[1.0] * 3, 1]] for worker in range(2)}
+    (line,) = [line for line in outcome.err.splitlines() if "differs" in line]
+    assert re.fullmatch(
+        r"\[worker 1\] the value of a variable at \S+restoring.py:\d+.* differs from that of "
+        r"worker 0 \(\S+\), which all workers have now",
+        line,
+    )
 
 
 @pytest.mark.long

@@ -1,4 +1,7 @@
-"""Workers that restore, each the checkpoint of its name or none, after both have saved two."""
+"""Workers that restore, each the checkpoint of its name or none, after both have saved two.
+
+Their initial values differ.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ import graphdist as gd
 
 folder, *names = sys.argv[1:]
 strategy = gd.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    value = gd.Variable(np.zeros(3, np.float32), name="value")
+with strategy.scope():  # each worker has another initial value
+    value = gd.Variable(np.full(3, strategy.cluster_resolver.task_id, np.float32), name="value")
 checkpoint = gd.train.Checkpoint(value=value, epoch=0)
 for epoch, name in enumerate(("first", "second"), 1):
     checkpoint.epoch = epoch
