@@ -43,7 +43,7 @@ def from_first_worker(
     described: dict[str, Any] = {
         "shape": list(value.shape),
         "dtype": value.dtype.name,
-        "crc32": crc32(bits),
+        "crc32": crc32(bits.data),
     }
     is_small = bits.nbytes <= SENT_WITH_EXCHANGE
     sends = is_small and workers.index == 0
