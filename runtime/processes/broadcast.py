@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any  # Any: arrays of any dtype, compiled functions
 from zlib import crc32
 
@@ -66,7 +66,7 @@ def from_first_worker(
     return received.copy().view(value.dtype).reshape(value.shape)
 
 
-@cache
+@lru_cache(maxsize=256)
 def _warn_of_another(what: str, first: str) -> None:
     _log.warning("%s differs from that of %s, which all workers have now", what, first)
 
