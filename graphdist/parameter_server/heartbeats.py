@@ -13,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any  # Any: Ray's handles, references and values
 
-from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, ray, require_running
+from graphdist.parameter_server.ray_cluster import (
+    ProcessIsSilent,
+    ask,
+    ray,
+    require_running,
+    value_of,
+)
 
 GROUP = "beats"
 """The name by which Ray knows the thread of a worker that answers beats."""
@@ -31,10 +37,9 @@ def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> A
 
     Raises `ProcessIsSilent`, and Ray's errors for a process that has died.
     """
-    module = ray()
     while not comes([reference], _SECONDS_BETWEEN_BEATS):
         wait_for([reference, beat()], silence_seconds)
-    return module.get(reference)
+    return value_of(reference)
 
 
 def wait_for(references: Sequence[Any], seconds: float) -> None:
@@ -50,7 +55,7 @@ def address_of_server(server: Any, start_seconds: float) -> tuple[str, int]:
     try:
         address = ask(server.address)
         wait_for([address], start_seconds)
-        found: tuple[str, int] = module.get(address)
+        found: tuple[str, int] = value_of(address)
     except (ProcessIsSilent, module.exceptions.RayError) as error:
         raise ConnectionError(f"the server {error}") from error
     return found
@@ -62,7 +67,7 @@ def problem_of_server(server: Any, silence_seconds: float) -> str:
     try:
         beat = ask(server.place)
         wait_for([beat], silence_seconds)
-        module.get(beat)
+        value_of(beat)
     except ProcessIsSilent as error:
         return str(error)
     except module.exceptions.RayError:

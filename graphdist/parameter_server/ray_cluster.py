@@ -5,7 +5,9 @@ strategy uses it any more or the program ends. Ray ends it too when this process
 program that has called `ray.init` itself keeps its cluster, as does one that gives an address.
 
 Ray starts a cluster by itself, with a wide-open door, where it is used without one. So processes
-are asked by `ask` and ended by `kill` alone, which do not use it then.
+are asked by `ask` and ended by `kill` alone, and answers are taken by `value_of`: these do not use
+it then. When the program ends, strategies are closed before Ray ends its cluster, since their
+threads would use it.
 
 Everyone who can connect to a process of Ray's and has its token, or needs none, runs code there. A
 cluster that is started here listens on loopback alone: Ray does so where it supports one machine
@@ -22,8 +24,10 @@ import os
 import shutil
 import tempfile
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
@@ -43,6 +47,8 @@ _LONGEST = 17
 """The most bytes of a folder in which Ray's is: Ray adds 86 for a socket, with process numbers of
 five digits, and 90 with seven. The names of sockets have at most 103 on macOS, 107 on Linux."""
 _lock = RLock()
+_closing: list[weakref.finalize[Any, Any]] = []
+"""What closes each strategy that is open."""
 _log = logging.getLogger("graphdist")
 
 
@@ -77,6 +83,15 @@ def ask(method: Any, *arguments: Any) -> Any:
     return method.remote(*arguments)
 
 
+def value_of(reference: Any) -> Any:
+    """Return the value of one of Ray's references, once it is there.
+
+    Raises `ProcessIsSilent` if there is no cluster, and Ray's errors for a process that has died.
+    """
+    require_running()
+    return ray().get(reference)
+
+
 def kill(actor: Any, *, restarts: bool = False) -> None:
     """End the process of an actor, if there is a cluster; Ray may start it again."""
     module = ray()
@@ -96,6 +111,7 @@ class Cluster:
         self._is_open = True
         with _lock:
             module = ray()
+            _end_before_ray()
             if not module.is_initialized():
                 if address is None:
                     _start(module, num_processes)
@@ -113,6 +129,26 @@ class Cluster:
             Cluster._num_users -= 1
             if Cluster._num_users == 0:
                 end()
+
+
+def close_at_exit(close: weakref.finalize[Any, Any]) -> None:
+    """Close a strategy when the program ends, if it was not closed before."""
+    with _lock:
+        _closing[:] = [*(other for other in _closing if other.alive), close]
+
+
+@cache
+def _end_before_ray() -> None:
+    """Register what is done at the end of the program: it is done before what Ray registered."""
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    try:
+        for close in tuple(_closing):
+            close()
+    finally:  # an interrupt too
+        end()
 
 
 def _start(module: Any, num_processes: int) -> None:
@@ -199,7 +235,6 @@ def _warn_without_authentication() -> None:
     )
 
 
-@atexit.register
 def end() -> None:
     """End the cluster that was started here, and remove its folder."""
     with _lock:

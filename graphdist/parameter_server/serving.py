@@ -39,7 +39,7 @@ from graphdist.parameter_server.messages import (
     Missing,
     Traffic,
 )
-from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, ray
+from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, ray, value_of
 from graphdist.parameter_server.servers import ServerIsLost
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.time_limit import TimeLimit
@@ -241,7 +241,7 @@ class Serving:
             try:
                 beat = beat or beat_of_worker(self._actor)
                 wait_for([beat], _SECONDS_OF_A_WAIT)
-                self._place = module.get(beat)
+                self._place = value_of(beat)
                 self._workers.come(self._index)
                 return
             except ProcessIsSilent:

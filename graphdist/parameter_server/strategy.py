@@ -35,7 +35,7 @@ from graphdist.parameter_server.cluster_tasks import counts_of_tasks
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import Change, Key, Read
 from graphdist.parameter_server.program import program_on_servers
-from graphdist.parameter_server.ray_cluster import Cluster, ask, kill, ray
+from graphdist.parameter_server.ray_cluster import Cluster, ask, close_at_exit, kill, ray
 from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import StorageOnServer, require_storable
@@ -163,6 +163,7 @@ class ParameterServerBase(StrategyOnServers):
         """Called when the strategy is closed."""
         given_back = self._cluster, self.servers, self.closing
         self._close = weakref.finalize(self, _close, *given_back)
+        close_at_exit(self._close)
 
     def shutdown(self) -> None:
         """End the servers and workers, and the cluster if no other strategy uses it.

@@ -13,7 +13,7 @@ import jax
 
 from graphdist.errors import WorkerTimeoutError
 from graphdist.parameter_server.heartbeats import GROUP, wait_for
-from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, kill, ray
+from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, kill, ray, value_of
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_by_workers
 from graphdist.parameter_server.worker_options import OWN
@@ -66,7 +66,7 @@ class WorkerActors:
             try:
                 number = ask(self.actors[worker].process.options(concurrency_group=GROUP))
                 wait_for([number], max(0.0, deadline - time.monotonic()))
-                found: int = module.get(number)
+                found: int = value_of(number)
                 return found
             except ProcessIsSilent as error:
                 raise WorkerTimeoutError(

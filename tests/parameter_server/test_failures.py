@@ -141,13 +141,17 @@ def test_nothing_is_left_behind(how: str, tmp_path: Path) -> None:
     is_ended = how in ("interrupted", "killed")
     # A folder of its own: other tests run clusters at the same time.
     folder = tempfile.mkdtemp(prefix="gd")
-    with subprocess.Popen(
-        [sys.executable, str(program), "waits" if is_ended else how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(sys.path)},
-        start_new_session=True,
-    ) as process:
+    messages = tmp_path / "messages"
+    with (
+        open(messages, "wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, str(program), "waits" if is_ended else how],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         if is_ended:
@@ -159,6 +163,8 @@ def test_nothing_is_left_behind(how: str, tmp_path: Path) -> None:
     while (left := _processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not left
+    # Ray starts a second cluster where it is used after its end.
+    assert b"Started a local Ray instance" not in messages.read_bytes()
     if how != "killed":
         assert not list(Path(folder).glob("gd-ray-*"))
     assert not _memory_of(process.pid)
