@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from graphdist.ir.analyses import has_effect
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Node, Operand
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import COND, RESHAPE
 
 REARRANGING = frozenset({

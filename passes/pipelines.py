@@ -12,36 +12,33 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from graphdist.ir.graph import Graph, Stage
-from graphdist.passes.accumulate_in_slices import AccumulateInSlices
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives, Packing
-from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
 from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.cut_updates import CutUpdates
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.gather_again import gather_again
 from graphdist.passes.gather_ahead import gather_ahead
-from graphdist.passes.gathers_of_constants import GathersOfConstants
 from graphdist.passes.halves import on_worker
 from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.infer_distribution import infer_distribution
+from graphdist.passes.invariants_out_of_loops import invariants_out_of_loops
 from graphdist.passes.limit_gathered import LimitGathered
 from graphdist.passes.local_steps import LocalSteps
 from graphdist.passes.lower_cross_replica import lower_cross_replica
 from graphdist.passes.manager import ANY_STAGE, Pass
-from graphdist.passes.narrow_gathers import narrow_gathers
 from graphdist.passes.order_collectives import order_collectives
 from graphdist.passes.order_loops import order_loops
 from graphdist.passes.own_slices import own_slices
 from graphdist.passes.pack_variables import PackVariables
+from graphdist.passes.place_conversions import PlaceConversions
 from graphdist.passes.place_variables import place_variables
 from graphdist.passes.reassociate import reassociate
 from graphdist.passes.recompute_residuals import recompute_residuals
+from graphdist.passes.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.remove_redundant_collectives import remove_redundant_collectives
 from graphdist.passes.scatter_in_parts import ScatterInParts
 from graphdist.passes.shard_inputs import shard_inputs
-from graphdist.passes.shard_update import ShardUpdate
+from graphdist.passes.sharded_variables import SHARDING, Sharding
 from graphdist.passes.simplify import STEPS, simplify
-from graphdist.passes.slice_gains import SHARDING, Sharding
 from graphdist.passes.stage_collectives import StageCollectives
 
 SMALLEST_IN_LOOPS = 2**16
@@ -173,42 +170,28 @@ PIPELINE = (
         _SPMD,
         lambda asked: HoistAccumulation() if asked.reassociates else None,
     ),
-    # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
-    Place(
-        "shard_update",
-        _SPMD,
-        lambda asked: ShardUpdate(asked.sharding) if asked.sharding.is_on else None,
-    ),
-    # And reassociated once more, for the scalars that a reduction shared out is made of.
-    Place(
-        "reassociate",
-        _SPMD,
-        lambda asked: reassociate if asked.reassociates and asked.sharding.is_on else None,
-    ),
     _always(simplify),
+    _always(recompute_residuals, _SPMD),
+    _always(invariants_out_of_loops, _SPMD),
     Place(
-        "accumulate_in_slices",
+        "reductions_into_loops",
         _SPMD,
-        lambda asked: (
-            AccumulateInSlices(asked.target.gathered_bytes)
-            if asked.reassociates and asked.target.shard_parameters
-            else None
+        lambda asked: ReductionsIntoLoops(
+            asked.sharding,
+            SMALLEST_IN_LOOPS,
+            asked.target.gathered_bytes if asked.target.shard_parameters else None,
         ),
     ),
-    # Stacks that are converted as a whole: what loops take then is gathered, and not made of it.
-    _always(narrow_gathers, _SPMD),
-    # Before stacks are gathered in their loops: a loop around these may have gathered them.
     Place(
-        "gathers_of_constants",
+        "place_conversions",
         _SPMD,
-        lambda asked: GathersOfConstants(asked.target.gathered_bytes),
+        lambda asked: PlaceConversions(
+            asked.sharding, SMALLEST_IN_LOOPS, asked.target.gathered_bytes
+        ),
     ),
-    Place("collectives_into_loops", _SPMD, lambda _: CollectivesIntoLoops(SMALLEST_IN_LOOPS)),
-    _always(recompute_residuals, _SPMD),
-    _always(gather_again, _SPMD),
-    # After the graph is simplified: equal conversions of a gathered value are one by then. And
-    # inside of loops, where weights are converted.
-    _always(narrow_gathers, _SPMD),
+    # Once more, for the scalars that sums over shards are made of.
+    Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
+    _always(simplify),
     # After gathers are narrow, and those that nobody needs are gone: what they hold is sent.
     _always(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),

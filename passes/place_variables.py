@@ -26,6 +26,8 @@ from typing import TypeVar, cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
+from graphdist.ir.definitions import definitions
+from graphdist.ir.flow import variable_named_by
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Stage, Value
 from graphdist.ir.loops import scan_params, scan_parts, while_params, while_parts
 from graphdist.ir.ops import (
@@ -45,7 +47,7 @@ from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.cuts import walked_shapes
+from graphdist.passes.shard_dimensions import is_scanned
 
 NAME = "place_variables"
 
@@ -78,10 +80,20 @@ def place_variables(graph: Graph) -> Graph:
 
 def _inside_loops(variable: GraphVariable, graph: Graph) -> GraphVariable:
     """Return a variable in slices as this graph wants them: not along what a loop walks along."""
-    if variable.sharded_along != 0 or variable.type.shape not in walked_shapes(graph):
+    if variable.sharded_along != 0 or not _is_scanned(variable, graph):
         return variable
     num_slices = graph.num_replicas // variable.num_copies
     return variable.stored_along(dimension_to_cut(variable.type.shape, num_slices, is_walked=True))
+
+
+def _is_scanned(variable: GraphVariable, graph: Graph) -> bool:
+    program = definitions(graph)
+    reads = (node for node in walk(graph) if node.op is READ)
+    return any(
+        is_scanned(program, node.results[0])
+        for node in reads
+        if variable_named_by(node).name == variable.name
+    )
 
 
 class _State:

@@ -20,24 +20,20 @@ loop's state, or a product.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import operations, producers
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
-from graphdist.ir.ops import ALL_GATHER, RESHAPE, SCAN
+from graphdist.ir.operation_table import row_of
+from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
+from graphdist.passes.invariants_out_of_loops import of_sharded_variables
 from graphdist.passes.stacks import is_only_scanned
 
 NAME = "recompute_residuals"
-
-_MOVES = {ALL_GATHER.name, RESHAPE.name} | {
-    f"jax.{name}" for name in ("broadcast_in_dim", "reshape", "rev", "squeeze", "transpose")
-}
-_CHEAP = ELEMENTWISE | _MOVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +52,15 @@ def recompute_residuals(graph: Graph) -> Graph:
     """Return the graph with residuals made of slices computed again in the loops that take them."""
     if SCAN.name not in operations(graph):
         return graph
-    graph = map_nested(graph, recompute_residuals)
+    return _recomputed(graph, of_sharded_variables(graph))
+
+
+def _recomputed(graph: Graph, sharded: Collection[Operand]) -> Graph:
+    graph = map_nested(graph, lambda nested: _recomputed(nested, sharded))
     residuals: dict[Operand, _Residual] = {}
     for node in graph.nodes:
         if node.op is SCAN:
-            residuals.update(_residuals(node, graph))
+            residuals.update(_residuals(node, graph, sharded))
     if not residuals:
         return graph
     builder = Builder(NAME)
@@ -78,19 +78,19 @@ def recompute_residuals(graph: Graph) -> Graph:
     return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
 
 
-def _residuals(node: Node, graph: Graph) -> dict[Operand, _Residual]:
+def _residuals(node: Node, graph: Graph, sharded: Collection[Operand]) -> dict[Operand, _Residual]:
     """Return what a loop stacks and need not, by the result."""
     scan = Scan(node)
     found: dict[Operand, _Residual] = {}
     for output, result in scan.stacked:
         if type(output) is Value and is_only_scanned(result, graph):
-            residual = _residual(scan, output)
+            residual = _residual(scan, output, sharded)
             if residual is not None:
                 found[result] = residual
     return found
 
 
-def _residual(scan: Scan, output: Value) -> _Residual | None:
+def _residual(scan: Scan, output: Value, sharded: Collection[Operand]) -> _Residual | None:
     """Return how an output of a loop's body can be computed again, if it can be."""
     nodes = _made_cheaply(output, scan.body)
     if nodes is None:
@@ -100,7 +100,7 @@ def _residual(scan: Scan, output: Value) -> _Residual | None:
         return None
     constants = {value: operand for operand, value in scan.constants if value in used}
     stacks = {value: operand for operand, value in scan.scanned if value in used}
-    if stacks and not any(made.op is ALL_GATHER for made in nodes):
+    if stacks and output not in sharded:
         return None
     return _Residual(constants, stacks, tuple(nodes), output)
 
@@ -114,7 +114,8 @@ def _made_cheaply(output: Value, body: Graph) -> list[Node] | None:
         node = producers(body).get(operand) if type(operand) is Value else None
         if node is None or node in needed:
             continue
-        if node.op.name not in _CHEAP:
+        row = row_of(node)
+        if node.op is not ALL_GATHER and (row is None or not row.is_cheap):
             return None
         needed.add(node)
         pending.extend(node.operands)

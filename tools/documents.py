@@ -39,7 +39,7 @@ from graphdist.passes import manager
 from graphdist.passes.bucket_collectives import Packing
 from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.pipelines import PASSES
-from graphdist.passes.slice_gains import Sharding
+from graphdist.passes.sharded_variables import Sharding
 from graphdist.tools.console import console_tool
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"

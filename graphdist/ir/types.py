@@ -34,6 +34,7 @@ __all__ = [
     "dtype_name",
     "is_dtype",
     "join",
+    "join_alike",
     "numpy_dtype",
     "own_slice",
     "sharded",
@@ -88,6 +89,21 @@ def join(distributions: Iterable[Distribution | None]) -> Distribution | None:
         if distribution is not MIRRORED:
             result = PER_REPLICA
     return result
+
+
+def join_alike(distributions: Iterable[Distribution | None]) -> Distribution | None:
+    """Return what holds of values of which one is taken, the same one on all replicas.
+
+    Of shards along one dimension it is a shard along that dimension.
+
+    >>> str(join_alike([MIRRORED, sharded(1)])), str(join_alike([sharded(0), sharded(1)]))
+    ('sharded(1)', 'per_replica')
+    """
+    found = set(distributions)
+    if None in found:
+        return None
+    found.discard(MIRRORED)
+    return MIRRORED if not found else found.pop() if len(found) == 1 else PER_REPLICA
 
 
 class Type(NamedTuple):

@@ -24,7 +24,6 @@ TO_THE_BIT = {
     "eliminate_common_subexpressions",
     "eliminate_dead_code",
     "fold_constants",
-    "narrow_gathers",
     "order_loops",
     "pack_variables",
     "scatter_in_parts",

@@ -35,21 +35,19 @@ from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes.accumulate_in_slices import AccumulateInSlices
 from graphdist.passes.bucket_collectives import PACKING, BucketCollectives
-from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
 from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.cut_updates import CutUpdates
-from graphdist.passes.gathers_of_constants import GathersOfConstants
 from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.limit_gathered import LimitGathered
 from graphdist.passes.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
 from graphdist.passes.pack_variables import PackVariables
 from graphdist.passes.pipelines import PASSES, Run
+from graphdist.passes.place_conversions import PlaceConversions
+from graphdist.passes.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.scatter_in_parts import ScatterInParts
-from graphdist.passes.shard_update import ShardUpdate
-from graphdist.passes.slice_gains import Sharding
+from graphdist.passes.sharded_variables import Sharding
 from graphdist.passes.stage_collectives import StageCollectives
 from graphdist.strategies.local_steps import OuterOptimizer
 from graphdist.tracing.jax_ops import resolve
@@ -57,19 +55,17 @@ from tests.passes.execution import TO_THE_BIT, check_same_meaning
 
 FOLDER = Path(__file__).parent
 OPTIONS: dict[str, Run] = {
-    "accumulate_in_slices": AccumulateInSlices(most_bytes=0),
     "bucket_collectives": BucketCollectives(PACKING["cpu"]),
-    "collectives_into_loops": CollectivesIntoLoops(smallest=0),
     "compute_on_packs": ComputeOnPacks(PACKING["cpu"]),
     "cut_updates": CutUpdates(),
-    "gathers_of_constants": GathersOfConstants(most_bytes=32),
     "hoist_accumulation": HoistAccumulation(),
     "limit_gathered": LimitGathered(most_bytes=64),
     "local_steps": LocalSteps(every=2),
     "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
+    "place_conversions": PlaceConversions(Sharding()),
+    "reductions_into_loops": ReductionsIntoLoops(Sharding()),
     "pack_variables": PackVariables(PACKING["cpu"]),
     "scatter_in_parts": ScatterInParts(most_bytes=64),
-    "shard_update": ShardUpdate(Sharding()),
     "stage_collectives": StageCollectives(),
 }
 """What the files of passes with options are for; the other passes are functions."""

@@ -11,11 +11,11 @@ from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
 from graphdist.ir.verifier import verify
-from graphdist.passes.shard_update import ShardUpdate
-from graphdist.passes.slice_gains import Sharding
+from graphdist.passes.place_conversions import PlaceConversions
+from graphdist.passes.sharded_variables import Sharding
 from graphdist.tracing.jax_ops import resolve
 
-SHARD_UPDATE = ShardUpdate(Sharding())
+SHARD_UPDATE = PlaceConversions(Sharding())
 
 TEXT = """graph f on 2 replicas, stage spmd
   variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", assigned=true}
@@ -124,5 +124,5 @@ def test_rounded_as_written_extremes_are_shared_out_and_sums_are_not(
 }}""",
         ops=resolve,
     )
-    shared_out = ShardUpdate(Sharding(reduces=reduces))(graph)
+    shared_out = PlaceConversions(Sharding(reduces=reduces))(graph)
     assert (shared_out is not graph) == is_shared_out

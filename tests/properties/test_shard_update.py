@@ -24,8 +24,8 @@ from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import run_passes
-from graphdist.passes.shard_update import ShardUpdate
-from graphdist.passes.slice_gains import Sharding
+from graphdist.passes.place_conversions import PlaceConversions
+from graphdist.passes.sharded_variables import Sharding
 from tests.passes.execution import execute
 from tests.properties.effort import programs
 
@@ -227,8 +227,8 @@ def check(
     for along in (graph.variables, stored):
         variables = tuple(replace(variable, num_copies=copies) for variable in along)
         history = run_passes(graph.replace(variables=variables), pipeline(Target("cpu", True)))
-        (shared_out,) = [one.graph for one in history if one.pass_name == "shard_update"]
-        assert ShardUpdate(Sharding())(shared_out) is shared_out
+        (shared_out,) = [one.graph for one in history if one.pass_name == "place_conversions"]
+        assert PlaceConversions(Sharding())(shared_out) is shared_out
         given = execute(history[-1].graph, held, state)
         for one, other in zip(given.outputs, expected.outputs, strict=True):
             for ours, theirs in zip(one, other, strict=True):

@@ -1,0 +1,187 @@
+"""How each value of a program is defined, and what is computed of it, through loops and branches.
+
+A value has one `Definition`: a node computes it, or it *passes*: it is another value, a slice of
+one, a stack of slices, or what a loop carries. Nested graphs are joined to the node they stand in,
+as `graphdist.ir.loops` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from graphdist.ir.analyses import kept_analysis, walk
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan, While
+from graphdist.ir.ops import BARRIER, COND, SCAN, WHILE
+
+__all__ = ["BARRIERS", "Definition", "Definitions", "Kind", "definitions", "has_shared_graphs"]
+
+BARRIERS = frozenset({BARRIER.name, "jax.optimization_barrier"})
+
+
+class Kind(Enum):
+    """How a value comes to be."""
+
+    INPUT = "input"
+    """An input of the program."""
+    COMPUTED = "computed"
+    """A node computes it of the operands."""
+    BEHIND_BARRIER = "behind barrier"
+    CONSTANT = "constant"
+    """What every iteration of a loop takes."""
+    SLICE = "slice"
+    """What an iteration takes of a scanned operand."""
+    CARRY = "carry"
+    """What an iteration takes of the one before: the first operand, or what the body returns."""
+    LAST = "last"
+    """The last value of a carry, which the loop returns."""
+    STACK = "stack"
+    """The stacked slices that the iterations return."""
+    BRANCH_INPUT = "branch input"
+    BRANCH_RESULT = "branch result"
+    """What one of several branches returns."""
+
+
+_DROPPED = {Kind.SLICE: -1, Kind.STACK: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """How a value is defined, and of which values.
+
+    `node` is the one that computes the value, or the loop, branch or barrier that it passes; None
+    for an input of the program. `times` is how often the program computes the value.
+    """
+
+    kind: Kind
+    node: Node | None
+    parents: tuple[Operand, ...]
+    times: int
+
+    @property
+    def shift(self) -> int:
+        """Return by how much the number of a dimension is larger than in the parents."""
+        return _DROPPED.get(self.kind, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """All values of a program, nested graphs included, in the order in which they are defined.
+
+    `of` has the definition of each value, `nodes` the nodes that take it, `children` the values
+    that it passes to.
+    """
+
+    of: Mapping[Value, Definition]
+    nodes: Mapping[Value, list[Node]]
+    children: Mapping[Value, list[Value]]
+
+
+@kept_analysis
+def has_shared_graphs(graph: Graph) -> bool:
+    """Return whether one nested graph stands in several places: its values have no one definition.
+
+    No trace makes such a graph.
+    """
+    nested = [inner for node in walk(graph) for inner in node.graphs]
+    return len(nested) != len(set(nested))
+
+
+@kept_analysis
+def definitions(graph: Graph) -> Definitions:
+    """Return how the values of a program are defined.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.neg(%x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> [definition.kind.value for definition in definitions(graph).of.values()]
+    ['input', 'computed']
+    """
+    of = {value: Definition(Kind.INPUT, None, (), 1) for value in graph.inputs}
+    for value, definition in _of_nodes(graph, 1):
+        of[value] = definition
+    nodes: dict[Value, list[Node]] = {}
+    children: dict[Value, list[Value]] = {}
+    seen: set[Node] = set()
+    for value, definition in of.items():
+        node = definition.node
+        if definition.kind is not Kind.COMPUTED:
+            for parent in definition.parents:
+                if type(parent) is Value:
+                    children.setdefault(parent, []).append(value)
+        elif node is not None and node not in seen:
+            seen.add(node)
+            for parent in dict.fromkeys(node.operands):
+                if type(parent) is Value:
+                    nodes.setdefault(parent, []).append(node)
+    return Definitions(of, nodes, children)
+
+
+def _of_nodes(graph: Graph, times: int) -> Iterator[tuple[Value, Definition]]:
+    for node in graph.nodes:
+        if node.op is SCAN:
+            yield from _of_scan(node, times)
+        elif node.op is WHILE:
+            yield from _of_while(node, times)
+        elif node.op is COND:
+            yield from _of_cond(node, times)
+        elif node.op.name in BARRIERS:
+            for operand, result in zip(node.operands, node.results, strict=True):
+                yield result, Definition(Kind.BEHIND_BARRIER, node, (operand,), times)
+        else:
+            for result in node.results:
+                yield result, Definition(Kind.COMPUTED, node, node.operands, times)
+            for nested in node.graphs:  # an update on a parameter server
+                for value in nested.inputs:
+                    yield value, Definition(Kind.INPUT, None, (), times)
+                yield from _of_nodes(nested, times)
+
+
+def _of_scan(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
+    scan = Scan(node)
+    inside = times * scan.length
+    for operand, value in scan.constants:
+        yield value, Definition(Kind.CONSTANT, node, (operand,), inside)
+    for carry in scan.carries:
+        yield carry.value, Definition(Kind.CARRY, node, (carry.first, carry.following), inside)
+    for operand, value in scan.scanned:
+        yield value, Definition(Kind.SLICE, node, (operand,), inside)
+    yield from _of_nodes(scan.body, inside)
+    for carry in scan.carries:
+        yield carry.last, Definition(Kind.LAST, node, (carry.first, carry.following), times)
+    for output, result in scan.stacked:
+        yield result, Definition(Kind.STACK, node, (output,), times)
+
+
+_ITERATIONS_OF_WHILE = 8
+"""How often a loop is taken to run of which nobody knows."""
+
+
+def _of_while(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
+    loop = While(node)
+    inside = times * _ITERATIONS_OF_WHILE
+    for operand, value in (*loop.of_condition, *loop.of_body):
+        yield value, Definition(Kind.CONSTANT, node, (operand,), inside)
+    for carry in loop.carries:
+        parents = (carry.first, carry.following)
+        for value in (carry.in_condition, carry.value):
+            yield value, Definition(Kind.CARRY, node, parents, inside)
+    yield from _of_nodes(loop.condition, inside)
+    yield from _of_nodes(loop.body, inside)
+    for carry in loop.carries:
+        yield carry.last, Definition(Kind.LAST, node, (carry.first, carry.following), times)
+
+
+def _of_cond(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
+    for branch in node.graphs:
+        for operand, value in zip(node.operands[1:], branch.inputs, strict=True):
+            yield value, Definition(Kind.BRANCH_INPUT, node, (operand,), times)
+        yield from _of_nodes(branch, times)
+    returned = zip(*(branch.outputs for branch in node.graphs), strict=True)
+    for result, outputs in zip(node.results, returned, strict=True):
+        yield result, Definition(Kind.BRANCH_RESULT, node, outputs, times)

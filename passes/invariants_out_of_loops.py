@@ -1,0 +1,95 @@
+"""Compute once, in front of a loop, what each iteration makes of a sharded variable alone.
+
+A loop that takes a variable converts it in each iteration. Converted in front of the loop, on
+shards, it can be gathered in the narrow dtype there, once for all iterations, or in each iteration,
+whichever `placement.py` says.
+
+Before:  %y = scan(%w, %x) { %all = all_gather(%w_in)  %n = convert(%all) .. }
+After:   %all = all_gather(%w)  %n = convert(%all)  %y = scan(%n, %x) { .. %n_in .. }
+
+Only operations move that cost as much as reading their operands, and give no more bytes than these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphdist.ir.analyses import operations
+from graphdist.ir.definitions import Definition, Kind, definitions
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan, ScanEdit
+from graphdist.ir.operation_table import row_of
+from graphdist.ir.ops import ALL_GATHER, SCAN
+from graphdist.ir.rewrite import Rewriter, rewrite
+from graphdist.ir.types import MIRRORED
+
+NAME = "invariants_out_of_loops"
+
+
+def invariants_out_of_loops(graph: Graph) -> Graph:
+    """Return the graph with what loops make of sharded variables alone in front of them."""
+    if not {SCAN.name, ALL_GATHER.name} <= operations(graph):
+        return graph
+    sharded = of_sharded_variables(graph)
+
+    def rule(
+        node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
+    ) -> Sequence[Operand] | None:
+        scan = Scan(node, operands)
+        outside: dict[Operand, Operand] = {value: operand for operand, value in scan.constants}
+        moved: list[Node] = []
+        for inner in scan.body.nodes:
+            if _is_invariant(inner, outside, sharded):
+                types = None if inner.op.rule else [result.type for result in inner.results]
+                results = rewriter.add(
+                    inner.op,
+                    [outside.get(operand, operand) for operand in inner.operands],
+                    inner.params,
+                    at=inner.source,
+                    types=types,
+                    hint=inner.results[0].hint,
+                )
+                outside.update(zip(inner.results, results, strict=True))
+                sharded.update(results)
+                moved.append(inner)
+        if not moved:
+            return None
+        edit = ScanEdit(scan, NAME)
+        for inner in moved:
+            for result in inner.results:
+                edit.environment[result] = edit.add_constant(outside[result], result.hint)
+        edit.keep_nodes(without=moved)
+        return edit.finish(rewriter)
+
+    return rewrite(graph, rule, NAME, {SCAN.name})
+
+
+def of_sharded_variables(graph: Graph) -> set[Operand]:
+    """Return the values that are made of sharded variables, which all replicas have in full."""
+    found: set[Operand] = set()
+    for value, definition in definitions(graph).of.items():
+        if value.type.distribution is MIRRORED and _is_of_variables(definition, found):
+            found.add(value)
+    return found
+
+
+def _is_of_variables(definition: Definition, found: set[Operand]) -> bool:
+    node = definition.node
+    if definition.kind is Kind.COMPUTED and node is not None and node.op is ALL_GATHER:
+        return True
+    parents = [parent for parent in definition.parents if type(parent) is Value]
+    return not found.isdisjoint(parents)
+
+
+def _is_invariant(node: Node, outside: dict[Operand, Operand], sharded: set[Operand]) -> bool:
+    """Return whether a node of a body computes the same in each iteration, of sharded variables."""
+    values = [operand for operand in node.operands if type(operand) is Value]
+    if not values or not all(value in outside for value in values):
+        return False
+    if node.op is ALL_GATHER:
+        return True
+    row = row_of(node)
+    is_cheap = row is not None and row.is_cheap
+    bytes_made = sum(result.type.bytes for result in node.results)
+    is_of_variables = all(result in sharded for result in node.results)
+    return is_cheap and is_of_variables and bytes_made <= max(v.type.bytes for v in values)

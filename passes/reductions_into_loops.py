@@ -1,0 +1,382 @@
+"""Reduce in each iteration of a loop what the loop stacks or adds up, where shards are enough.
+
+A loop over layers stacks the gradients of all layers, and the stack is reduced behind it: each
+replica holds all of them. Where only shards of the reduced stack are asked for, each iteration
+reduces its own layer, and the stack has shards alone. The same bytes are sent.
+
+Before:  %gs = scan(..) { ..  return %g }   %c = convert(%gs)   %m = all_reduce(reshape(%c))
+After:   %ts = scan(..) { ..  %t = all_reduce(convert(%g))  return %t }   %m = reshape(%ts)
+
+A reduction is linear. So it is the same to move elements to other places, to fill up with zeros, or
+to add, before a reduction or after it: the reduction moves back through these to the stack.
+Operations on each element by itself, with literals, stay in front of it, and move into the loop.
+Where it moves back through additions the order of these changes, and with it the last bits.
+
+A loop that adds up gradients, of microbatches or in the layer of a stack that an index names, adds
+up full ones while it runs. If the sums of a loop take more than `most_bytes`, each iteration
+reduces what it adds, without the zeros around it. Microbatches are sent one by one then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+from graphdist.ir.analyses import operations, producers, use_counts
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.loops import Carry, Scan, ScanEdit
+from graphdist.ir.operation_table import ADDITIONS, row_of
+from graphdist.ir.ops import ALL_REDUCE, SCAN, SELECT_REPLICA
+from graphdist.ir.rewrite import map_nested, substitute
+from graphdist.ir.types import MIRRORED, Type
+from graphdist.passes.placement import Rules, is_reduced
+from graphdist.passes.sharded_variables import Sharding, rules_of, sharded_variables
+
+NAME = "reductions_into_loops"
+
+Maps: TypeAlias = tuple[Node, ...]
+"""Operations on each element of one value, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A value that is reduced after some operations on its elements."""
+
+    value: Operand
+    maps: Maps
+
+    @property
+    def bytes(self) -> int:
+        """Return how many bytes are reduced."""
+        dtype = self.maps[-1].results[0].type.dtype if self.maps else self.value.type.dtype
+        return self.value.type._replace(dtype=dtype).bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """A node behind a reduction that was in front of it, with what its operands are then.
+
+    Operands that are None stay as they are.
+    """
+
+    node: Node
+    operands: tuple[_Leaf | _Moved | None, ...]
+
+
+Tree: TypeAlias = _Leaf | _Moved
+
+
+@dataclass
+class _Loop:
+    """A loop with the reductions that move into it, by what it stacks and what it carries."""
+
+    stacked: dict[Value, tuple[Maps, Node]] = field(default_factory=dict)
+    carried: dict[Value, tuple[Carry, Node, Node]] = field(default_factory=dict)
+    """With the carry, the node that adds to it, and the reduction."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionsIntoLoops:
+    """The pass: an iteration reduces at least `smallest` bytes of what it stacks.
+
+    Sums of loops may take `most_bytes` in full; None: any number.
+    """
+
+    sharding: Sharding
+    smallest: int = 0
+    most_bytes: int | None = 0
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with reductions in the loops that make what they reduce."""
+        if graph.num_replicas == 1 or not {SCAN.name, ALL_REDUCE.name} <= operations(graph):
+            return graph
+        while True:
+            rules = rules_of(graph, self.sharding, self.smallest)
+            placed, _ = sharded_variables(graph, self.sharding, rules)
+            moves = _Moves(placed.shards - placed.full, rules, self.most_bytes)
+            moved = moves(graph)
+            if moved is graph:
+                return graph
+            graph = moved
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """Moves the reductions whose results are among `sharded`, as far as it pays."""
+
+    sharded: Collection[Value]
+    rules: Rules
+    most_bytes: int | None
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return a graph, or a nested one, with reductions in the loops that stand in it."""
+        return map_nested(self._moved(graph), self)
+
+    def _moved(self, graph: Graph) -> Graph:
+        trees = {
+            node: self._tree(node.operands[0], (), graph)
+            for node in graph.nodes
+            if is_reduced(node) and node.results[0] in self.sharded
+        }
+        loops = self._loops(trees, graph)
+        moving = {result for loop in loops.values() for result in (*loop.stacked, *loop.carried)}
+        trees = {
+            node: tree
+            for node, tree in trees.items()
+            if any(leaf.value in moving for leaf in _leaves(tree) if type(leaf.value) is Value)
+        }
+        if not trees:
+            return graph
+        builder = Builder(NAME)
+        environment: dict[Operand, Operand] = {}
+        for node in graph.nodes:
+            if node in trees:
+                build = _Building(node, moving, environment, graph, builder)
+                environment[node.results[0]] = build.reduced(trees[node])
+                continue
+            if node in loops:
+                results = self._rebuilt(node, loops[node], environment, graph, builder)
+            else:
+                results = builder.keep(node, substitute(environment, node.operands), node.graphs)
+            environment.update(zip(node.results, results, strict=True))
+        outputs = substitute(environment, graph.outputs)
+        return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+
+    def _tree(self, operand: Operand, maps: Maps, graph: Graph) -> Tree:
+        """Return what stays behind the reduction of an operand, and what is reduced."""
+        if type(operand) is not Value or use_counts(graph)[operand] != 1:
+            return _Leaf(operand, maps)
+        node = producers(graph).get(operand)
+        row = None if node is None else row_of(node)
+        if node is None or row is None:
+            return _Leaf(operand, maps)
+        place = _only_value(node)
+        if row.is_elementwise and place is not None:
+            return self._tree(node.operands[place], (node, *maps), graph)
+        if row.only_moves and place is not None:
+            return self._behind(node, (place,), maps, graph)
+        if all(map(_is_linear, maps)):
+            filled = _filled_up(node, graph)
+            if filled is not None:
+                return self._behind(node, (filled,), maps, graph)
+            if self.rules.reorders and node.op.name in ADDITIONS:
+                return self._behind(node, (0, 1), maps, graph)
+        return _Leaf(operand, maps)
+
+    def _behind(self, node: Node, places: Sequence[int], maps: Maps, graph: Graph) -> Tree:
+        operands = [
+            self._tree(operand, maps, graph) if place in places else None
+            for place, operand in enumerate(node.operands)
+        ]
+        moved = _Moved(node, tuple(operands))
+        # Of more bytes than before is never sent.
+        whole = _Leaf(node.results[0], maps)
+        return moved if sum(leaf.bytes for leaf in _leaves(moved)) <= whole.bytes else whole
+
+    def _loops(self, trees: Mapping[Node, Tree], graph: Graph) -> dict[Node, _Loop]:
+        found: dict[Node, _Loop] = {}
+        for reduction, tree in trees.items():
+            for leaf in _leaves(tree):
+                node = producers(graph).get(leaf.value) if type(leaf.value) is Value else None
+                if node is None or node.op is not SCAN or use_counts(graph)[leaf.value] != 1:  # type: ignore[index]
+                    continue
+                scan, loop = Scan(node), found.setdefault(node, _Loop())
+                for _, result in scan.stacked:
+                    is_large = result.type.bytes >= self.rules.smallest * scan.length
+                    if result is leaf.value and is_large and scan.length > 1:
+                        loop.stacked[result] = leaf.maps, reduction
+                for carry in scan.carries if self.rules.reorders else ():
+                    if carry.last is leaf.value and not leaf.maps:
+                        addition = _addition(carry, reduction, scan.body, graph)
+                        if addition is not None:
+                            loop.carried[carry.last] = carry, addition, reduction
+        for loop in found.values():
+            bytes_carried = sum(last.type.bytes for last in loop.carried)
+            if self.most_bytes is None or bytes_carried <= self.most_bytes:
+                loop.carried.clear()
+        return {node: loop for node, loop in found.items() if loop.stacked or loop.carried}
+
+    def _rebuilt(
+        self,
+        node: Node,
+        loop: _Loop,
+        outside: Mapping[Operand, Operand],
+        graph: Graph,
+        builder: Builder,
+    ) -> Sequence[Operand]:
+        """Add the loop with its reductions inside."""
+        scan = Scan(node, substitute(outside, node.operands))
+        edit = ScanEdit(scan, NAME)
+        additions: dict[Node, tuple[Value, Node]] = {}
+        for last, (carry, addition, reduction) in loop.carried.items():
+            start = _shared_start(carry, reduction, graph)
+            assert start is not None
+            (start,) = substitute(outside, (start,))
+            edit.replace(carry.value, start, last.type.distributed(MIRRORED))
+            additions[addition] = carry.value, reduction
+        for each in scan.body.nodes:
+            if each not in additions:
+                edit.keep_node(each)
+                continue
+            carried, reduction = additions[each]
+            (term,) = [operand for operand in each.operands if operand is not carried]
+            build = _Building(reduction, (), edit.environment, scan.body, edit.inside)
+            edit.environment[term] = build.reduced(self._tree(term, (), scan.body))
+            edit.keep_node(each)
+        for output, result in scan.stacked:
+            if result in loop.stacked:
+                maps, reduction = loop.stacked[result]
+                (slice_out,) = substitute(edit.environment, (output,))
+                build = _Building(reduction, (), {}, scan.body, edit.inside)
+                edit.stack(result, build.of_leaf(slice_out, maps))
+        return edit.finish(builder)
+
+
+def _leaves(tree: Tree) -> Iterator[_Leaf]:
+    if isinstance(tree, _Leaf):
+        yield tree
+        return
+    for operand in tree.operands:
+        if operand is not None:
+            yield from _leaves(operand)
+
+
+def _only_value(node: Node) -> int | None:
+    """Return the place of the only operand that is no literal, if the result is of its size."""
+    places = [place for place, operand in enumerate(node.operands) if type(operand) is Value]
+    if len(places) != 1 or len(node.results) != 1:
+        return None
+    literals = [operand for operand in node.operands if type(operand) is Literal]
+    is_alike = node.operands[places[0]].type.size == node.results[0].type.size
+    return places[0] if is_alike and not any(each.type.shape for each in literals) else None
+
+
+def _is_linear(node: Node) -> bool:
+    """Return whether zeros stay zeros, and sums are sums but for their rounding."""
+    row = row_of(node)
+    if node.op.name == "jax.convert_element_type":
+        return True
+    place = _only_value(node)
+    return row is not None and any(place in places for places in row.linear_in(node))
+
+
+def _filled_up(node: Node, graph: Graph) -> int | None:
+    """Return which operand a result has the elements of, if all its other elements are zero."""
+    if node.op.name == "jax.pad" and _is_zero_literal(node.operands[1]):
+        return 0
+    if node.op.name == "jax.dynamic_update_slice" and _is_zero(node.operands[0], graph):
+        return 1
+    return None
+
+
+def _is_zero(operand: Operand, graph: Graph) -> bool:
+    if type(operand) is Literal:
+        return operand.value == 0
+    made = producers(graph).get(cast(Value, operand))
+    is_broadcast = made is not None and made.op.name == "jax.broadcast_in_dim"
+    return is_broadcast and _is_zero_literal(cast(Node, made).operands[0])
+
+
+def _is_zero_literal(operand: Operand) -> bool:
+    return type(operand) is Literal and operand.value == 0
+
+
+def _addition(carry: Carry, reduction: Node, body: Graph, graph: Graph) -> Node | None:
+    """Return the node that adds to a carry, if all the body does with it is to add to it."""
+    output, value = carry.following, carry.value
+    node = producers(body).get(output) if type(output) is Value else None
+    if node is None or node.op.name not in ADDITIONS or value not in node.operands:
+        return None
+    term = 1 - node.operands.index(value)
+    is_subtracted = node.op.name == "jax.sub" and term == 0
+    counts = use_counts(body)
+    if is_subtracted or counts[value] != 1 or counts[cast(Value, output)] != 1:
+        return None
+    if node.operands[term].type.shape != value.type.shape:
+        return None
+    return None if _shared_start(carry, reduction, graph) is None else node
+
+
+def _shared_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None:
+    """Return what the reduction makes of what each replica begins with; None: nobody knows."""
+    start = carry.first
+    if reduction.params["reducer"] == "mean":
+        return start if start.type.distribution is MIRRORED else None
+    made = producers(graph).get(start) if type(start) is Value else None
+    if made is not None and made.op is SELECT_REPLICA:
+        return made.operands[0]
+    return start if _is_zero(start, graph) else None
+
+
+class _Building:
+    """Adds what stands for a reduction: the leaves of its tree reduced, and the rest behind."""
+
+    def __init__(
+        self,
+        reduction: Node,
+        there: Collection[Value],
+        environment: Mapping[Operand, Operand],
+        graph: Graph,
+        builder: Builder,
+    ) -> None:
+        """Reduce as `reduction` does; what is `there` is reduced already."""
+        self.reduction, self.there, self.environment = reduction, there, environment
+        self.made_by, self.builder = producers(graph), builder
+
+    def reduced(self, tree: Tree) -> Operand:
+        """Return the reduced value of a tree."""
+        if isinstance(tree, _Leaf):
+            (value,) = substitute(self.environment, (tree.value,))
+            if type(tree.value) is Value and tree.value in self.there:
+                return value
+            return self.of_leaf(value, tree.maps)
+        node = tree.node
+        new = [None if each is None else self.reduced(each) for each in tree.operands]
+        (dtype,) = {operand.type.dtype for operand in new if operand is not None}
+        operands = [
+            self._in_dtype(operand, dtype, node) if each is None else each
+            for operand, each in zip(node.operands, new, strict=True)
+        ]
+        operands = list(substitute(self.environment, tuple(operands)))
+        type_ = node.results[0].type._replace(dtype=dtype)
+        return self._added(node, operands, [type_])
+
+    def of_leaf(self, value: Operand, maps: Maps) -> Operand:
+        """Return a value mapped and reduced."""
+        for node in maps:
+            operands = [value if type(each) is Value else each for each in node.operands]
+            type_ = value.type._replace(dtype=node.results[0].type.dtype)
+            value = self._added(node, operands, [type_])
+        return self._added(self.reduction, [value], None)
+
+    def _in_dtype(self, operand: Operand, dtype: str, of: Node) -> Operand:
+        """Return what stays an operand: zeros in the dtype of what is reduced, or an index."""
+        if operand.type.dtype != of.results[0].type.dtype or operand.type.dtype == dtype:
+            return operand
+        type_ = operand.type._replace(dtype=dtype)
+        if type(operand) is Literal:
+            return Literal.of(operand.value, type_)
+        made = self.made_by[cast(Value, operand)]
+        (zero,) = made.operands
+        return self._added(made, [Literal.of(cast(Literal, zero).value, Type(dtype, ()))], [type_])
+
+    def _added(
+        self, node: Node, operands: Sequence[Operand], types: Sequence[Type] | None
+    ) -> Operand:
+        params = node.params
+        if params.get("sharding") is not None:
+            params = {**params, "sharding": None}  # it belongs to the shape
+        return self.builder.add(
+            node.op,
+            operands,
+            params,
+            at=node.source,
+            types=None if node.op.rule else types,
+            hint=node.results[0].hint,
+        )[0]
+
+
+"""
+"""

@@ -1,0 +1,96 @@
+"""Along which dimension each value of a program is sharded, if it is.
+
+A variable that is stored in shards says along which dimension. From there the answer spreads over
+the factors of operations (`graphdist.ir.factors`): what is added to a value is sharded along the
+same dimension as the value, its transpose along the transposed one, and what a loop takes of it one
+dimension earlier. A value keeps the first answer that reaches it. Where two answers meet in one
+operation, the operand that differs is converted.
+
+Only values that all replicas share can be sharded, along dimensions that divide.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+from graphdist.ir.definitions import Definitions, Kind
+from graphdist.ir.graph import Node, Operand, Value
+from graphdist.ir.operation_table import factors_of
+from graphdist.ir.types import MIRRORED
+
+__all__ = ["is_scanned", "shard_dimensions"]
+
+
+def shard_dimensions(
+    program: Definitions, stages: Iterable[Iterable[tuple[Value, int]]], count: int
+) -> Mapping[Value, int]:
+    """Return the dimensions along which values may be sharded in `count`, starting with some.
+
+    What is given at one stage has spread before the next stage begins.
+    """
+    found: dict[Value, int] = {}
+    for given in stages:
+        pending = deque(given)
+        while pending:
+            value, dimension = pending.popleft()
+            if value in found or not _divides(value, dimension, count):
+                continue
+            found[value] = dimension
+            pending.extend(_alike(program, value, dimension))
+    return found
+
+
+def is_scanned(program: Definitions, value: Value) -> bool:
+    """Return whether a loop takes slices of a value along dimension 0, or of what goes with it."""
+    alike = shard_dimensions(program, [[(value, 0)]], 1)
+    return any(
+        dimension == 0 and program.of[child].kind is Kind.SLICE
+        for each, dimension in alike.items()
+        for child in program.children.get(each, ())
+    )
+
+
+def _divides(value: Value, dimension: int, count: int) -> bool:
+    type = value.type
+    return type.distribution is MIRRORED and _is_multiple(type.shape[dimension], count)
+
+
+def _is_multiple(size: int, count: int) -> bool:
+    return size > 0 and size % count == 0
+
+
+def _alike(program: Definitions, value: Value, dimension: int) -> Iterator[tuple[Value, int]]:
+    """Yield the values that are sharded with a value, each with the dimension."""
+    definition = program.of[value]
+    for child in program.children.get(value, ()):
+        yield from _shifted(child, dimension + program.of[child].shift)
+    if definition.kind is Kind.COMPUTED:
+        assert definition.node is not None
+        yield from _by_factor(definition.node, value, dimension)
+    else:
+        for parent in definition.parents:
+            yield from _shifted(parent, dimension - definition.shift)
+    for node in program.nodes.get(value, ()):
+        yield from _by_factor(node, value, dimension)
+
+
+def _shifted(operand: Operand, dimension: int) -> Iterator[tuple[Value, int]]:
+    if type(operand) is Value and dimension >= 0:
+        yield operand, dimension
+
+
+def _by_factor(node: Node, value: Value, dimension: int) -> Iterator[tuple[Value, int]]:
+    """Yield the operands and results of a node that have the factor of a dimension of a value."""
+    if any(operand.type.distribution is not MIRRORED for operand in node.operands):
+        return
+    factors = factors_of(node)
+    if factors is None:
+        return
+    values = (*node.operands, *node.results)
+    pairs = list(zip(values, (*factors.operands, *factors.results), strict=True))
+    of_value = {dimensions[dimension] for each, dimensions in pairs if each is value}
+    for factor in of_value - {None}:
+        for other, dimensions in pairs:
+            if type(other) is Value and other is not value and factor in dimensions:
+                yield other, dimensions.index(factor)

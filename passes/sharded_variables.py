@@ -1,0 +1,232 @@
+"""Which variables are updated in shards, and why the others are not.
+
+Data-parallel training reduces a gradient to every replica, and every replica then makes the same
+update of all parameters and keeps all of the optimizer's state. In shards, a gradient is
+reduce_scattered, each replica updates its shard, and the new parameters are gathered: R times fewer
+elements are computed, as many bytes are sent, and what only updates read, an optimizer's slots, is
+stored in shards between steps. (Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update
+in Data-Parallel Training"; stage 1 of Rajbhandari et al. 2020, "ZeRO".)
+
+Variables that a strategy stores in shards stay so. Of the others all that are large enough are
+tried at once. A variable gains if its new value is computed of shards that a reduce_scatter leaves.
+A gradient is reduced in full if more bytes would be sent with it in shards: what is gathered of it,
+and the new values of variables that something needs in full. What gains nothing is given up, and
+the rest tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import cast
+
+from graphdist.ir.analyses import walk
+from graphdist.ir.definitions import Definitions, Kind, definitions
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
+from graphdist.ir.stored_slices import dimension_to_cut
+from graphdist.ir.types import MIRRORED
+from graphdist.passes.placement import Placement, Rules, is_reduced, placement_of
+from graphdist.passes.shard_dimensions import is_scanned
+
+__all__ = ["SHARDING", "Sharding", "rules_of", "sharded_variables"]
+
+_ROUNDS = 16
+"""How often variables are given up and the rest tried again, before all are given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Which variables are worth it: at least `smallest` elements; none if `is_on` is False.
+
+    Sums are not taken of shards unless `reduces`: that changes the order of additions.
+    """
+
+    is_on: bool = True
+    smallest: int = 0
+    reduces: bool = True
+
+
+SHARDING = {
+    "cpu": Sharding(smallest=2**18),
+    "gpu": Sharding(smallest=2**18),
+    "tpu": Sharding(smallest=2**18),
+}
+"""Which variables are worth it, by platform."""
+
+
+def rules_of(graph: Graph, sharding: Sharding, smallest: int = 0, most_bytes: int = 0) -> Rules:
+    """Return the rules of the placement of a graph."""
+    copies = max((variable.num_copies for variable in graph.variables), default=1)
+    count = graph.num_replicas // copies
+    return Rules(count, copies, smallest, most_bytes, sharding.reduces)
+
+
+def sharded_variables(
+    graph: Graph, sharding: Sharding, rules: Rules
+) -> tuple[Placement, dict[str, str]]:
+    """Return the placement with all variables that gain in shards; and why others are not.
+
+    A variable in shards has the reason "".
+    """
+    program = definitions(graph)
+    inputs = dict(zip((variable.name for variable in graph.variables), graph.inputs, strict=False))
+    outputs = dict(zip((variable.name for variable in graph.assigned), graph.outputs, strict=False))
+    found = {
+        variable.name: _candidate(variable, inputs[variable.name], program, sharding, rules)
+        for variable in graph.assigned
+    }
+    reasons = {name: each if isinstance(each, str) else "" for name, each in found.items()}
+    dimensions = {name: each for name, each in found.items() if isinstance(each, int)}
+    without: set[Value] = set()
+    for _ in range(_ROUNDS):
+        stages = [list(_of_collectives(graph))]
+        for name, dimension in dimensions.items():
+            stages.append([(cast(Value, outputs[name]), dimension), (inputs[name], dimension)])
+        wanted = frozenset(cast(Value, outputs[name]) for name in dimensions)
+        in_shards = frozenset(inputs[name] for name in dimensions)
+        placed = placement_of(graph, stages, rules, wanted, in_shards, without)
+        dear = set(_dear(placed))
+        if dear:
+            without |= dear
+            continue
+        of_gradients = _of_gradients(placed)
+        refused = {
+            name: _why_not(outputs[name], placed, without)
+            for name in dimensions
+            if not placed.is_derived(outputs[name])
+            or (inputs[name] in placed.full and outputs[name] not in of_gradients)
+        }
+        if not refused:
+            return placed, reasons
+        reasons.update(refused)
+        dimensions = {name: each for name, each in dimensions.items() if name not in refused}
+    reasons.update(dict.fromkeys(dimensions, f"no agreement after {_ROUNDS} rounds"))
+    return placement_of(graph, [_of_collectives(graph)], rules), reasons
+
+
+def _of_collectives(graph: Graph) -> Iterator[tuple[Value, int]]:
+    """Yield the values that the program takes shards of, then those that it gathers.
+
+    In this order, what updates a variable is sharded as the variable is stored.
+    """
+    for node in walk(graph):
+        if node.op is OWN_SLICE and type(node.operands[0]) is Value:
+            yield node.operands[0], cast(int, node.params["axis"])
+    for node in walk(graph):
+        if node.op is ALL_GATHER:
+            yield node.results[0], cast(int, node.params["axis"])
+
+
+def _candidate(
+    variable: GraphVariable, value: Value, program: Definitions, sharding: Sharding, rules: Rules
+) -> int | str | None:
+    """Return along which dimension a variable may be sharded, or why not; None if it is already."""
+    type_ = variable.type
+    if variable.sharded_along is not None:
+        return None
+    if not sharding.is_on:
+        return "shard_update is off"
+    if type_.distribution is not MIRRORED:
+        return "each replica has its own"
+    if variable.num_copies != rules.num_copies:
+        return "it is of another strategy"
+    if not type_.shape:
+        return "it is one number"
+    if type_.size < max(sharding.smallest, 1):
+        return f"its {type_.size:,} elements are fewer than {sharding.smallest:,}"
+    dimension = dimension_to_cut(type_.shape, rules.count, is_walked=is_scanned(program, value))
+    if dimension is None:
+        sizes = ", ".join(map(str, type_.shape))
+        return f"no dimension of [{sizes}] divides by {rules.count} replicas"
+    return dimension
+
+
+def _dear(placed: Placement) -> Iterator[Value]:
+    """Yield the reduced values with which more is sent in shards than in full."""
+    graph = placed.graph
+    stored = dict(zip((v.name for v in graph.variables), graph.inputs, strict=False))
+    gathered_at_end = {
+        output
+        for variable, output in zip(graph.assigned, graph.outputs, strict=False)
+        if output in placed.wanted and stored[variable.name] in placed.full
+    }
+    for value in placed.derived:
+        node = placed.program.of[value].node
+        if not is_reduced(node) or value not in placed.shards:
+            continue
+        if value in placed.gathered:
+            yield value  # one all_reduce sends as much as a reduce_scatter and an all_gather
+            continue
+        behind = _behind([value], placed)
+        if any(_is_stored_in_shards(each, placed) for each in behind):
+            continue
+        gathered = [each for each in behind & placed.gathered if each.type.shape]
+        sent = sum(each.type.bytes for each in (*gathered, *(behind & gathered_at_end)))
+        if sent > value.type.bytes:
+            yield value
+
+
+def _of_gradients(placed: Placement) -> set[Value]:
+    """Return the values that are computed of shards which a reduce_scatter leaves."""
+    return _behind(
+        (
+            value
+            for value in placed.derived
+            if is_reduced(placed.program.of[value].node) and value in placed.shards
+        ),
+        placed,
+    )
+
+
+def _behind(values: Iterable[Value], placed: Placement) -> set[Value]:
+    """Return the values that are computed of the shards of some, in shards themselves."""
+    pending = list(values)
+    found = set(pending)
+    program = placed.program
+    while pending:
+        each = pending.pop()
+        results = [result for node in program.nodes.get(each, ()) for result in node.results]
+        for other in (*results, *program.children.get(each, ())):
+            if other in placed.derived and other not in found:
+                found.add(other)
+                pending.append(other)
+    return found
+
+
+def _is_stored_in_shards(value: Value, placed: Placement) -> bool:
+    return any(node.op is OWN_SLICE for node in placed.program.nodes.get(value, ()))
+
+
+def _why_not(output: Operand, placed: Placement, without: AbstractSet[Value]) -> str:
+    """Return why a new value is not computed of shards: the node in the way, if there is one."""
+    why = "no reduced gradient flows into it element by element"
+    pending: list[Operand] = [output]
+    seen: set[Operand] = set()
+    while pending:
+        operand = pending.pop()
+        if type(operand) is not Value or operand in seen:
+            continue
+        seen.add(operand)
+        definition = placed.program.of[operand]
+        node = definition.node
+        if operand in without:
+            return f"its gradient: {_text(placed.because.get(operand, ''))}"
+        if definition.kind is not Kind.COMPUTED or node is None:
+            pending += definition.parents
+        elif placed.factor(operand) is not None:
+            pending += node.operands
+        elif (
+            operand.type.shape
+            and operand.type.distribution is MIRRORED
+            and not node.op.is_collective
+        ):
+            why = f"{node.op.name} at {node.source} is not computed on shards"
+    return why
+
+
+def _text(because: Node | str) -> str:
+    if isinstance(because, str):
+        return because
+    return f"{because.op.name} at {because.source} needs all of it"
