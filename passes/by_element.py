@@ -1,7 +1,7 @@
 """Operations that change a variable element by element: the part of a step that servers compute.
 
 An element of the result is made of one element of the variable, and of other values. Beside
-`ir/elementwise.py` these are operations that only rearrange elements, scatters into the variable,
+`ELEMENTWISE` these are operations that only rearrange elements, scatters into the variable,
 which leave the other elements as they are, and branches of such operations.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from graphdist.ir.analyses import has_effect
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Node, Operand
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import COND, RESHAPE
 
 REARRANGING = frozenset({

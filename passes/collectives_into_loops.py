@@ -31,9 +31,9 @@ from typing import cast
 
 from graphdist.ir.analyses import operations, producers, use_counts, users
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit, type_of_slice
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.passes.stacks import is_only_scanned

@@ -32,8 +32,8 @@ import numpy as np
 
 from graphdist.ir.analyses import producers, users
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import Source, joined_source

@@ -29,9 +29,9 @@ import numpy as np
 
 from graphdist.ir.analyses import operations, producers
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_GATHER, CONSTANT, SCAN, TAKE_STEP
 from graphdist.ir.rewrite import rewrite
 from graphdist.ir.types import Type

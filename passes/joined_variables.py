@@ -26,8 +26,8 @@ from itertools import accumulate, pairwise
 from typing import Any, cast  # Any: parameters of JAX's operations
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.rewrite import substitute
 from graphdist.passes.by_element import is_rearranged
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code

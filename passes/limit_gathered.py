@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_GATHER, BARRIER
 from graphdist.ir.rewrite import substitute
 

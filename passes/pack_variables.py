@@ -26,8 +26,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 from graphdist.ir.analyses import operations, producers
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_GATHER, RESHAPE, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.passes.stacks import is_only_scanned

@@ -33,9 +33,9 @@ import numpy as np
 
 from graphdist.ir.analyses import operations, producers, use_counts
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import scan_params
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import CONSTANT, JOIN_PARTS, REDUCE_SCATTER, SCAN, TAKE_PART
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, Type

@@ -12,7 +12,7 @@ always right. `slices.py` asks the rules from the outputs backwards, and `shard_
 the graph with them. Both follow the branches of a `cond` themselves: its rule says that they may.
 
 A slice that is stored in a variable must be typed as one. The type of one of JAX's operations says
-so if `graphdist.ir.elementwise` names the operation; without that its slices can be reduced, and
+so if `graphdist.ir.operation_table` has the operation; without that its slices can be reduced, and
 combined with others.
 """
 
@@ -24,8 +24,8 @@ from typing import Protocol, cast
 
 from graphdist.ir.analyses import producers
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, COND, OWN_SLICE, REDUCE_SCATTER, is_over_all
 from graphdist.ir.types import MIRRORED, Type, sharded
 from graphdist.passes.cuts import Cuts

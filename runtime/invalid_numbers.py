@@ -22,9 +22,9 @@ import numpy as np
 
 from graphdist.ir.analyses import producers
 from graphdist.ir.arrays import Array, Held, Replicas
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.printer import print_node
 from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices

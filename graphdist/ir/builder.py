@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 
-from graphdist.ir.elementwise import ELEMENTWISE, distribution_of_slices
 from graphdist.ir.graph import Graph, Node, Op, Operand, Value
+from graphdist.ir.operation_table import distributions_on_shards
 from graphdist.ir.source import Source
-from graphdist.ir.types import PER_REPLICA, Type, join
+from graphdist.ir.types import PER_REPLICA, Distribution, Type, join
 
 _NO_PARAMS: Mapping[str, object] = {}
 
@@ -105,12 +105,15 @@ def _result_types(
             type.distributed(operand.type.distribution)
             for type, operand in zip(declared, operands, strict=True)
         ]
-    distribution = join([operand.type.distribution for operand in operands])
-    if distribution is PER_REPLICA and op.name in ELEMENTWISE:
-        is_bitcast = op.name == "jax.bitcast_convert_type"
-        # To another width, it adds a dimension or takes one away.
-        if not is_bitcast or len(declared[0].shape) == len(operands[0].type.shape):
-            distribution = distribution_of_slices([operand.type for operand in operands])
+    of_operands = [operand.type.distribution for operand in operands]
+    distribution = join(of_operands)
     if op.varies and distribution is not None:
         distribution = PER_REPLICA
+    elif distribution is PER_REPLICA and any(map(_is_sharded, of_operands)):
+        on_shards = distributions_on_shards(op, operands, params, declared)
+        return list(map(Type.distributed, declared, on_shards))
     return [type.distributed(distribution) for type in declared]
+
+
+def _is_sharded(distribution: Distribution | None) -> bool:
+    return distribution is not None and distribution.dimension is not None

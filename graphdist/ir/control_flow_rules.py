@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from graphdist.ir.elementwise import distribution_of_slices
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Params
 from graphdist.ir.loops import returned_parts, scan_parts, type_of_slice, while_parts
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join_alike
 
 
 def _outputs(graph: Graph) -> tuple[Type, ...]:
@@ -99,14 +98,9 @@ def cond_rule(
             raise TypeRuleError(
                 f"cond: result {position} is {' or '.join(map(str, types))}, by branch"
             )
-        results.append(_at_least(index.distribution, types[0].distributed(_of_branches(types))))
+        chosen = join_alike(type.distribution for type in types)
+        results.append(_at_least(index.distribution, types[0].distributed(chosen)))
     return tuple(results)
-
-
-def _of_branches(types: Sequence[Type]) -> Distribution | None:
-    """Return the distribution of what one of several branches returns, the same on all replicas."""
-    joined = join(type.distribution for type in types)
-    return distribution_of_slices(types) if joined is PER_REPLICA else joined
 
 
 def _at_least(distribution: Distribution | None, type: Type) -> Type:

@@ -34,6 +34,7 @@ __all__ = [
     "dtype_name",
     "is_dtype",
     "join",
+    "join_alike",
     "numpy_dtype",
     "own_slice",
     "sharded",
@@ -63,13 +64,19 @@ MIRRORED = Distribution("mirrored")
 PER_REPLICA = Distribution("per_replica")
 
 
-@cache
 def sharded(dimension: int, num_copies: int = 1) -> Distribution:
     """Return the distribution of a value cut in equal slices along `dimension`.
 
     >>> str(sharded(0)), str(sharded(1, num_copies=2))
     ('sharded(0)', 'sharded(1, copies=2)')
+    >>> sharded(0) is sharded(0, num_copies=1)
+    True
     """
+    return _sharded(dimension, num_copies)
+
+
+@cache
+def _sharded(dimension: int, num_copies: int) -> Distribution:
     return Distribution("sharded", dimension, num_copies)
 
 
@@ -88,6 +95,21 @@ def join(distributions: Iterable[Distribution | None]) -> Distribution | None:
         if distribution is not MIRRORED:
             result = PER_REPLICA
     return result
+
+
+def join_alike(distributions: Iterable[Distribution | None]) -> Distribution | None:
+    """Return what holds of values of which one is taken, the same one on all replicas.
+
+    Of shards along one dimension it is a shard along that dimension.
+
+    >>> str(join_alike([MIRRORED, sharded(1)])), str(join_alike([sharded(0), sharded(1)]))
+    ('sharded(1)', 'per_replica')
+    """
+    found = set(distributions)
+    if None in found:
+        return None
+    found.discard(MIRRORED)
+    return MIRRORED if not found else found.pop() if len(found) == 1 else PER_REPLICA
 
 
 class Type(NamedTuple):

@@ -18,7 +18,7 @@ from graphdist.ir.graph import Op
 # has a state on each device.
 _VARIES = frozenset({"io_callback", "rng_uniform"})
 
-_IDENTITIES = frozenset({"optimization_barrier"})
+_IDENTITIES = frozenset({"device_put", "optimization_barrier"})
 
 _by_name: dict[str, Primitive] = {}
 

@@ -1,0 +1,86 @@
+"""Factors: what the dimensions of an operation's operands and results have to do with each other.
+
+As in an einsum, each dimension of an operand or a result has a factor, a number, or None. Operands
+that are sharded along the dimensions of one factor, each in as many shards, give the result in
+shards along the dimension of that factor: the operation is applied to each shard by itself.
+
+* A factor of operands and results *passes through*: `mul` of [a, b] and [a, b] has two of them.
+* A factor of operands alone is *summed*: each shard gives a term, and the result is the sum of all
+  terms, or their largest or smallest. `dot_general` of [a, b] and [b, c] sums b.
+* A factor of results alone is *new*: each shard is made of all of the operands, as a broadcast is.
+* A dimension without a factor *needs all*: `cumsum` along it, or a slice that takes a part of it.
+
+Dimensions of one factor need not have one size: of [8, 4] reshaped to [32], 8 and 32 have a factor,
+since shards of rows are shards of the flattened value. So a factor divides by a count if each of
+its dimensions does, here by 2, 4 and 8 alone (`Factors.divides`).
+
+The design of Shardy's registry of sharding rules is the same (https://openxla.org/shardy,
+"sharding representation"). `graphdist.ir.operation_table` has a row for each operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+__all__ = ["Dimensions", "Factors", "shard_shape"]
+
+Dimensions: TypeAlias = tuple[int | None, ...]
+"""The factor of each dimension of a value."""
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The factors of an operation, by operand and by result.
+
+    `summed` has the reducer, "sum", "max" or "min", of each factor that no result has. Any other
+    factor is in all results or, where results do not depend on each other, in one.
+
+    >>> product = Factors(((0, 1), (1, 2)), ((0, 2),), {1: "sum"})
+    >>> product.dimension(product.operands[1], 2), product.dimension(product.results[0], 1)
+    (1, None)
+    >>> sorted(product.numbers), product.divides([(4, 6), (6, 3)], [(4, 3)], 1, 3)
+    ([0, 1, 2], True)
+    """
+
+    operands: tuple[Dimensions, ...]
+    results: tuple[Dimensions, ...]
+    summed: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """Return all factors."""
+        found = {of for dims in (*self.operands, *self.results) for of in dims}
+        return frozenset(of for of in found if of is not None)
+
+    @staticmethod
+    def dimension(dimensions: Dimensions, factor: int) -> int | None:
+        """Return which dimension of a value has a factor, if one has."""
+        return dimensions.index(factor) if factor in dimensions else None
+
+    def divides(
+        self, operands: Sequence[Shape], results: Sequence[Shape], factor: int, count: int
+    ) -> bool:
+        """Return whether values of these shapes have so many equal shards along a factor."""
+        return all(
+            size > 0 and size % count == 0 for size in self._sizes((*operands, *results), factor)
+        )
+
+    def _sizes(self, shapes: Sequence[Shape], factor: int) -> Iterator[int]:
+        """Yield the sizes of the dimensions that have a factor."""
+        for dims, shape in zip((*self.operands, *self.results), shapes, strict=True):
+            yield from (size for of, size in zip(dims, shape, strict=True) if of == factor)
+
+
+def shard_shape(dimensions: Dimensions, shape: Shape, factor: int, count: int) -> Shape:
+    """Return the shape of a shard of a value, of so many along a factor; its own without it.
+
+    >>> shard_shape((0, 1), (8, 6), 1, 3), shard_shape((None, 0), (8, 6), 1, 3)
+    ((8, 2), (8, 6))
+    """
+    return tuple(
+        size // count if of == factor else size for of, size in zip(dimensions, shape, strict=True)
+    )

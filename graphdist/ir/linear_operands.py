@@ -1,0 +1,73 @@
+"""In which operands the results of an operation are linear.
+
+A rule returns alternatives. Each is a tuple of operands, by number, in which the results are linear
+together, while the others stay as they are: `add` has ((0, 1),), `mul` has ((0,), (1,)). Linear
+means f(a x + b y) = a f(x) + b f(y) with real a and b, up to rounding; so of the results for terms
+the sum is the result for their sum. Where dtypes differ (`mul` to another dtype) they are all
+inexact: whether a sum may be taken in another precision is the caller's to say, and conversions are
+not in the table as linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast  # Any: the mode of JAX's accesses by index
+
+from graphdist.ir.graph import Node
+
+Alternatives: TypeAlias = tuple[tuple[int, ...], ...]
+LinearIn: TypeAlias = Callable[[Node], Alternatives]
+
+_NOT_LINEAR: Alternatives = ()
+
+
+def nowhere(node: Node) -> Alternatives:
+    """Return that it is not linear."""
+    return _NOT_LINEAR
+
+
+def together(*operands: int) -> LinearIn:
+    """Return the rule of operations that are linear in these operands together; none: in all."""
+    return lambda node: _if_of_numbers(node, (operands or tuple(range(len(node.operands))),))
+
+
+def in_each(*operands: int) -> LinearIn:
+    """Return the rule of operations that are linear in each of these operands by itself."""
+    return lambda node: _if_of_numbers(node, tuple((operand,) for operand in operands))
+
+
+def _if_of_numbers(node: Node, alternatives: Alternatives) -> Alternatives:
+    """Return the alternatives if sums of all values are sums modulo one number, or inexact."""
+    places = {place for alternative in alternatives for place in alternative}
+    values = (*(node.operands[place] for place in places), *node.results)
+    dtypes = {value.type.dtype for value in values}
+    is_inexact = all(_is_inexact(dtype) for dtype in dtypes)
+    is_of_integers = len(dtypes) == 1 and all(dtype[0] in "iu" for dtype in dtypes)
+    return alternatives if is_inexact or is_of_integers else _NOT_LINEAR
+
+
+def _is_inexact(dtype: str) -> bool:
+    return dtype.startswith(("f", "bf", "c"))
+
+
+def division(node: Node) -> Alternatives:
+    """Return that a quotient is linear in what is divided, but not of integers."""
+    return in_each(0)(node) if _is_inexact(node.results[0].type.dtype) else _NOT_LINEAR
+
+
+def cases(node: Node) -> Alternatives:
+    """Return that a selection is linear in all that it selects from."""
+    return together(*range(1, len(node.operands)))(node)
+
+
+def gathered(node: Node) -> Alternatives:
+    """Return that a gather is linear in its operand, unless a number stands for what is missing."""
+    fill = cast(Any, node.params.get("fill_value"))
+    is_filled = "FILL" in str(node.params["mode"])
+    is_nan = _is_inexact(node.results[0].type.dtype) and (fill is None or fill != fill)
+    return in_each(0)(node) if not is_filled or is_nan or fill == 0 else _NOT_LINEAR
+
+
+def scattered(node: Node) -> Alternatives:
+    """Return that a scatter is linear, if it is known which of several updates counts."""
+    return together(0, 2)(node) if node.params["unique_indices"] else _NOT_LINEAR

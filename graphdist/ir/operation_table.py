@@ -1,0 +1,325 @@
+"""The table of operations: how each is applied to shards, in what it is linear, what it costs.
+
+A row says of an operation which dimensions of its operands and results belong together, as factors
+(`graphdist.ir.factors`), and has its traits. An operation without a row takes all of its operands
+and gives all of its results, which is always right. These have none:
+
+* what looks at replicas: collectives, `replica_id`, `select_replica`, `own_slice`, the traffic with
+  servers, reads and writes of variables; and loops and branches, whose graphs have the operations;
+* `constant`, whose parameter is all of the value, `pack_slices` and `unpack_slices`, which cut
+  values for collectives, and `count_step`, a matter of scalars;
+* random numbers (`random_bits`, `random_seed`, `random_gamma`, `threefry2x32`, ...): the numbers of
+  a shard are not those of the value;
+* operations around functions of the user's (`custom_linear_solve`, `pallas_call`, callbacks).
+
+`pack` and `unpack` have rows for their traits alone: they need all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphdist.ir import factor_rules as rules
+from graphdist.ir import linear_operands as linear
+from graphdist.ir import product_factors as products
+from graphdist.ir.factor_rules import ParamsOfShards, Rule, sizes_of_shards
+from graphdist.ir.factors import Factors, shard_shape
+from graphdist.ir.graph import Node, Op, Operand, Params, Value
+from graphdist.ir.linear_operands import LinearIn
+from graphdist.ir.opaque_placeholders import Placeholder
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
+
+if TYPE_CHECKING:
+    from graphdist.ir.builder import Builder
+
+
+_IN_THE_FIRST = linear.in_each(0)
+
+
+def _same_params(node: Node, factor: int, count: int) -> Params:
+    return node.params
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of an operation.
+
+    `params_of_shards` are the parameters with which a node is applied to shards, of which factor
+    and how many. `linear_in` are alternatives, each of operands in which the results are linear
+    together. With `only_moves`, each element of a result is an element of an operand, and none is
+    compared; with `is_elementwise`, it is computed of the elements in its place. `is_cheap` says
+    that it costs about as much as to read the operands and to write the results.
+    """
+
+    factors: Rule
+    params_of_shards: ParamsOfShards = _same_params
+    linear_in: LinearIn = linear.nowhere
+    only_moves: bool = False
+    is_elementwise: bool = False
+    is_cheap: bool = False
+
+
+def _of_jax(names: str, row: Row) -> dict[str, Row]:
+    return {f"jax.{name}": row for name in names.split()}
+
+
+def _elementwise(names: str, linear_in: LinearIn = linear.nowhere) -> dict[str, Row]:
+    row = Row(rules.elementwise, linear_in=linear_in, is_elementwise=True, is_cheap=True)
+    return _of_jax(names, row)
+
+
+def _move(
+    factors: Rule,
+    linear_in: LinearIn = _IN_THE_FIRST,
+    params_of_shards: ParamsOfShards = _same_params,
+) -> Row:
+    return Row(factors, params_of_shards, linear_in, only_moves=True, is_cheap=True)
+
+
+def _reduction(reducer: str | None, linear_in: LinearIn = linear.nowhere, of: str = "") -> Row:
+    return Row(rules.reduction(reducer, of=of), linear_in=linear_in, is_cheap=True)
+
+
+_COPY = Row(
+    rules.elementwise,
+    linear_in=_IN_THE_FIRST,
+    only_moves=True,
+    is_elementwise=True,
+    is_cheap=True,
+)
+_SELECTION = Row(
+    rules.elementwise,
+    linear_in=linear.cases,
+    only_moves=True,
+    is_elementwise=True,
+    is_cheap=True,
+)
+_SPECIAL = Row(rules.elementwise, is_elementwise=True)  # series and loops, for each element
+_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes", rules.reshape))
+_OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape", rules.reshape))
+
+_ELEMENTS: Mapping[str, Row] = {
+    **_elementwise("add add_any sub", linear.together(0, 1)),
+    **_elementwise("mul", linear.in_each(0, 1)),
+    **_elementwise("div", linear.division),
+    **_elementwise("neg real imag conj", _IN_THE_FIRST),
+    **_elementwise("complex", linear.together(0, 1)),
+    **_elementwise(
+        """
+        abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp clz convert_element_type cos
+        cosh eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le le_to log
+        log1p logistic lt lt_to max min mulhi ne nextafter not or population_count pow
+        reduce_precision rem round rsqrt shift_left shift_right_arithmetic shift_right_logical sign
+        sin sinh sqrt square tan tanh xor
+        """
+    ),
+    **_of_jax("bitcast_convert_type", Row(rules.bitcast, is_elementwise=True, is_cheap=True)),
+    **_of_jax("copy name", _COPY),
+    **_of_jax("select_n", _SELECTION),
+    **_of_jax(
+        """
+        bessel_i0e bessel_i1e digamma igamma igamma_grad_a igammac lgamma polygamma
+        regularized_incomplete_beta zeta
+        """,
+        _SPECIAL,
+    ),
+    "scale": Row(rules.elementwise, linear_in=_IN_THE_FIRST, is_elementwise=True, is_cheap=True),
+}
+
+_MOVES: Mapping[str, Row] = {
+    "jax.broadcast_in_dim": _move(
+        rules.broadcast_in_dim,
+        params_of_shards=sizes_of_shards("shape", rules.broadcast_in_dim),
+    ),
+    "jax.concatenate": _move(rules.all_but("dimension"), linear.together()),
+    "jax.dynamic_slice": _move(
+        rules.of_one_size,
+        params_of_shards=sizes_of_shards("slice_sizes", rules.of_one_size),
+    ),
+    "jax.dynamic_update_slice": _move(rules.dynamic_update_slice, linear.together(0, 1)),
+    "jax.pad": _move(rules.pad, linear.together(0, 1)),
+    "jax.reshape": _RESHAPE,
+    "jax.rev": _move(rules.all_but("dimensions")),
+    "jax.slice": _move(
+        rules.of_one_size,
+        params_of_shards=sizes_of_shards("limit_indices", rules.of_one_size),
+    ),
+    "jax.split": _move(rules.all_but("axis")),
+    "jax.squeeze": _move(rules.without("dimensions")),
+    "jax.stack": _move(rules.stack, linear.together()),
+    "jax.tile": _move(rules.of_one_size),
+    "jax.transpose": _move(rules.transpose),
+    "jax.unstack": _move(rules.without("axis")),
+    **_of_jax("device_put optimization_barrier", _move(rules.identity, linear.together())),
+    "barrier": _move(rules.identity, linear.together()),
+    "concatenate": _move(rules.all_but("axis"), linear.together()),
+    "join_parts": _move(rules.join_parts),
+    "pack": _move(rules.no_factors, linear.together()),
+    "reshape": _OWN_RESHAPE,
+    "take_part": _move(rules.of_one_size),
+    "take_step": _move(rules.take_step),
+    "unpack": _move(rules.no_factors),
+}
+
+_REDUCTIONS: Mapping[str, Row] = {
+    "jax.reduce_sum": _reduction("sum", _IN_THE_FIRST),
+    "jax.reduce_max": _reduction("max"),
+    "jax.reduce_min": _reduction("min"),
+    "jax.reduce_and": _reduction("min", of="bool"),  # of integers they are of each bit
+    "jax.reduce_or": _reduction("max", of="bool"),
+    **_of_jax("argmax argmin reduce_prod reduce_xor", _reduction(None)),
+    "jax.reduce": Row(rules.reduction(None, "dimensions")),
+    "jax.cumsum": Row(rules.all_but("axis"), linear_in=_IN_THE_FIRST),
+    **_of_jax("cumlogsumexp cummax cummin cumprod", Row(rules.all_but("axis"))),
+    "jax.sort": Row(rules.all_but("dimension")),
+    "jax.top_k": Row(rules.all_but("axis")),
+    "jax.approx_top_k": Row(rules.all_but("reduction_dimension")),
+    "jax.iota": Row(rules.iota, sizes_of_shards("shape", rules.iota), is_cheap=True),
+}
+
+_PRODUCTS: Mapping[str, Row] = {
+    "jax.dot_general": Row(products.dot_general, linear_in=linear.in_each(0, 1)),
+    "jax.ragged_dot_general": Row(products.ragged_dot_general, linear_in=linear.in_each(0, 1)),
+    "jax.conv_general_dilated": Row(
+        products.convolution, products.features_of_shards, linear.in_each(0, 1)
+    ),
+    "jax.reduce_window_sum": Row(products.windows, linear_in=_IN_THE_FIRST),
+    "jax.select_and_scatter_add": Row(products.windows, linear_in=_IN_THE_FIRST),
+    **_of_jax(
+        "reduce_window reduce_window_max reduce_window_min select_and_gather_add",
+        Row(products.windows),
+    ),
+    "jax.gather": Row(
+        products.gather_by_index, products.windows_of_shards, linear.gathered, is_cheap=True
+    ),
+    "jax.scatter": Row(products.scatter_by_index(), linear_in=linear.scattered, only_moves=True),
+    **_of_jax(
+        "scatter-add scatter-sub",
+        Row(products.scatter_by_index(), linear_in=linear.together(0, 2)),
+    ),
+    "jax.scatter-mul": Row(products.scatter_by_index(), linear_in=_IN_THE_FIRST),
+    "jax.scatter-max": Row(products.scatter_by_index("max")),
+    "jax.scatter-min": Row(products.scatter_by_index("min")),
+    "jax.fft": Row(products.fft, linear_in=_IN_THE_FIRST),
+    "jax.triangular_solve": Row(products.triangular_solve, linear_in=linear.in_each(1)),
+    **_of_jax(
+        "cholesky eig eigh hessenberg householder_product lu qr schur svd tridiagonal",
+        Row(products.batched(2)),
+    ),
+    "jax.lu_pivots_to_permutation": Row(products.batched(1)),
+    "jax.tridiagonal_solve": Row(products.batched(1), linear_in=linear.in_each(3)),
+}
+
+TABLE: Mapping[str, Row] = {**_ELEMENTS, **_MOVES, **_REDUCTIONS, **_PRODUCTS}
+"""The row of each operation, by its name."""
+
+ELEMENTWISE = frozenset(name for name, row in TABLE.items() if row.is_elementwise)
+"""The operations, JAX's and ours, that compute each element of their result from the elements in
+its place alone. Operands without dimensions take part in every element."""
+
+ADDITIONS = frozenset({"jax.add", "jax.add_any", "jax.sub"})
+"""The operations that add up their two operands, or subtract one."""
+
+_SHARDINGS = ("sharding", "out_sharding")
+
+
+def row_of(node: Node) -> Row | None:
+    """Return what is known of a node's operation."""
+    return TABLE.get(node.op.name)
+
+
+def factors_of(node: Node) -> Factors | None:
+    """Return the factors of a node, None if no dimension has one.
+
+    So it is, too, if a parameter was read from a text that does not hold it, or states a sharding.
+    """
+    row = TABLE.get(node.op.name)
+    if row is None:
+        return None
+    params = node.params
+    if any(isinstance(item, Placeholder) for item in params.values()):
+        return None
+    if any(params.get(name) is not None for name in _SHARDINGS):
+        return None
+    factors = row.factors(node)
+    return factors if factors.numbers else None
+
+
+def divides(node: Node, factors: Factors, factor: int, count: int) -> bool:
+    """Return whether the operands and results of a node have so many shards along a factor."""
+    operands, results = (
+        [value.type.shape for value in values] for values in (node.operands, node.results)
+    )
+    return factors.divides(operands, results, factor, count)
+
+
+def on_shards(
+    node: Node, operands: Sequence[Operand], factor: int, count: int, builder: Builder
+) -> tuple[Value, ...]:
+    """Add a node's operation, applied to shards of which there are so many, and return its results.
+
+    Of the operands that have the factor, the shards are given; of the others, all. What the types
+    of the results say of the replicas follows from the operands: results are sharded if one of
+    these is, and the same on each replica if all of these are, as a broadcast to the shape of a
+    shard is. If the factor is summed, each replica has a term. The factor must divide by the count.
+    """
+    row, factors = TABLE[node.op.name], factors_of(node)
+    assert factors is not None, f"{node.op.name} has no factors"
+    assert divides(node, factors, factor, count), f"{factor} of {node} has no {count} shards"
+    params = row.params_of_shards(node, factor, count)
+    shards = [operand.type.distribution for operand in operands]
+    sharding = next((found for found in shards if found and found.dimension is not None), None)
+    types = [
+        Type(
+            value.type.dtype,
+            shard_shape(dims, value.type.shape, factor, count),
+            _along(sharding, Factors.dimension(dims, factor)),
+        )
+        for dims, value in zip(factors.results, node.results, strict=True)
+    ]
+    at, hint = node.source, node.results[0].hint
+    return builder.add(node.op, operands, params, at=at, types=types, hint=hint)
+
+
+def _along(sharding: Distribution | None, dimension: int | None) -> Distribution:
+    """Return the distribution of shards as others are, along a dimension if there is one."""
+    return PER_REPLICA if sharding is None or dimension is None else sharding.along(dimension)
+
+
+def distributions_on_shards(
+    op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
+) -> list[Distribution]:
+    """Return how the results of JAX's operation on shards are distributed over the replicas.
+
+    They are sharded where the table says that the operation on shards gives the shards of what it
+    gives on the values: all shards are along one factor, and the other operands are the same on
+    each replica. What `results` state is asked only where that leaves a choice (`reshape`).
+    """
+    node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
+    factors = factors_of(node)
+    if factors is None:
+        return [PER_REPLICA for _ in results]
+    shared = _shared(factors, [operand.type.distribution for operand in operands])
+    if shared is None:
+        return [PER_REPLICA for _ in results]
+    factor, sharding = shared
+    return [_along(sharding, Factors.dimension(dims, factor)) for dims in factors.results]
+
+
+def _shared(
+    factors: Factors, distributions: Sequence[Distribution | None]
+) -> tuple[int, Distribution] | None:
+    """Return the one factor along which operands are shards, and how one of these is sharded."""
+    found: dict[tuple[int | None, int], Distribution] = {}
+    for dims, distribution in zip(factors.operands, distributions, strict=True):
+        if distribution is None or distribution.dimension is None:
+            if distribution is not MIRRORED:
+                return None
+            continue
+        found[dims[distribution.dimension], distribution.num_copies] = distribution
+    if len(found) != 1:
+        return None
+    (((factor, _), sharding),) = found.items()
+    return None if factor is None else (factor, sharding)

@@ -1,0 +1,250 @@
+"""The factors of products, convolutions, windows, accesses by index, and linear algebra.
+
+Rules are as in `graphdist.ir.factor_rules`. What is left out, and so needs all:
+
+* groups of features, but for those of one feature each: whether a count divides the groups is not
+  seen in the sizes of dimensions;
+* dimensions along which windows overlap or are padded: a shard would need the border of the next;
+* the dimension of a gather or scatter that indices point into, and windows that take a part;
+* the rows of a `scatter-add`: each shard begins with all of the operand, so that results are no
+  terms. Those of a `scatter-max` or `scatter-min` are, since the operand may be taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast  # Any: the dimension numbers of JAX, which is not imported here
+
+from graphdist.ir.factor_rules import Rule, integers, unrelated
+from graphdist.ir.factors import Dimensions, Factors, shard_shape
+from graphdist.ir.graph import Node, Operand, Params
+
+
+def dot_general(node: Node) -> Factors:
+    """Pass batch and free dimensions through, and sum the contracted ones."""
+    contracted, batch = cast(Any, node.params["dimension_numbers"])
+    return _product(node, contracted, batch, (), ())
+
+
+def ragged_dot_general(node: Node) -> Factors:
+    """Do as a product does, but need all groups, and all of the dimension they divide."""
+    numbers = cast(Any, node.params["ragged_dot_dimension_numbers"])
+    contracted, batch = numbers.dot_dimension_numbers
+    ragged, groups = tuple(numbers.lhs_ragged_dimensions), tuple(numbers.rhs_group_dimensions)
+    if len(node.operands[2].type.shape) > 1:  # sizes of groups for each batch
+        return Factors(unrelated(node.operands), unrelated(node.results))
+    return _product(node, contracted, batch, ragged, groups)
+
+
+def _product(
+    node: Node,
+    contracted: Sequence[Sequence[int]],
+    batch: Sequence[Sequence[int]],
+    ragged: tuple[int, ...],
+    groups: tuple[int, ...],
+) -> Factors:
+    """Return the factors of a product: the dimensions of the left operand, then of the right.
+
+    The result has the batch dimensions and the free ones of left and right; before them a dimension
+    of groups, if a contracted one is ragged.
+    """
+    left, right = (operand.type.shape for operand in node.operands[:2])
+    ranks = len(left), len(right)
+    same = dict(zip((*batch[1], *contracted[1]), (*batch[0], *contracted[0]), strict=True))
+    of_right = [same.get(j, ranks[0] + j) for j in range(ranks[1])]
+    free = [i for i in range(ranks[0]) if i not in (*batch[0], *contracted[0])]
+    result = [*batch[0], *free]
+    result += [of_right[j] for j in range(ranks[1]) if j not in (*same, *groups)]
+    lost = {*ragged, *(of_right[j] for j in groups)}
+    if node.results[0].type.dtype == "bool":  # it is no sum
+        lost.update(contracted[0])
+    summed = dict.fromkeys((i for i in contracted[0] if i not in lost), "sum")
+    of_groups = [None] * (len(node.results[0].type.shape) - len(result))
+    dims = [
+        tuple(None if of in lost else int(of) for of in each)
+        for each in (range(ranks[0]), of_right, result)
+    ]
+    operands = (*dims[:2], *unrelated(node.operands[2:]))
+    return Factors(operands, ((*of_groups, *dims[2]),), summed)
+
+
+_BATCH, _OUT, _IN, _SPACE = range(4)
+"""The factors of a convolution; the numbers of its spatial dimensions begin at the last one."""
+
+
+def convolution(node: Node) -> Factors:
+    """Pass batch and output features through, and sum the input features."""
+    numbers = cast(Any, node.params["dimension_numbers"])
+    (groups,) = integers(node, "feature_group_count")
+    (batch_groups,) = integers(node, "batch_group_count")
+    operand = node.operands[0].type.shape
+    is_of_one_each = groups > 1 and groups == operand[numbers.lhs_spec[1]]
+    has_batch, has_out = batch_groups == 1, batch_groups == 1 and (groups == 1 or is_of_one_each)
+    of_features: int | None = _IN if groups == 1 else None
+    space = _points(node, numbers.rhs_spec[2:])
+    batch, out = _BATCH if has_batch else None, _OUT if has_out else None
+    of_operand = of_features if groups == 1 else out
+    return Factors(
+        (
+            _placed(numbers.lhs_spec, (batch, of_operand, *space)),
+            _placed(numbers.rhs_spec, (out, of_features, *(None for _ in space))),
+        ),
+        (_placed(numbers.out_spec, (batch, out, *space)),),
+        {_IN: "sum"} if groups == 1 else {},
+    )
+
+
+def _points(node: Node, of_weights: Sequence[int]) -> list[int | None]:
+    """Return a factor for each spatial dimension along which an output is made of one input."""
+    weights = node.operands[1].type.shape
+    sizes = tuple(weights[i] for i in of_weights)
+    dilation = integers(node, "lhs_dilation")
+    padding = cast("Sequence[Sequence[int]]", node.params["padding"])
+    strides = integers(node, "window_strides")
+    return [
+        _SPACE + i if (size, stride, apart, *pads) == (1, 1, 1, 0, 0) else None
+        for i, (size, stride, apart, pads) in enumerate(
+            zip(sizes, strides, dilation, padding, strict=True)
+        )
+    ]
+
+
+def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
+    """Return the dimensions in the places where a value has them."""
+    by_place = dict(zip(places, dims, strict=True))
+    return tuple(by_place[place] for place in range(len(by_place)))
+
+
+def features_of_shards(node: Node, factor: int, count: int) -> Params:
+    """Return the parameters of a convolution of shards, which has fewer groups of features."""
+    (groups,) = integers(node, "feature_group_count")
+    if factor != _OUT or groups == 1:
+        return node.params
+    return {**node.params, "feature_group_count": groups // count}
+
+
+def windows(node: Node) -> Factors:
+    """Pass the dimensions through whose windows are one element, side by side."""
+    sizes, strides = (integers(node, name) for name in ("window_dimensions", "window_strides"))
+    padding = cast("Sequence[Sequence[int]]", node.params["padding"])
+    has_dilation = "base_dilation" in node.params
+    dilation = integers(node, "base_dilation") if has_dilation else (1,) * len(sizes)
+    passed = [
+        i if window == [1, 1, 1] and not any(pads) else None
+        for i, (*window, pads) in enumerate(zip(sizes, strides, dilation, padding, strict=True))
+    ]
+    operands = tuple(tuple(passed) if value.type.shape else () for value in node.operands)
+    return Factors(operands, (tuple(passed),) * len(node.results))
+
+
+def gather_by_index(node: Node) -> Factors:
+    """Pass through what is taken whole, the batch, and the dimensions of the indices."""
+    numbers = cast(Any, node.params["dimension_numbers"])
+    removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    batch = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    operand, indices = node.operands
+    of_operand, of_indices, of_windows = _accessed(
+        operand, indices, node.results[0], numbers.offset_dims, removed, dict(batch)
+    )
+    return Factors((of_operand, of_indices), (of_windows,))
+
+
+def windows_of_shards(node: Node, factor: int, count: int) -> Params:
+    """Return the parameters of a gather from shards, whose windows are smaller."""
+    numbers = cast(Any, node.params["dimension_numbers"])
+    dims = tuple(
+        None if i in numbers.operand_batching_dims else of
+        for i, of in enumerate(gather_by_index(node).operands[0])
+    )
+    sizes = shard_shape(dims, integers(node, "slice_sizes"), factor, count)
+    return {**node.params, "slice_sizes": sizes}
+
+
+def scatter_by_index(reducer: str | None = None) -> Rule:
+    """Return the rule of scatters: as of a gather, from the result back to the operand.
+
+    With a `reducer`, the rows of indices and updates are reduced by it.
+    """
+
+    def rule(node: Node) -> Factors:
+        numbers = cast(Any, node.params["dimension_numbers"])
+        operand, indices, updates = node.operands
+        removed = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+        batch = zip(
+            numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True
+        )
+        of_operand, of_indices, of_windows = _accessed(
+            operand, indices, updates, numbers.update_window_dims, removed, dict(batch)
+        )
+        rows = {of for of in of_indices if of is not None and of not in of_operand}
+        if reducer is not None:
+            summed = dict.fromkeys(rows, reducer)
+            return Factors((of_operand, of_indices, of_windows), (of_operand,), summed)
+        of_indices, of_windows = (
+            tuple(None if of in rows else of for of in dims) for dims in (of_indices, of_windows)
+        )
+        return Factors((of_operand, of_indices, of_windows), (of_operand,))
+
+    return rule
+
+
+def _accessed(
+    operand: Operand,
+    indices: Operand,
+    windows: Operand,
+    in_windows: Sequence[int],
+    removed: Sequence[int],
+    batch: Mapping[int, int],
+) -> tuple[Dimensions, Dimensions, Dimensions]:
+    """Return the factors of an operand, of the indices into it, and of windows of it.
+
+    Of the dimensions of the windows those `in_windows` are of the operand, but for the dimensions
+    that are removed; the others are those of the indices, the last of which has the indices of one
+    window. `batch` has the dimension of the indices for each batch dimension of the operand.
+    """
+    shape, sizes = operand.type.shape, windows.type.shape
+    rows = [len(shape) + i for i in range(len(indices.type.shape) - 1)]
+    kept = [i for i in range(len(shape)) if i not in removed]
+    of_operand = {i: rows[row] for i, row in batch.items()}
+    of_windows: dict[int, int] = {}
+    for i, place in zip(kept, in_windows, strict=True):
+        if sizes[place] == shape[i]:
+            of_operand[i] = of_windows[place] = i
+    others = [place for place in range(len(sizes)) if place not in in_windows]
+    of_windows |= zip(others, rows, strict=True)
+    return (
+        tuple(map(of_operand.get, range(len(shape)))),
+        (*rows, None),
+        tuple(map(of_windows.get, range(len(sizes)))),
+    )
+
+
+def batched(matrix: int) -> Rule:
+    """Return the rule of operations on the last so many dimensions of the first operand."""
+    return lambda node: _batched(node, len(node.operands[0].type.shape) - matrix)
+
+
+def fft(node: Node) -> Factors:
+    """Pass the dimensions through that are not transformed."""
+    transformed = len(integers(node, "fft_lengths"))
+    return _batched(node, len(node.operands[0].type.shape) - transformed)
+
+
+def _batched(node: Node, batch: int) -> Factors:
+    operands, results = (
+        tuple(_first(value, batch) for value in values) for values in (node.operands, node.results)
+    )
+    return Factors(operands, results)
+
+
+def _first(value: Operand, batch: int) -> Dimensions:
+    return tuple(i if i < batch else None for i in range(len(value.type.shape)))
+
+
+def triangular_solve(node: Node) -> Factors:
+    """Pass the batch through, and the right sides, each of which is solved by itself."""
+    rank = len(node.operands[0].type.shape)
+    sides = rank - 1 if node.params["left_side"] else rank - 2
+    matrix = _first(node.operands[0], rank - 2)
+    solved = tuple(i if i < rank - 2 or i == sides else None for i in range(rank))
+    return Factors((matrix, solved), (solved,))
