@@ -96,6 +96,8 @@ _SELECTION = Row(
     is_elementwise=True,
     is_cheap=True,
 )
+# Where these stand is what they are for: they are not to be repeated elsewhere.
+_IDENTITY = Row(rules.identity, linear_in=linear.together(), only_moves=True)
 _SPECIAL = Row(rules.elementwise, is_elementwise=True)  # series and loops, for each element
 _RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes", rules.reshape))
 _OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape", rules.reshape))
@@ -152,8 +154,8 @@ _MOVES: Mapping[str, Row] = {
     "jax.tile": _move(rules.of_one_size),
     "jax.transpose": _move(rules.transpose),
     "jax.unstack": _move(rules.without("axis")),
-    **_of_jax("device_put optimization_barrier", _move(rules.identity, linear.together())),
-    "barrier": _move(rules.identity, linear.together()),
+    **_of_jax("device_put optimization_barrier", _IDENTITY),
+    "barrier": _IDENTITY,
     "concatenate": _move(rules.all_but("axis"), linear.together()),
     "join_parts": _move(rules.join_parts),
     "pack": _move(rules.no_factors, linear.together()),
