@@ -1,8 +1,9 @@
 """Operations that change a variable element by element: the part of a step that servers compute.
 
 An element of the result is made of one element of the variable, and of other values. Beside
-`ir/elementwise.py` these are operations that only rearrange elements, scatters into the variable,
-which leave the other elements as they are, and branches of such operations.
+elementwise operations (`ir/operation_table.py`) these are operations that only rearrange elements,
+scatters into the variable, which leave the other elements as they are, and branches of such
+operations.
 """
 
 from __future__ import annotations
@@ -11,19 +12,13 @@ from collections.abc import Collection
 
 from graphdist.ir.analyses import has_effect
 from graphdist.ir.graph import Node, Operand
-from graphdist.ir.operation_table import ELEMENTWISE
-from graphdist.ir.ops import COND, RESHAPE
+from graphdist.ir.operation_table import ELEMENTWISE, TABLE, row_of
+from graphdist.ir.ops import COND
 
-REARRANGING = frozenset({
-    RESHAPE.name, "jax.broadcast_in_dim", "jax.convert_element_type", "jax.copy", "jax.copy_p",
-    "jax.expand_dims", "jax.reshape", "jax.rev", "jax.squeeze", "jax.transpose",
-})  # fmt: skip
-"""Operations that, where they keep the number of elements, give each of them another place."""
-
-MOVABLE = ELEMENTWISE | REARRANGING | {
-    "constant", "pack", "unpack", "concatenate", "jax.concatenate", "jax.iota", "jax.pad",
-    "jax.scatter", "jax.scatter-add", "jax.scatter_add", "jax.slice", "jax.split",
-}  # fmt: skip
+MOVABLE = frozenset(
+    {name for name, row in TABLE.items() if row.is_elementwise or row.only_moves}
+    | {"constant", "jax.iota", "jax.scatter-add"}
+)
 """The operations that a server may compute in place of a result that is larger than its operands.
 Matrix products are not among them: servers are there for many workers."""
 
@@ -35,7 +30,8 @@ def is_scatter(node: Node) -> bool:
 
 def is_rearranged(node: Node) -> bool:
     """Return whether a node has the elements of its operand in other places."""
-    if node.op.name not in REARRANGING:
+    row = row_of(node)
+    if row is None or not row.only_moves or len(node.operands) != 1:
         return False
     return node.operands[0].type.size == node.results[0].type.size
 

@@ -55,6 +55,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.flow import reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.operation_table import ADDITIONS
 from graphdist.ir.ops import ALL_REDUCE, REDUCE, TO_REPLICAS
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.types import MIRRORED
@@ -72,8 +73,6 @@ NAME = "cut_updates"
 _NOTHING_ON_ONE_REPLICA = (ALL_REDUCE, REDUCE, TO_REPLICAS)
 """Operations that give their operand where a worker has one replica: the rows of a gradient are
 found behind its reduction."""
-
-_ADDITIONS = ("jax.add", "jax.add_any", "jax.sub")
 
 _UPDATE, _WORKER = "update", "worker"
 """The two ends of a flow whose minimum cut are the sent values."""
@@ -197,7 +196,7 @@ class _Cut:
             fresh.update(results)
             if is_of_state:
                 alone.update(results)
-            elif node.op.name in _ADDITIONS and not alone.isdisjoint(node.operands):
+            elif node.op.name in ADDITIONS and not alone.isdisjoint(node.operands):
                 changes.update(value for value in node.operands if value not in alone | of_slots)
         return found, changes
 

@@ -34,18 +34,17 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.flow import computed_of, reachable
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.loops import Carry, Scan, ScanEdit
-from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE, SCAN, SELECT_REPLICA
+from graphdist.ir.operation_table import ADDITIONS
+from graphdist.ir.ops import ALL_REDUCE, SCAN, SELECT_REPLICA
 from graphdist.ir.rewrite import rewrite, substitute, with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.passes.canonicalize import canonicalize
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.linear_chains import Chain, is_linear_reduction, keeps_dtype, reduction_behind
+from graphdist.passes.linear_chains import Chain, is_linear_reduction, linear_in, reduction_behind
 from graphdist.passes.running_means import RunningMean, running_mean
 
 NAME = "hoist_accumulation"
 
-_ADDITIONS = ("jax.add", "jax.sub", "jax.add_any")
-_EXACT = (RESHAPE.name, "jax.broadcast_in_dim", "jax.neg", "jax.reshape", "jax.transpose")
 _WIDER = {
     "f16": ("f32", "f64", "c64", "c128"),
     "bf16": ("f32", "f64", "c64", "c128"),
@@ -146,7 +145,7 @@ def _accumulation(body: Graph, carry: Carry, length: int) -> _Accumulation | str
     if old.type.dtype not in (*_INEXACT, *_INTEGERS):
         return f"it is of dtype {old.type.dtype}"
     addition = made_by.get(new) if type(new) is Value else None
-    if addition is None or addition.op.name not in _ADDITIONS or old not in addition.operands:
+    if addition is None or addition.op.name not in ADDITIONS or old not in addition.operands:
         return "what becomes of it is not it plus or minus one term"
     if uses[old] > 1 or uses[addition.results[0]] > 1:
         return "the loop reads it for something else"
@@ -231,18 +230,14 @@ def _behind(operand: Operand, body: Graph, reductions: Sequence[Node]) -> Node |
 
 def _linear_in(node: Node) -> Sequence[int]:
     """Return the places of the operands that may be added up in place of the result."""
-    name, result = node.op.name, node.results[0].type
-    if name == "jax.convert_element_type":
+    result = node.results[0].type
+    if node.op.name == "jax.convert_element_type":
         return (0,) if result.dtype in _WIDER.get(node.operands[0].type.dtype, ()) else ()
-    linear: Sequence[str] = ()
-    if result.dtype in _INEXACT:
-        linear = (*_EXACT, SCALE.name, "jax.div")
-    elif result.dtype in _INTEGERS:  # sums that wrap are the same in any order
-        linear = _EXACT
-    if name == "jax.mul" and linear and keeps_dtype(node):
-        sizes = [operand.type.size for operand in node.operands]
-        return [place for place, size in enumerate(sizes) if size == result.size]
-    return (0,) if name in linear else ()
+    if result.dtype not in (*_INEXACT, *_INTEGERS):
+        return ()
+    sizes = [operand.type.size for operand in node.operands]
+    is_product = node.op.name == "jax.mul"
+    return [i for i in linear_in(node) if sizes[i] == result.size or not is_product]
 
 
 def _add_nodes(edit: ScanEdit, body: Graph, found: Sequence[_Accumulation | RunningMean]) -> None:

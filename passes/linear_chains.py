@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from graphdist.ir.graph import Node, Operand
+from graphdist.ir.graph import Node, Operand, Value
+from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_REDUCE, is_over_all
 
-__all__ = ["Chain", "is_linear_reduction", "keeps_dtype", "reduction_behind"]
+__all__ = ["Chain", "is_linear_reduction", "keeps_dtype", "linear_in", "reduction_behind"]
 
 Chain: TypeAlias = list[tuple[Node, int]]
 
@@ -26,6 +27,20 @@ def is_linear_reduction(node: Node) -> bool:
 def keeps_dtype(node: Node) -> bool:
     """Return whether a node converts nothing, as a multiplication does that has an `out_dtype`."""
     return all(operand.type.dtype == node.results[0].type.dtype for operand in node.operands)
+
+
+def linear_in(node: Node) -> list[int]:
+    """Return the operands in each of which, the others fixed, a node is linear in their dtype.
+
+    Products and other operations that are not cheap are left where they are.
+    """
+    row, (result, *others) = row_of(node), node.results or (None,)
+    if row is None or not row.is_cheap or result is None or others:
+        return []
+    alone = [alternative[0] for alternative in row.linear_in(node) if len(alternative) == 1]
+    dtype = result.type.dtype
+    operands = node.operands
+    return [i for i in alone if type(operands[i]) is Value and operands[i].type.dtype == dtype]
 
 
 def reduction_behind(

@@ -16,12 +16,10 @@ from graphdist.ir.analyses import producers, use_counts
 from graphdist.ir.flow import computed_of, reachable, uses
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.loops import Carry
-from graphdist.ir.ops import RESHAPE, SCALE
+from graphdist.ir.operation_table import row_of
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.linear_chains import is_linear_reduction, keeps_dtype
 
-_ADDITIONS = ("jax.add", "jax.sub", "jax.add_any")
-_OF_ONE = (RESHAPE.name, SCALE.name, "jax.broadcast_in_dim", "jax.neg", "jax.reshape")
 _DTYPES = ("bf16", "f32", "f64")
 
 
@@ -97,17 +95,16 @@ def _between(
 
 def _is_linear(node: Node, varying: set[Value | Node], adds_alone: bool) -> bool:
     """Return whether a node is linear in its varying operands together."""
-    name, result = node.op.name, node.results[0].type
+    row, result = row_of(node), node.results[0].type
     values = [(i, operand) for i, operand in enumerate(node.operands) if type(operand) is Value]
-    places = [i for i, value in values if value in varying]
+    places = {i for i, value in values if value in varying}
     if len(node.results) != 1 or result.distribution is not MIRRORED or result.dtype not in _DTYPES:
         return False
-    if name == "jax.convert_element_type":
+    if node.op.name == "jax.convert_element_type":
         return node.operands[0].type.dtype == "bf16"
-    if not keeps_dtype(node):
+    if row is None or not keeps_dtype(node):
         return False
-    if name in _ADDITIONS:
-        return adds_alone or len(places) == len(node.operands)
-    if name == "jax.mul":
-        return len(places) == 1
-    return places == [0] and (name in _OF_ONE or name == "jax.div")
+    return any(
+        places == set(together) or (adds_alone and places < set(together))
+        for together in row.linear_in(node)
+    )

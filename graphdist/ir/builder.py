@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from graphdist.ir.graph import Graph, Node, Op, Operand, Value
 from graphdist.ir.operation_table import distributions_on_shards
 from graphdist.ir.source import Source
-from graphdist.ir.types import PER_REPLICA, Type, join
+from graphdist.ir.types import PER_REPLICA, Distribution, Type, join
 
 _NO_PARAMS: Mapping[str, object] = {}
 
@@ -109,9 +109,11 @@ def _result_types(
     distribution = join(of_operands)
     if op.varies and distribution is not None:
         distribution = PER_REPLICA
-    elif distribution is PER_REPLICA and any(
-        found.dimension is not None for found in of_operands if found
-    ):
+    elif distribution is PER_REPLICA and any(map(_is_sharded, of_operands)):
         on_shards = distributions_on_shards(op, operands, params, declared)
         return list(map(Type.distributed, declared, on_shards))
     return [type.distributed(distribution) for type in declared]
+
+
+def _is_sharded(distribution: Distribution | None) -> bool:
+    return distribution is not None and distribution.dimension is not None

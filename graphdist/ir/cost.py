@@ -28,6 +28,7 @@ from graphdist.ir.analyses import producers
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.kernels import KERNEL, kernel_flops
 from graphdist.ir.opaque_placeholders import Placeholder
+from graphdist.ir.operation_table import TABLE
 from graphdist.ir.ops import ALL_REDUCE, EVERY, REDUCE_SCATTER, num_copies_of
 
 _HEAVY = {
@@ -43,14 +44,9 @@ _COUNTED_BY = {"jax.conv_general_dilated": "dimension_numbers", KERNEL: "jaxpr"}
 """The parameter without a text that the operations of a node are counted by."""
 _REDUCTIONS = {f"jax.reduce_{name}" for name in ("sum", "max", "min", "prod")}
 _FLOATS = ("f", "bf", "c")
-_MOVES = {
-    f"jax.{name}"
-    for name in (
-        "broadcast_in_dim", "reshape", "transpose", "slice", "dynamic_slice", "squeeze",
-        "dynamic_update_slice", "concatenate", "pad", "gather", "scatter", "convert_element_type",
-        "copy", "iota", "rev", "select_n", "optimization_barrier", "split", "stop_gradient",
-    )
-}  # fmt: skip
+_MOVES = {name for name, row in TABLE.items() if row.only_moves} | {
+    f"jax.{name}" for name in ("convert_element_type", "gather", "iota", "stop_gradient")
+}
 
 
 class Exchange(NamedTuple):

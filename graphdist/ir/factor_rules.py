@@ -28,7 +28,7 @@ ParamsOfShards: TypeAlias = Callable[[Node, int, int], Params]
 """The parameters with which a node is applied to shards: of which factor, and how many."""
 
 
-def parameters(node: Node, name: str) -> tuple[int, ...]:
+def integers(node: Node, name: str) -> tuple[int, ...]:
     """Return a parameter that is a number, or several, as several."""
     value = node.params[name]
     items = cast("Sequence[int]", value if isinstance(value, tuple | list) else (value,))
@@ -40,10 +40,10 @@ def unrelated(values: Sequence[Operand]) -> tuple[Dimensions, ...]:
     return tuple((None,) * len(value.type.shape) for value in values)
 
 
-def numbered(shape: Shape, without: Collection[int] = ()) -> Dimensions:
+def numbered_dimensions(shape: Shape, without: Collection[int] = ()) -> Dimensions:
     """Return a factor for each dimension of a shape, its own number, but for some.
 
-    >>> numbered((3, 4, 5), without=[1])
+    >>> numbered_dimensions((3, 4, 5), without=[1])
     (0, None, 2)
     """
     return tuple(None if i in without else i for i in range(len(shape)))
@@ -63,7 +63,7 @@ def elementwise(node: Node) -> Factors:
         else (None,) * len(operand.type.shape)
         for operand in node.operands
     )
-    return Factors(operands, (numbered(shape),) * len(node.results))
+    return Factors(operands, (numbered_dimensions(shape),) * len(node.results))
 
 
 def bitcast(node: Node) -> Factors:
@@ -71,7 +71,7 @@ def bitcast(node: Node) -> Factors:
     operand, result = node.operands[0].type.shape, node.results[0].type.shape
     shared = min(operand, result, key=len)
     own = (None,) * abs(len(operand) - len(result))
-    dims = numbered(shared)
+    dims = numbered_dimensions(shared)
     longer = (*dims, *own)
     return Factors(
         (dims if operand is shared else longer,), (dims if result is shared else longer,)
@@ -90,8 +90,8 @@ def all_but(name: str) -> Rule:
 
     def rule(node: Node) -> Factors:
         rank = len(node.operands[0].type.shape)
-        along = [i % rank for i in parameters(node, name)] if rank else []
-        dims = numbered(node.operands[0].type.shape, along)
+        along = [i % rank for i in integers(node, name)] if rank else []
+        dims = numbered_dimensions(node.operands[0].type.shape, along)
         return Factors((dims,) * len(node.operands), (dims,) * len(node.results))
 
     return rule
@@ -104,7 +104,7 @@ def of_one_size(node: Node) -> Factors:
     """
     operand, result = node.operands[0].type.shape, node.results[0].type.shape
     changed = [i for i, size in enumerate(operand) if size != result[i]]
-    dims = numbered(operand, changed)
+    dims = numbered_dimensions(operand, changed)
     return Factors((dims, *unrelated(node.operands[1:])), (dims,))
 
 
@@ -112,7 +112,7 @@ def dynamic_update_slice(node: Node) -> Factors:
     """Pass the dimensions through that the update covers."""
     operand, update, *starts = node.operands
     partial = [i for i, size in enumerate(operand.type.shape) if size != update.type.shape[i]]
-    dims = numbered(operand.type.shape, partial)
+    dims = numbered_dimensions(operand.type.shape, partial)
     return Factors((dims, dims, *unrelated(starts)), (dims,))
 
 
@@ -120,7 +120,7 @@ def pad(node: Node) -> Factors:
     """Pass the dimensions through that get no padding."""
     padding = cast("Sequence[Sequence[int]]", node.params["padding_config"])
     padded = [i for i, sizes in enumerate(padding) if any(sizes)]
-    dims = numbered(node.operands[0].type.shape, padded)
+    dims = numbered_dimensions(node.operands[0].type.shape, padded)
     return Factors((dims, *unrelated(node.operands[1:])), (dims,))
 
 
@@ -130,23 +130,21 @@ def broadcast_in_dim(node: Node) -> Factors:
     shape = node.results[0].type.shape
     dims = tuple(
         to if size == shape[to] else None
-        for size, to in zip(
-            operand.type.shape, parameters(node, "broadcast_dimensions"), strict=True
-        )
+        for size, to in zip(operand.type.shape, integers(node, "broadcast_dimensions"), strict=True)
     )
-    return Factors((dims, *unrelated(rest)), (numbered(shape),))
+    return Factors((dims, *unrelated(rest)), (numbered_dimensions(shape),))
 
 
 def iota(node: Node) -> Factors:
     """Make each dimension new but the one that counts."""
-    along = parameters(node, "dimension")
-    return Factors((), (numbered(node.results[0].type.shape, along),))
+    along = integers(node, "dimension")
+    return Factors((), (numbered_dimensions(node.results[0].type.shape, along),))
 
 
 def transpose(node: Node) -> Factors:
     """Pass each dimension through to its new place."""
-    order = parameters(node, "permutation")
-    return Factors((numbered(node.operands[0].type.shape),), (order,))
+    order = integers(node, "permutation")
+    return Factors((numbered_dimensions(node.operands[0].type.shape),), (order,))
 
 
 def without(name: str) -> Rule:
@@ -154,8 +152,8 @@ def without(name: str) -> Rule:
 
     def rule(node: Node) -> Factors:
         operand = node.operands[0]
-        removed = parameters(node, name)
-        dims = numbered(operand.type.shape, removed)
+        removed = integers(node, name)
+        dims = numbered_dimensions(operand.type.shape, removed)
         result = tuple(i for i in dims if i is not None)
         return Factors((dims, *unrelated(node.operands[1:])), (result,) * len(node.results))
 
@@ -164,22 +162,22 @@ def without(name: str) -> Rule:
 
 def stack(node: Node) -> Factors:
     """Pass the dimensions of the operands through, around the one they are stacked along."""
-    (axis,) = parameters(node, "axis")
-    dims = numbered(node.operands[0].type.shape)
+    (axis,) = integers(node, "axis")
+    dims = numbered_dimensions(node.operands[0].type.shape)
     return Factors((dims,) * len(node.operands), ((*dims[:axis], None, *dims[axis:]),))
 
 
 def take_step(node: Node) -> Factors:
     """Pass the dimensions through behind the first, which a loop walks along."""
     stacked, number = node.operands
-    dims = numbered(stacked.type.shape, [0])
+    dims = numbered_dimensions(stacked.type.shape, [0])
     return Factors((dims, *unrelated([number])), (dims[1:],))
 
 
 def join_parts(node: Node) -> Factors:
     """Pass the dimensions of the parts through but the one they are joined along."""
-    (axis,) = parameters(node, "axis")
-    dims = numbered(node.operands[0].type.shape, [0, axis + 1])
+    (axis,) = integers(node, "axis")
+    dims = numbered_dimensions(node.operands[0].type.shape, [0, axis + 1])
     return Factors((dims,), (dims[1:],))
 
 
@@ -192,9 +190,9 @@ def reduction(reducer: str | None, name: str = "axes", of: str = "") -> Rule:
 
     def rule(node: Node) -> Factors:
         operand = node.operands[0].type
-        reduced = parameters(node, name)
+        reduced = integers(node, name)
         has_terms = reducer is not None and of in ("", operand.dtype)
-        dims = numbered(operand.shape, () if has_terms else reduced)
+        dims = numbered_dimensions(operand.shape, () if has_terms else reduced)
         result = tuple(i for i in range(len(operand.shape)) if i not in reduced)
         operands = tuple(
             dims if value.type.shape == operand.shape else (None,) * len(value.type.shape)
@@ -229,13 +227,16 @@ def _reshaped(operand: Type, result: Type) -> dict[int, int]:
         for i, before in enumerate(_sizes_before(operand.shape))
         if operand.shape[i] > 1 and before in starts
     }
-    sharded = operand.distribution and operand.distribution.dimension
+    sharded, stated = _sharded_along(operand), _sharded_along(result)
     if sharded is not None:
-        stated = result.distribution and result.distribution.dimension
         to = dimension_after_reshape(operand.shape, sharded, result.shape, stated)
         pairs = {i: other for i, other in pairs.items() if i != sharded and other != to}
         pairs |= {} if to is None else {sharded: to}
     return pairs
+
+
+def _sharded_along(type: Type) -> int | None:
+    return None if type.distribution is None else type.distribution.dimension
 
 
 def dimension_after_reshape(
@@ -272,6 +273,6 @@ def sizes_of_shards(name: str, rule: Rule) -> ParamsOfShards:
 
     def params(node: Node, factor: int, count: int) -> Params:
         (dims,) = rule(node).results
-        return {**node.params, name: shard_shape(dims, parameters(node, name), factor, count)}
+        return {**node.params, name: shard_shape(dims, integers(node, name), factor, count)}
 
     return params

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 __all__ = ["minimum_cut"]
@@ -19,7 +20,8 @@ V = TypeVar("V", bound=Hashable)
 _Vertex: TypeAlias = tuple[object, str]
 _Residual: TypeAlias = dict[_Vertex, dict[_Vertex, float]]
 
-_START, _END = ("", "start"), ("", "end")
+_START: _Vertex = ("", "start")
+_END: _Vertex = ("", "end")
 _UNLIMITED = float("inf")
 
 
@@ -59,8 +61,8 @@ def _join(residual: _Residual, start: _Vertex, end: _Vertex, capacity: float) ->
 
 def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
     """Return from where each vertex is reached first, by paths that can take more."""
-    reached = {_START: _START}
-    pending = deque([_START])
+    reached: dict[_Vertex, _Vertex] = {_START: _START}
+    pending: deque[_Vertex] = deque([_START])
     while pending and _END not in reached:
         start = pending.popleft()
         for end, capacity in residual[start].items():
@@ -71,10 +73,10 @@ def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
 
 
 def _augment(residual: _Residual, reached: Mapping[_Vertex, _Vertex]) -> None:
-    path = [_END]
+    path: list[_Vertex] = [_END]
     while path[-1] != _START:
         path.append(reached[path[-1]])
-    edges = [(start, end) for end, start in zip(path, path[1:], strict=False)]
+    edges = [(start, end) for end, start in pairwise(path)]
     capacity = min(residual[start][end] for start, end in edges)
     for start, end in edges:
         residual[start][end] -= capacity

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from graphdist.ir.builder import Builder
 
 
+_IN_THE_FIRST = linear.in_each(0)
+
+
 def _same_params(node: Node, factor: int, count: int) -> Params:
     return node.params
 
@@ -69,7 +72,7 @@ def _elementwise(names: str, linear_in: LinearIn = linear.nowhere) -> dict[str, 
 
 def _move(
     factors: Rule,
-    linear_in: LinearIn = linear.in_each(0),
+    linear_in: LinearIn = _IN_THE_FIRST,
     params_of_shards: ParamsOfShards = _same_params,
 ) -> Row:
     return Row(factors, params_of_shards, linear_in, only_moves=True, is_cheap=True)
@@ -81,7 +84,7 @@ def _reduction(reducer: str | None, linear_in: LinearIn = linear.nowhere, of: st
 
 _COPY = Row(
     rules.elementwise,
-    linear_in=linear.in_each(0),
+    linear_in=_IN_THE_FIRST,
     only_moves=True,
     is_elementwise=True,
     is_cheap=True,
@@ -93,6 +96,8 @@ _SELECTION = Row(
     is_elementwise=True,
     is_cheap=True,
 )
+# Where these stand is what they are for: they are not to be repeated elsewhere.
+_IDENTITY = Row(rules.identity, linear_in=linear.together(), only_moves=True)
 _SPECIAL = Row(rules.elementwise, is_elementwise=True)  # series and loops, for each element
 _RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes", rules.reshape))
 _OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape", rules.reshape))
@@ -101,7 +106,7 @@ _ELEMENTS: Mapping[str, Row] = {
     **_elementwise("add add_any sub", linear.together(0, 1)),
     **_elementwise("mul", linear.in_each(0, 1)),
     **_elementwise("div", linear.division),
-    **_elementwise("neg real imag conj", linear.in_each(0)),
+    **_elementwise("neg real imag conj", _IN_THE_FIRST),
     **_elementwise("complex", linear.together(0, 1)),
     **_elementwise(
         """
@@ -113,18 +118,16 @@ _ELEMENTS: Mapping[str, Row] = {
         """
     ),
     **_of_jax("bitcast_convert_type", Row(rules.bitcast, is_elementwise=True, is_cheap=True)),
-    **_of_jax("copy copy_p name", _COPY),
+    **_of_jax("copy name", _COPY),
     **_of_jax("select_n", _SELECTION),
     **_of_jax(
         """
         bessel_i0e bessel_i1e digamma igamma igamma_grad_a igammac lgamma polygamma
-        random_gamma_grad regularized_incomplete_beta zeta
+        regularized_incomplete_beta zeta
         """,
         _SPECIAL,
     ),
-    "scale": Row(
-        rules.elementwise, linear_in=linear.in_each(0), is_elementwise=True, is_cheap=True
-    ),
+    "scale": Row(rules.elementwise, linear_in=_IN_THE_FIRST, is_elementwise=True, is_cheap=True),
 }
 
 _MOVES: Mapping[str, Row] = {
@@ -151,8 +154,8 @@ _MOVES: Mapping[str, Row] = {
     "jax.tile": _move(rules.of_one_size),
     "jax.transpose": _move(rules.transpose),
     "jax.unstack": _move(rules.without("axis")),
-    **_of_jax("device_put optimization_barrier", _move(rules.identity, linear.together())),
-    "barrier": _move(rules.identity, linear.together()),
+    **_of_jax("device_put optimization_barrier", _IDENTITY),
+    "barrier": _IDENTITY,
     "concatenate": _move(rules.all_but("axis"), linear.together()),
     "join_parts": _move(rules.join_parts),
     "pack": _move(rules.no_factors, linear.together()),
@@ -163,14 +166,14 @@ _MOVES: Mapping[str, Row] = {
 }
 
 _REDUCTIONS: Mapping[str, Row] = {
-    "jax.reduce_sum": _reduction("sum", linear.in_each(0)),
+    "jax.reduce_sum": _reduction("sum", _IN_THE_FIRST),
     "jax.reduce_max": _reduction("max"),
     "jax.reduce_min": _reduction("min"),
     "jax.reduce_and": _reduction("min", of="bool"),  # of integers they are of each bit
     "jax.reduce_or": _reduction("max", of="bool"),
     **_of_jax("argmax argmin reduce_prod reduce_xor", _reduction(None)),
     "jax.reduce": Row(rules.reduction(None, "dimensions")),
-    "jax.cumsum": Row(rules.all_but("axis"), linear_in=linear.in_each(0)),
+    "jax.cumsum": Row(rules.all_but("axis"), linear_in=_IN_THE_FIRST),
     **_of_jax("cumlogsumexp cummax cummin cumprod", Row(rules.all_but("axis"))),
     "jax.sort": Row(rules.all_but("dimension")),
     "jax.top_k": Row(rules.all_but("axis")),
@@ -184,22 +187,24 @@ _PRODUCTS: Mapping[str, Row] = {
     "jax.conv_general_dilated": Row(
         products.convolution, products.features_of_shards, linear.in_each(0, 1)
     ),
-    "jax.reduce_window_sum": Row(products.windows, linear_in=linear.in_each(0)),
-    "jax.select_and_scatter_add": Row(products.windows, linear_in=linear.in_each(0)),
+    "jax.reduce_window_sum": Row(products.windows, linear_in=_IN_THE_FIRST),
+    "jax.select_and_scatter_add": Row(products.windows, linear_in=_IN_THE_FIRST),
     **_of_jax(
         "reduce_window reduce_window_max reduce_window_min select_and_gather_add",
         Row(products.windows),
     ),
-    "jax.gather": Row(products.gather, products.windows_of_shards, linear.gathered, is_cheap=True),
-    "jax.scatter": Row(products.scatter(), linear_in=linear.scattered, only_moves=True),
-    **_of_jax(
-        "scatter-add scatter_add scatter-sub",
-        Row(products.scatter(), linear_in=linear.together(0, 2)),
+    "jax.gather": Row(
+        products.gather_by_index, products.windows_of_shards, linear.gathered, is_cheap=True
     ),
-    "jax.scatter-mul": Row(products.scatter(), linear_in=linear.in_each(0)),
-    "jax.scatter-max": Row(products.scatter("max")),
-    "jax.scatter-min": Row(products.scatter("min")),
-    "jax.fft": Row(products.fft, linear_in=linear.in_each(0)),
+    "jax.scatter": Row(products.scatter_by_index(), linear_in=linear.scattered, only_moves=True),
+    **_of_jax(
+        "scatter-add scatter-sub",
+        Row(products.scatter_by_index(), linear_in=linear.together(0, 2)),
+    ),
+    "jax.scatter-mul": Row(products.scatter_by_index(), linear_in=_IN_THE_FIRST),
+    "jax.scatter-max": Row(products.scatter_by_index("max")),
+    "jax.scatter-min": Row(products.scatter_by_index("min")),
+    "jax.fft": Row(products.fft, linear_in=_IN_THE_FIRST),
     "jax.triangular_solve": Row(products.triangular_solve, linear_in=linear.in_each(1)),
     **_of_jax(
         "cholesky eig eigh hessenberg householder_product lu qr schur svd tridiagonal",

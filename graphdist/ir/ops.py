@@ -27,10 +27,20 @@ import numpy as np
 
 from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
 from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.factor_rules import dimension_after_reshape
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Params
 from graphdist.ir.server_rules import pull_rule, push_rule
 from graphdist.ir.stack_rules import join_parts_rule, take_part_rule, take_step_rule
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice, sharded
+from graphdist.ir.types import (
+    MIRRORED,
+    PER_REPLICA,
+    Type,
+    dtype_name,
+    join,
+    join_alike,
+    own_slice,
+    sharded,
+)
 
 REDUCERS = ("sum", "mean", "max", "min")
 
@@ -266,14 +276,18 @@ def _concatenate(
         )
     length = sum(type.shape[axis] for type in types)
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
-    return (Type(first.dtype, shape, join(type.distribution for type in types)),)
+    distribution = join_alike(type.distribution for type in types)
+    if distribution is not None and distribution.dimension == axis:
+        distribution = PER_REPLICA  # shards of several values, one behind the other
+    return (Type(first.dtype, shape, distribution),)
 
 
 def _reshape(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
     type = _one(types, "reshape")
-    sliced = type.distribution is not None and type.distribution.dimension is not None
-    kept = type.distributed(PER_REPLICA) if sliced else type  # which dimension is cut is lost
-    result = kept.shaped(tuple(cast("tuple[int, ...]", params["shape"])))
+    result = type.shaped(tuple(cast("tuple[int, ...]", params["shape"])))
+    if type.distribution is not None and type.distribution.dimension is not None:
+        to = dimension_after_reshape(type.shape, type.distribution.dimension, result.shape)
+        result = result.distributed(PER_REPLICA if to is None else type.distribution.along(to))
     if result.size != type.size:
         raise TypeRuleError(f"reshape of {type} to {result}: {type.size} is not {result.size}")
     return (result,)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast  # Any: the dimension numbers of JAX, which is not imported here
 
-from graphdist.ir.factor_rules import Rule, parameters, unrelated
+from graphdist.ir.factor_rules import Rule, integers, unrelated
 from graphdist.ir.factors import Dimensions, Factors, shard_shape
 from graphdist.ir.graph import Node, Operand, Params
 
@@ -75,8 +75,8 @@ _BATCH, _OUT, _IN, _SPACE = range(4)
 def convolution(node: Node) -> Factors:
     """Pass batch and output features through, and sum the input features."""
     numbers = cast(Any, node.params["dimension_numbers"])
-    (groups,) = parameters(node, "feature_group_count")
-    (batch_groups,) = parameters(node, "batch_group_count")
+    (groups,) = integers(node, "feature_group_count")
+    (batch_groups,) = integers(node, "batch_group_count")
     operand = node.operands[0].type.shape
     is_of_one_each = groups > 1 and groups == operand[numbers.lhs_spec[1]]
     has_batch, has_out = batch_groups == 1, batch_groups == 1 and (groups == 1 or is_of_one_each)
@@ -98,9 +98,9 @@ def _points(node: Node, of_weights: Sequence[int]) -> list[int | None]:
     """Return a factor for each spatial dimension along which an output is made of one input."""
     weights = node.operands[1].type.shape
     sizes = tuple(weights[i] for i in of_weights)
-    dilation = parameters(node, "lhs_dilation")
+    dilation = integers(node, "lhs_dilation")
     padding = cast("Sequence[Sequence[int]]", node.params["padding"])
-    strides = parameters(node, "window_strides")
+    strides = integers(node, "window_strides")
     return [
         _SPACE + i if (size, stride, apart, *pads) == (1, 1, 1, 0, 0) else None
         for i, (size, stride, apart, pads) in enumerate(
@@ -117,7 +117,7 @@ def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
 
 def features_of_shards(node: Node, factor: int, count: int) -> Params:
     """Return the parameters of a convolution of shards, which has fewer groups of features."""
-    (groups,) = parameters(node, "feature_group_count")
+    (groups,) = integers(node, "feature_group_count")
     if factor != _OUT or groups == 1:
         return node.params
     return {**node.params, "feature_group_count": groups // count}
@@ -125,10 +125,10 @@ def features_of_shards(node: Node, factor: int, count: int) -> Params:
 
 def windows(node: Node) -> Factors:
     """Pass the dimensions through whose windows are one element, side by side."""
-    sizes, strides = (parameters(node, name) for name in ("window_dimensions", "window_strides"))
+    sizes, strides = (integers(node, name) for name in ("window_dimensions", "window_strides"))
     padding = cast("Sequence[Sequence[int]]", node.params["padding"])
     has_dilation = "base_dilation" in node.params
-    dilation = parameters(node, "base_dilation") if has_dilation else (1,) * len(sizes)
+    dilation = integers(node, "base_dilation") if has_dilation else (1,) * len(sizes)
     passed = [
         i if window == [1, 1, 1] and not any(pads) else None
         for i, (*window, pads) in enumerate(zip(sizes, strides, dilation, padding, strict=True))
@@ -137,13 +137,14 @@ def windows(node: Node) -> Factors:
     return Factors(operands, (tuple(passed),) * len(node.results))
 
 
-def gather(node: Node) -> Factors:
+def gather_by_index(node: Node) -> Factors:
     """Pass through what is taken whole, the batch, and the dimensions of the indices."""
     numbers = cast(Any, node.params["dimension_numbers"])
     removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     batch = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    operand, indices = node.operands
     of_operand, of_indices, of_windows = _accessed(
-        *node.operands, node.results[0], numbers.offset_dims, removed, dict(batch)
+        operand, indices, node.results[0], numbers.offset_dims, removed, dict(batch)
     )
     return Factors((of_operand, of_indices), (of_windows,))
 
@@ -153,13 +154,13 @@ def windows_of_shards(node: Node, factor: int, count: int) -> Params:
     numbers = cast(Any, node.params["dimension_numbers"])
     dims = tuple(
         None if i in numbers.operand_batching_dims else of
-        for i, of in enumerate(gather(node).operands[0])
+        for i, of in enumerate(gather_by_index(node).operands[0])
     )
-    sizes = shard_shape(dims, parameters(node, "slice_sizes"), factor, count)
+    sizes = shard_shape(dims, integers(node, "slice_sizes"), factor, count)
     return {**node.params, "slice_sizes": sizes}
 
 
-def scatter(reducer: str | None = None) -> Rule:
+def scatter_by_index(reducer: str | None = None) -> Rule:
     """Return the rule of scatters: as of a gather, from the result back to the operand.
 
     With a `reducer`, the rows of indices and updates are reduced by it.
@@ -225,7 +226,7 @@ def batched(matrix: int) -> Rule:
 
 def fft(node: Node) -> Factors:
     """Pass the dimensions through that are not transformed."""
-    transformed = len(parameters(node, "fft_lengths"))
+    transformed = len(integers(node, "fft_lengths"))
     return _batched(node, len(node.operands[0].type.shape) - transformed)
 
 

@@ -64,13 +64,19 @@ MIRRORED = Distribution("mirrored")
 PER_REPLICA = Distribution("per_replica")
 
 
-@cache
 def sharded(dimension: int, num_copies: int = 1) -> Distribution:
     """Return the distribution of a value cut in equal slices along `dimension`.
 
     >>> str(sharded(0)), str(sharded(1, num_copies=2))
     ('sharded(0)', 'sharded(1, copies=2)')
+    >>> sharded(0) is sharded(0, num_copies=1)
+    True
     """
+    return _sharded(dimension, num_copies)
+
+
+@cache
+def _sharded(dimension: int, num_copies: int) -> Distribution:
     return Distribution("sharded", dimension, num_copies)
 
 

@@ -57,12 +57,13 @@ def test_a_jax_node_states_its_types() -> None:
 def test_the_result_of_a_jax_node_is_the_join_of_its_operands(
     distributions: list[Distribution | None], expected: Distribution | None
 ) -> None:
-    operands = [value(distribution) for distribution in distributions]
-    stated = [Type("i8", (7,), sharded(0)), Type("f32", ())]  # whose distribution does not count
+    operands = [value(distribution, 2, 3) for distribution in distributions]
+    # What is stated of the distribution does not count.
+    stated = [Type("i8", (2, 3), sharded(0)), Type("f32", (2, 3))]
     results = Builder().add(ADD, operands, at=UNKNOWN, types=stated)
     assert [result.type for result in results] == [
-        Type("i8", (7,), expected),
-        Type("f32", (), expected),
+        Type("i8", (2, 3), expected),
+        Type("f32", (2, 3), expected),
     ]
 
 

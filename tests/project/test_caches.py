@@ -24,7 +24,7 @@ FEW = {
     "jax_op": "JAX's primitives",
     "name_of_seeds": "nothing",
     "optimization_barrier": "nothing",
-    "sharded": "dimensions of arrays",
+    "_sharded": "dimensions of arrays",
 }
 # In graphdist.viz: a process of its own, or a cell of a notebook, reads a program once.
 SHOWN_ONCE = "graphdist.viz"
