@@ -31,6 +31,7 @@ from graphdist.ir.operation_table import ADDITIONS, row_of
 from graphdist.ir.ops import ALL_REDUCE, SCAN, SELECT_REPLICA
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, Type
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.placement import Rules, is_reduced
 from graphdist.passes.sharded_variables import Sharding, rules_of, sharded_variables
 
@@ -99,7 +100,7 @@ class ReductionsIntoLoops:
             moved = moves(graph)
             if moved is graph:
                 return graph
-            graph = moved
+            graph = eliminate_dead_code(moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +222,14 @@ class _Moves:
                 edit.keep_node(each)
                 continue
             carried, reduction = additions[each]
-            (term,) = [operand for operand in each.operands if operand is not carried]
             build = _Building(reduction, (), edit.environment, scan.body, edit.inside)
-            edit.environment[term] = build.reduced(self._tree(term, (), scan.body))
-            edit.keep_node(each)
+            operands = [
+                edit.environment[carried]
+                if operand is carried
+                else build.reduced(self._tree(operand, (), scan.body))
+                for operand in each.operands
+            ]
+            edit.environment[each.results[0]] = build.added(each, operands, [carried.type])
         for output, result in scan.stacked:
             if result in loop.stacked:
                 maps, reduction = loop.stacked[result]
@@ -341,15 +346,15 @@ class _Building:
         ]
         operands = list(substitute(self.environment, tuple(operands)))
         type_ = node.results[0].type._replace(dtype=dtype)
-        return self._added(node, operands, [type_])
+        return self.added(node, operands, [type_])
 
     def of_leaf(self, value: Operand, maps: Maps) -> Operand:
         """Return a value mapped and reduced."""
         for node in maps:
             operands = [value if type(each) is Value else each for each in node.operands]
             type_ = value.type._replace(dtype=node.results[0].type.dtype)
-            value = self._added(node, operands, [type_])
-        return self._added(self.reduction, [value], None)
+            value = self.added(node, operands, [type_])
+        return self.added(self.reduction, [value], None)
 
     def _in_dtype(self, operand: Operand, dtype: str, of: Node) -> Operand:
         """Return what stays an operand: zeros in the dtype of what is reduced, or an index."""
@@ -360,11 +365,12 @@ class _Building:
             return Literal.of(operand.value, type_)
         made = self.made_by[cast(Value, operand)]
         (zero,) = made.operands
-        return self._added(made, [Literal.of(cast(Literal, zero).value, Type(dtype, ()))], [type_])
+        return self.added(made, [Literal.of(cast(Literal, zero).value, Type(dtype, ()))], [type_])
 
-    def _added(
+    def added(
         self, node: Node, operands: Sequence[Operand], types: Sequence[Type] | None
     ) -> Operand:
+        """Add a node's operation to other operands, with a result of this type."""
         params = node.params
         if params.get("sharding") is not None:
             params = {**params, "sharding": None}  # it belongs to the shape

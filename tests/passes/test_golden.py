@@ -62,7 +62,7 @@ OPTIONS: dict[str, Run] = {
     "limit_gathered": LimitGathered(most_bytes=64),
     "local_steps": LocalSteps(every=2),
     "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
-    "place_conversions": PlaceConversions(Sharding()),
+    "place_conversions": PlaceConversions(Sharding(), most_bytes=32),
     "reductions_into_loops": ReductionsIntoLoops(Sharding()),
     "pack_variables": PackVariables(PACKING["cpu"]),
     "scatter_in_parts": ScatterInParts(most_bytes=64),
