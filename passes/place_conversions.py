@@ -218,9 +218,15 @@ class _Scope:
         return self._way_to_shard(value, dimension)
 
     def _way_to_full(self, value: Value) -> tuple[list[Form], Make]:
-        placed = self.placed
-        node = placed.program.of[value].node
+        placed, definition = self.placed, self.placed.program.of[value]
+        node = definition.node
         assert node is not None
+        if definition.kind is Kind.BEHIND_BARRIER and value not in placed.gathered:
+
+            def take(operands: Sequence[Operand]) -> None:
+                self.made[value, None] = operands[0]
+
+            return [(definition.parents[0], None)], take
         is_alone = value not in placed.shards
         if value not in placed.gathered or (is_reduced(node) and is_alone):
             return self._kept(node)
@@ -395,7 +401,11 @@ class _Scope:
         passing: list[tuple[Value, int | None, Operand]] = []
         for operand, result in zip(node.operands, node.results, strict=True):
             own = self._own_dimension(result)
-            if result in (self.placed.full if own is None else self.placed.shards):
+            if result not in (self.placed.full if own is None else self.placed.shards):
+                continue
+            if own is not None and not self.placed.needs_barrier(result):
+                self.made[result, own] = self.get(operand, own)
+            else:
                 passing.append((result, own, self.get(operand, own)))
         if not passing:
             return

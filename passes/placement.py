@@ -24,7 +24,7 @@ of Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in Data-Pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import cast
@@ -96,6 +96,37 @@ class Placement:
     def is_derived(self, operand: Operand) -> bool:
         """Return whether shards of a value are computed of shards."""
         return type(operand) is Value and operand in self.derived
+
+    def needs_barrier(self, value: Value) -> bool:
+        """Return whether the shards behind a barrier have to pass it.
+
+        They need not if nothing in front of the barrier is gathered of what they are made of: there
+        is nothing then with which their gather could be merged, and it may start early.
+        """
+        (operand,) = self.program.of[value].parents
+        made_of = self._spread([operand], self._parents_on_shards)
+        found = self._spread(made_of, self._results_on_shards)
+        return not self.gathered.isdisjoint(found)
+
+    def _spread(
+        self, starts: Iterable[Operand], following: Callable[[Value], Iterable[Operand]]
+    ) -> set[Operand]:
+        pending = list(starts)
+        found = set(pending)
+        while pending:
+            value = pending.pop()
+            for other in following(value) if type(value) is Value else ():
+                if other not in found and self.is_derived(other):
+                    found.add(other)
+                    pending.append(other)
+        return found
+
+    def _parents_on_shards(self, value: Value) -> Iterable[Operand]:
+        definition = self.program.of[value]
+        return definition.parents if definition.kind is Kind.COMPUTED else ()
+
+    def _results_on_shards(self, value: Value) -> Iterable[Operand]:
+        return (result for node in self.program.nodes.get(value, ()) for result in node.results)
 
     def is_scattered(self, value: Value) -> bool:
         """Return whether a reduce_scatter leaves the shards of a sum over shards.
@@ -182,13 +213,13 @@ def placement_of(
     dimension = shard_dimensions(program, stages, rules.count)
     placed = Placement(graph, program, rules, dimension, wanted=wanted, in_shards=in_shards)
     _derive(placed, without)
-    kept: set[Value] = set()
+    let_in: set[Value] = set()
     while True:
-        _position(placed, kept)
-        more = _kept(placed) - kept
+        _position(placed, let_in)
+        more = _let_in(placed) - let_in
         if not more:
             return placed
-        kept |= more
+        let_in |= more
 
 
 def _derive(placed: Placement, without: AbstractSet[Value]) -> None:
@@ -277,14 +308,14 @@ def _is_taken_by_all(definition: Definition) -> bool:
     return choice is None or choice.type.distribution is MIRRORED
 
 
-def _position(placed: Placement, kept: AbstractSet[Value]) -> None:
+def _position(placed: Placement, let_in: AbstractSet[Value]) -> None:
     """Find what is needed in which form, and what is gathered, until they agree.
 
     What is asked for in full depends on what is gathered, and only grows.
     """
     roots: set[Value] = set()
     while True:
-        region = _region(roots, placed, kept)
+        region = _region(roots, placed, let_in)
         gathered = _cut(region, roots, placed)
         _Asking(placed, gathered, region).run()
         asked = {value for value in placed.full if value in placed.derived and value not in region}
@@ -294,7 +325,7 @@ def _position(placed: Placement, kept: AbstractSet[Value]) -> None:
 
 
 def _region(
-    roots: AbstractSet[Value], placed: Placement, kept: AbstractSet[Value]
+    roots: AbstractSet[Value], placed: Placement, let_in: AbstractSet[Value]
 ) -> dict[Value, tuple[Value, ...]]:
     """Return the derived values of which the roots may be computed in full, and of which each is.
 
@@ -305,12 +336,12 @@ def _region(
     while pending:
         value = pending.pop()
         if value not in region:
-            region[value] = tuple(_full_of(value, placed, kept))
+            region[value] = tuple(_full_of(value, placed, let_in))
             pending += region[value]
     return region
 
 
-def _full_of(value: Value, placed: Placement, kept: AbstractSet[Value]) -> Iterator[Value]:
+def _full_of(value: Value, placed: Placement, let_in: AbstractSet[Value]) -> Iterator[Value]:
     """Yield the derived values of which a value is computed, if it is computed in full."""
     definition = placed.program.of[value]
     node = definition.node
@@ -320,21 +351,21 @@ def _full_of(value: Value, placed: Placement, kept: AbstractSet[Value]) -> Itera
             for operand in dict.fromkeys(node.operands):
                 if type(operand) is Value and operand in placed.derived:
                     yield operand
-    elif _is_let_in(value, definition, placed, kept):
+    elif _is_let_in(value, definition, placed, let_in):
         for operand in definition.parents:
             if type(operand) is Value and operand in placed.derived:
                 yield operand
 
 
 def _is_let_in(
-    value: Value, definition: Definition, placed: Placement, kept: AbstractSet[Value]
+    value: Value, definition: Definition, placed: Placement, let_in: AbstractSet[Value]
 ) -> bool:
     """Return whether an input of a nested graph may be gathered outside."""
-    if definition.kind is Kind.SLICE:
-        return value.type.bytes < placed.rules.smallest or definition.times == 1
-    if definition.kind is Kind.CONSTANT:
-        return value in kept
-    return definition.kind is Kind.BRANCH_INPUT
+    if definition.kind is Kind.SLICE and (
+        value.type.bytes < placed.rules.smallest or definition.times == 1
+    ):
+        return True
+    return value in let_in or definition.kind is Kind.BRANCH_INPUT
 
 
 def _cut(
@@ -369,11 +400,13 @@ def _before_moves(
     value: Value, region: Mapping[Value, tuple[Value, ...]], placed: Placement
 ) -> Value:
     """Return what a value only has the elements of in other places: that is gathered as well."""
-    while placed.program.of[value].kind is Kind.COMPUTED and len(region[value]) == 1:
-        (operand,) = region[value]
-        node = placed.program.of[value].node
-        row = None if node is None else row_of(node)
-        if row is None or not row.only_moves or operand.type.bytes != value.type.bytes:
+    while len(region[value]) == 1:
+        definition, (operand,) = placed.program.of[value], region[value]
+        row = None if definition.node is None else row_of(definition.node)
+        is_move = definition.kind is Kind.COMPUTED and row is not None and row.only_moves
+        if not (is_move or definition.kind is Kind.BEHIND_BARRIER):
+            break
+        if operand.type.bytes != value.type.bytes:
             break
         value = operand
     return value
@@ -399,13 +432,38 @@ def _components(region: Mapping[Value, tuple[Value, ...]]) -> Iterator[set[Value
         yield found
 
 
-def _kept(placed: Placement) -> set[Value]:
-    """Return the constants of loops that are gathered in front of these: smallest first."""
-    found: set[Value] = set()
+def _is_without_barrier(value: Value, placed: Placement) -> bool:
+    is_behind = placed.program.of[value].kind is Kind.BEHIND_BARRIER
+    return is_behind and not placed.needs_barrier(value)
+
+
+def _is_there_in_full(operand: Operand, placed: Placement) -> bool:
+    """Return whether a derived value is full anyway, or made at little cost of what is."""
+    while type(operand) is Value and operand not in placed.full:
+        definition = placed.program.of[operand]
+        made_of = [parent for parent in definition.parents if placed.is_derived(parent)]
+        is_computed = definition.kind is Kind.COMPUTED and _is_cheap(definition.node)
+        if not is_computed or len(made_of) != 1:
+            return False
+        (operand,) = made_of
+    return True
+
+
+def _let_in(placed: Placement) -> set[Value]:
+    """Return what loops take, and barriers pass, that is gathered in front of them.
+
+    What is gathered there anyway is, and of the constants of a loop those that it says, or the
+    smallest.
+    """
+    found = {value for value in placed.gathered if _is_without_barrier(value, placed)}
     for node in walk(placed.graph):
         if node.op is not SCAN:
             continue
-        values = [value for _, value in Scan(node).constants if value in placed.gathered]
+        scan = Scan(node)
+        for operand, value in (*scan.constants, *scan.scanned):
+            if value in placed.gathered and _is_there_in_full(operand, placed):
+                found.add(value)
+        values = [value for _, value in scan.constants if value in placed.gathered]
         told = node.params.get("gather")
         if told is not None:
             found.update(values if told == "once" else ())
