@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from graphdist.ir.analyses import has_effect
+from graphdist.ir.analyses import has_effect, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.compare import is_same_program
 from graphdist.ir.definitions import BARRIERS, Kind, has_shared_graphs
@@ -68,7 +68,8 @@ class PlaceConversions:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its conversions where the placement has them.
 
-        What is placed once may be placed better then: it is repeated until nothing changes.
+        A value that is needed in shards along two dimensions is converted. With the conversion
+        other values may be placed better: it is repeated then, until nothing changes.
         """
         if graph.num_replicas == 1 or has_shared_graphs(graph):
             return graph
@@ -76,10 +77,12 @@ class PlaceConversions:
             placed, _ = sharded_variables(graph, self.sharding, self._rules(graph))
             if not placed.derived:
                 return graph
-            rebuilt = eliminate_dead_code(_rebuilt(graph, placed))
+            rebuilt = _rebuilt(graph, placed)
             if is_same_program(graph, rebuilt):
                 return graph
             graph = rebuilt
+            if not _converts_shards(graph):
+                break
         return graph
 
     def declined(self, graph: Graph) -> list[str]:
@@ -91,6 +94,12 @@ class PlaceConversions:
 
     def _rules(self, graph: Graph) -> Rules:
         return rules_of(graph, self.sharding, self.smallest, self.most_bytes)
+
+
+def _converts_shards(graph: Graph) -> bool:
+    """Return whether a replica takes shards of what is gathered of other shards."""
+    gathered = {node.results[0] for node in walk(graph) if node.op is ALL_GATHER}
+    return any(node.op is OWN_SLICE and node.operands[0] in gathered for node in walk(graph))
 
 
 def _rebuilt(graph: Graph, placed: Placement) -> Graph:
@@ -115,12 +124,13 @@ def _rebuilt(graph: Graph, placed: Placement) -> Graph:
         for variable, output in zip(graph.assigned, graph.outputs, strict=False)
     ]
     outputs += map(scope.get, graph.outputs[len(outputs) :])
-    return graph.replace(
+    rebuilt = graph.replace(
         inputs=tuple(inputs),
         nodes=tuple(scope.builder.nodes),
         outputs=tuple(outputs),
         variables=tuple(variables),
     )
+    return eliminate_dead_code(rebuilt)
 
 
 class _Scope:

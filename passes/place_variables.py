@@ -10,7 +10,7 @@ On the way in, a value is combined over the replicas as the variable's aggregati
 * ON_READ variable, or cross-replica context: the value itself.
 
 A variable that is stored in slices is gathered where it is first read, and cut on the way out;
-where slices are enough, `shard_update.py` takes both away. Loops take it and carry it in slices,
+`place_conversions.py` puts both where they cost least, or takes them away. Loops take it and carry it in slices,
 and gather it in each step that reads it. If it is cut along the dimension that a loop walks
 along, it is stored along another one from now on, so that each step of the loop can gather its own.
 
@@ -321,7 +321,7 @@ def _is_run_by_all(node: Node) -> bool:
     """Return whether all replicas run the nested graphs together, and may reduce or gather there.
 
     The steps of a `while` loop are, if all replicas find the same condition. Branches are kept
-    free of collectives of ours: what they take and return is cut by `shard_update.py`.
+    free of collectives of ours: what they take and return is sharded by `place_conversions.py`.
     """
     if node.op is WHILE:
         return node.graphs[0].outputs[0].type.distribution is MIRRORED

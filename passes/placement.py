@@ -92,6 +92,7 @@ class Placement:
     shards: set[Value] = field(default_factory=set)
     gathered: AbstractSet[Value] = frozenset()
     because: dict[Value, Node | str] = field(default_factory=dict)
+    _factors: dict[Node, Factors | None] = field(default_factory=dict)
 
     def is_derived(self, operand: Operand) -> bool:
         """Return whether shards of a value are computed of shards."""
@@ -156,13 +157,19 @@ class Placement:
         node, dimension = definition.node, self.dimension.get(value)
         if definition.kind is not Kind.COMPUTED or node is None or dimension is None:
             return None
-        factors = factors_of(node) if _is_mirrored(node) else None
+        factors = self.factors_of(node)
         if factors is None:
             return None
         factor = factors.results[node.results.index(value)][dimension]
         if factor is None or not divides(node, factors, factor, self.rules.count):
             return None
         return factors, factor
+
+    def factors_of(self, node: Node) -> Factors | None:
+        """Return the factors of a node of values that all replicas share; else None."""
+        if node not in self._factors:
+            self._factors[node] = factors_of(node) if _is_mirrored(node) else None
+        return self._factors[node]
 
     def is_computed_on_shards(self, value: Value) -> bool:
         """Return whether shards of a value are computed of shards, not cut from the full value."""
@@ -214,8 +221,9 @@ def placement_of(
     placed = Placement(graph, program, rules, dimension, wanted=wanted, in_shards=in_shards)
     _derive(placed, without)
     let_in: set[Value] = set()
+    roots: set[Value] = set()
     while True:
-        _position(placed, let_in)
+        _position(placed, let_in, roots)
         more = _let_in(placed) - let_in
         if not more:
             return placed
@@ -256,9 +264,9 @@ def _is_computed(value: Value, node: Node, placed: Placement) -> bool:
     if value in placed.dimension and (is_stored(node, value, placed) or is_reduced(node)):
         return True
     along = [placed.derived_along(operand) for operand in node.operands]
-    if not _is_mirrored(node) or all(dimension is None for dimension in along):
+    if all(dimension is None for dimension in along):
         return False
-    factors = factors_of(node)
+    factors = placed.factors_of(node)
     if factors is None:
         return False
     held = {
@@ -308,17 +316,17 @@ def _is_taken_by_all(definition: Definition) -> bool:
     return choice is None or choice.type.distribution is MIRRORED
 
 
-def _position(placed: Placement, let_in: AbstractSet[Value]) -> None:
+def _position(placed: Placement, let_in: AbstractSet[Value], roots: set[Value]) -> None:
     """Find what is needed in which form, and what is gathered, until they agree.
 
-    What is asked for in full depends on what is gathered, and only grows.
+    What is asked for in full, the `roots`, depends on what is gathered.
     """
-    roots: set[Value] = set()
     while True:
         region = _region(roots, placed, let_in)
         gathered = _cut(region, roots, placed)
         _Asking(placed, gathered, region).run()
         asked = {value for value in placed.full if value in placed.derived and value not in region}
+        roots &= placed.full  # others were asked for before more was let in
         if not asked:
             return
         roots |= asked

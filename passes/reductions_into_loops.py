@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
-from graphdist.ir.analyses import operations, producers, use_counts
+from graphdist.ir.analyses import operations, producers, use_counts, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.loops import Carry, Scan, ScanEdit
@@ -101,6 +101,8 @@ class ReductionsIntoLoops:
             if moved is graph:
                 return graph
             graph = eliminate_dead_code(moved)
+            if not _has_loops_in_loops(graph):
+                return graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,12 @@ class _Moves:
                 build = _Building(reduction, (), {}, scan.body, edit.inside)
                 edit.stack(result, build.of_leaf(slice_out, maps))
         return edit.finish(builder)
+
+
+def _has_loops_in_loops(graph: Graph) -> bool:
+    """Return whether what has moved into a loop may move into one in it."""
+    loops = (node for node in walk(graph) if node.op is SCAN)
+    return any(SCAN.name in operations(nested) for node in loops for nested in node.graphs)
 
 
 def _leaves(tree: Tree) -> Iterator[_Leaf]:

@@ -1,6 +1,6 @@
 """How the variables of a program are stored: as its final graph says.
 
-Passes decide it: `shard_update` chooses slices for more variables than were created in slices
+Passes decide it: `place_conversions` chooses slices for more variables than were created in slices
 (`slices_from_creation.py`), and `pack_variables` packs. Before the passes run, the logical graph
 receives the current storage of its variables (`as_stored`), so that programs choose the same
 storage where they can. Before compilation, the variables are moved to the storage that the final

@@ -109,10 +109,10 @@ def test_cited_names_are_there(
 
 @pytest.mark.parametrize("word", ["passes/slicing.py", "slicing.py", "tests/passes/none.gd"])
 def test_a_file_that_is_not_there_is_found(word: str, root: Path) -> None:
-    assert list(missing(f"See `{word}`.", Path("passes"), root, {"slices.py"})) == [word]
+    assert list(missing(f"See `{word}`.", Path("passes"), root, {"placement.py"})) == [word]
 
 
-@pytest.mark.parametrize("word", ["passes/slices.py", "slices.py", "graph.py", "train.py"])
+@pytest.mark.parametrize("word", ["passes/placement.py", "placement.py", "graph.py", "train.py"])
 def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     assert not list(missing(f"See `{word}`.", Path("passes"), root, {"graph.py"}))
 
@@ -121,11 +121,11 @@ def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     ("word", "is_there"),
     [
         ("gd.function", True),
-        ("graphdist.passes.slice_gains.Sharding", True),
+        ("graphdist.passes.sharded_variables.Sharding", True),
         ("passes.simplify", True),
         ("gd.MirroredStrategy.run", True),
         ("gd.functions", False),
-        ("graphdist.passes.slices.Sharding", False),
+        ("graphdist.passes.placement.Sharding", False),
         ("passes.simplification", False),
         ("tests.passes.nothing.at_all", False),
     ],

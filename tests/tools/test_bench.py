@@ -316,7 +316,7 @@ def test_each_pass_saves_something(name: str) -> None:
         "own_slices": after.module.moved_bytes < 0.7 * before.module.moved_bytes,
         "reassociate": after.module.moved_bytes < 0.6 * before.module.moved_bytes,
         "hoist_accumulation": after.module.moved_bytes < 0.3 * before.module.moved_bytes,
-        "shard_update": after.held_bytes < 0.6 * before.held_bytes,
+        "place_conversions": after.held_bytes < 0.6 * before.held_bytes,
         "bucket_collectives": after.module.num_collectives < 0.1 * before.module.num_collectives,
     }
     assert saves[name]

@@ -146,7 +146,9 @@ SHOWCASES = (
     Showcase("own_slices", OwnSlices("", "each replica updates its own rows", _LAYERS, 16)),
     Showcase("reassociate", TwoLosses("", "gradients of two losses, added up", _LAYERS, 16)),
     Showcase("hoist_accumulation", PROGRAMS["accumulation"]),
-    Showcase("shard_update", BenchProgram("", "4 layers of 512, Adam", _LAYERS, 16, "adam"), True),
+    Showcase(
+        "place_conversions", BenchProgram("", "4 layers of 512, Adam", _LAYERS, 16, "adam"), True
+    ),
     # Small all_reduces XLA combines by itself on every target; of these it does so on GPU alone.
     Showcase(
         "bucket_collectives",
