@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from graphdist.ir.analyses import has_effect, walk
+from graphdist.ir.analyses import has_effect, operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.compare import is_same_program
 from graphdist.ir.definitions import BARRIERS, Kind, has_shared_graphs
@@ -68,8 +68,8 @@ class PlaceConversions:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its conversions where the placement has them.
 
-        A value that is needed in shards along two dimensions is converted. With the conversion
-        other values may be placed better: it is repeated then, until nothing changes.
+        Where replicas take their shards of full values other values may be placed better then: it
+        is repeated until nothing changes.
         """
         if graph.num_replicas == 1 or has_shared_graphs(graph):
             return graph
@@ -81,7 +81,7 @@ class PlaceConversions:
             if is_same_program(graph, rebuilt):
                 return graph
             graph = rebuilt
-            if not _converts_shards(graph):
+            if OWN_SLICE.name not in operations(graph):
                 break
         return graph
 
@@ -94,12 +94,6 @@ class PlaceConversions:
 
     def _rules(self, graph: Graph) -> Rules:
         return rules_of(graph, self.sharding, self.smallest, self.most_bytes)
-
-
-def _converts_shards(graph: Graph) -> bool:
-    """Return whether a replica takes shards of what is gathered of other shards."""
-    gathered = {node.results[0] for node in walk(graph) if node.op is ALL_GATHER}
-    return any(node.op is OWN_SLICE and node.operands[0] in gathered for node in walk(graph))
 
 
 def _rebuilt(graph: Graph, placed: Placement) -> Graph:

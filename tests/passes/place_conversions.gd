@@ -885,12 +885,10 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[2,4] sharded(0), %x: f32[4] per_replica) {
-  %0, %1 = jax.optimization_barrier(%x, %w) : f32[4] per_replica, f32[2,4] sharded(0)
-  %w1 = all_gather(%1) {axis=0, group_size=2} : f32[4,4] mirrored
-  %z = jax.dot_general(%0, %w1) {dimension_numbers=(((0,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4] per_replica
-  %2 = jax.optimization_barrier(%1) : f32[2,4] sharded(0)
-  %v1 = all_gather(%2) {axis=0, group_size=2} : f32[4,4] mirrored
-  return per_replica %z, %v1
+  %0 = jax.optimization_barrier(%x) : f32[4] per_replica
+  %all = all_gather(%w) {axis=0, group_size=2} : f32[4,4] mirrored
+  %z = jax.dot_general(%0, %all) {dimension_numbers=(((0,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4] per_replica
+  return per_replica %z, %all
 }
 
 # title: weights are gathered and gradients scattered in the loops over layers, forward and backward
