@@ -269,7 +269,7 @@ def pooled(computation: Any, start: float) -> Any:
 
 PRODUCTS: dict[str, list[Example]] = {
     "dot_general": [
-        of(lambda x, y: jnp.einsum("abc,dca->bad", x, y), (4, 3, 8), (2, 8, 4)),
+        of(lambda x, y: lax.dot_general(x, y, (((2,), (1,)), ((0,), (2,)))), (4, 3, 8), (2, 8, 4)),
         of(lambda x, y: jnp.einsum("ab,ab->", x, y), A, A),
         of(lambda x, y: (x > 0) @ (y > 0), A, (8, 4)),
     ],
