@@ -26,15 +26,17 @@ from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import PER_REPLICA, Type, sharded
 from graphdist.ir.verifier import verify
 from graphdist.tracing.jax_ops import resolve
-from tests.ir.operation_examples import EXAMPLES
+from tests.ir.operation_examples import EXAMPLES, NOT_IN_THIS_JAX
 from tests.ir.sharded_operations import Applied, Compared, check_close, nodes_of, on_all_shards, run
 from tests.passes.execution import random_array
 
 NAMES = sorted(EXAMPLES)
 GROUP = 12
 WITHOUT_FACTORS = {"pack", "unpack"}
-LINEAR = sorted(name for name, row in TABLE.items() if row.linear_in is not nowhere)
-MOVES = sorted(name for name, row in TABLE.items() if row.only_moves)
+LINEAR = sorted(
+    name for name, row in TABLE.items() if row.linear_in is not nowhere and name in EXAMPLES
+)
+MOVES = sorted(name for name, row in TABLE.items() if row.only_moves and name in EXAMPLES)
 
 
 def group_of(name: str) -> tuple[str, ...]:
@@ -63,7 +65,8 @@ def combination(x: Any, y: Any) -> Array:
 
 
 def test_every_row_has_examples() -> None:
-    assert TABLE.keys() == EXAMPLES.keys()
+    assert TABLE.keys() - EXAMPLES.keys() == NOT_IN_THIS_JAX
+    assert EXAMPLES.keys() <= TABLE.keys()
 
 
 @cache
