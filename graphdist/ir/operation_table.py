@@ -8,9 +8,11 @@ and gives all of its results, which is always right. These have none:
   servers, reads and writes of variables; and loops and branches, whose graphs have the operations;
 * `constant`, whose parameter is all of the value, `pack_slices` and `unpack_slices`, which cut
   values for collectives, and `count_step`, a matter of scalars;
-* random numbers (`random_bits`, `random_seed`, `random_gamma`, `threefry2x32`, ...): the numbers of
-  a shard are not those of the value;
-* operations around functions of the user's (`custom_linear_solve`, `pallas_call`, callbacks).
+* random numbers, since those of a shard are not the shard of those of the value: `random_bits`,
+  `random_gamma`, `rng_bit_generator`, `rng_uniform`, `threefry2x32`, and their keys: `random_seed`,
+  `random_split`, `random_fold_in`, `random_wrap`, `random_unwrap`, `random_clone`;
+* what holds a function: `custom_linear_solve`, `pallas_call`, `pure_callback`, `io_callback`,
+  `debug_callback`, `debug_print`.
 
 `pack` and `unpack` have rows for their traits alone: they need all.
 """

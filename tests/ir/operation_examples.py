@@ -78,6 +78,11 @@ def on_integers(fn: Callable[..., Any], count: int = 1) -> list[Example]:
     return [of(lambda *xs: fn(*map(integers, xs)), *(LINE,) * count)]
 
 
+def of_integers(name: str) -> list[Example]:
+    """Return an example of a function of `lax` of two integers."""
+    return [of(lax_of(name, integers), LINE, LINE)]
+
+
 def positive(x: Any) -> Any:
     """Return positive matrices."""
     return x @ jnp.swapaxes(x, -1, -2) + jnp.eye(x.shape[-1])
@@ -108,7 +113,7 @@ OF_TWO_POSITIVE = {
     for name in ("igamma", "igamma_grad_a", "igammac", "pow", "zeta")
 }
 OF_BITS = {
-    name: on_integers(getattr(lax, function), 2)
+    name: of_integers(function)
     for name, function in {
         "and": "bitwise_and",
         "or": "bitwise_or",
@@ -269,7 +274,7 @@ def pooled(computation: Any, start: float) -> Any:
 
 PRODUCTS: dict[str, list[Example]] = {
     "dot_general": [
-        of(lambda x, y: jnp.einsum("abc,dca->bad", x, y), (4, 3, 8), (2, 8, 4)),
+        of(lambda x, y: lax.dot_general(x, y, (((2,), (1,)), ((0,), (2,)))), (4, 3, 8), (2, 8, 4)),
         of(lambda x, y: jnp.einsum("ab,ab->", x, y), A, A),
         of(lambda x, y: (x > 0) @ (y > 0), A, (8, 4)),
     ],
@@ -421,5 +426,11 @@ OF_JAX = {
     **UNARY, **OF_POSITIVE, **IN_THE_UNIT, **BINARY, **OF_TWO_POSITIVE, **OF_BITS,
     **OTHER_ELEMENTS, **MOVES, **REDUCTIONS, **PRODUCTS, **ACCESSES, **ALGEBRA,
 }  # fmt: skip
-EXAMPLES = {**{f"jax.{name}": examples for name, examples in OF_JAX.items()}, **OURS}
+NOT_IN_THIS_JAX = {
+    f"jax.{name}" for name in ("mulhi", "stack", "unstack") if not hasattr(lax, f"{name}_p")
+}
+"""Operations that JAX 0.10.0 lacks."""
+
+_ALL = {f"jax.{name}": examples for name, examples in OF_JAX.items()} | OURS
+EXAMPLES = {name: examples for name, examples in _ALL.items() if name not in NOT_IN_THIS_JAX}
 """The examples of each operation, by its name."""

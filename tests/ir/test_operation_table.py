@@ -7,202 +7,57 @@ the same way: the operands in which it is linear, and that it only moves element
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import cache
-from itertools import product
-from typing import Any, NamedTuple, Self  # Any: pytrees of arrays
+from typing import Any  # Any: pytrees of arrays
 
-import jax
 import numpy as np
 import pytest
 
-from graphdist.ir import ops
-from graphdist.ir.arrays import Array, Held, join_arrays, literal_array, reduce_arrays
+from graphdist.ir.arrays import Array, Held
 from graphdist.ir.builder import Builder
-from graphdist.ir.compare import first_difference
-from graphdist.ir.factors import Dimensions, Factors
-from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
-from graphdist.ir.interpreter import interpret_placed
+from graphdist.ir.factors import Factors
+from graphdist.ir.graph import Graph, Value
 from graphdist.ir.linear_operands import nowhere
-from graphdist.ir.operation_table import TABLE, divides, factors_of, on_shards
+from graphdist.ir.opaque_placeholders import PLACEHOLDERS
+from graphdist.ir.operation_table import TABLE, factors_of
 from graphdist.ir.parser import parse
-from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.source import UNKNOWN
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, sharded
+from graphdist.ir.types import PER_REPLICA, Type, sharded
 from graphdist.ir.verifier import verify
-from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.tracing.jax_ops import resolve
-from tests.ir.operation_examples import EXAMPLES
-from tests.passes.execution import random_array, wide
+from tests.ir.operation_examples import EXAMPLES, NOT_IN_THIS_JAX
+from tests.ir.sharded_operations import Applied, Compared, check_close, nodes_of, on_all_shards, run
+from tests.passes.execution import random_array
 
-COUNTS = (2, 4)
+NAMES = sorted(EXAMPLES)
+GROUP = 12
 WITHOUT_FACTORS = {"pack", "unpack"}
-LINEAR = sorted(name for name, row in TABLE.items() if row.linear_in is not nowhere)
-MOVES = sorted(name for name, row in TABLE.items() if row.only_moves)
-FAST_COMPILER = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
+LINEAR = sorted(
+    name for name, row in TABLE.items() if row.linear_in is not nowhere and name in EXAMPLES
+)
+MOVES = sorted(name for name, row in TABLE.items() if row.only_moves and name in EXAMPLES)
 
 
-@cache
-def compiler_options() -> dict[str, bool | int] | None:
-    """Return options with which XLA compiles in a third of the time, if this version has them."""
-    try:
-        jax.jit(lambda: 0, compiler_options=FAST_COMPILER)()
-    except jax.errors.JaxRuntimeError:
-        return None
-    return FAST_COMPILER
+def group_of(name: str) -> tuple[str, ...]:
+    """Return the operations that are compiled together with one, ours alone."""
+    alike = [other for other in NAMES if other.startswith("jax.") is name.startswith("jax.")]
+    start = alike.index(name) // GROUP * GROUP
+    return tuple(alike[start : start + GROUP])
 
 
-class Applied(NamedTuple):
-    """A node of an example, and what it took there."""
-
-    node: Node
-    operands: list[Array]
-
-    def graph(self) -> Graph:
-        """Return a graph of the node alone."""
-        node, builder = self.node, Builder()
-        inputs = tuple(Value(operand.type.distributed(MIRRORED)) for operand in node.operands)
-        types = None if node.op.rule else [value.type for value in node.results]
-        results = builder.add(node.op, inputs, node.params, at=UNKNOWN, types=types)
-        return graph_of_nodes(builder, inputs, results, 1)
-
-
-def graph_of_nodes(
-    builder: Builder, inputs: tuple[Value, ...], results: tuple[Operand, ...], num_replicas: int
-) -> Graph:
-    nodes, returned = tuple(builder.nodes), (True,) * len(results)
-    return Graph("f", Stage.SPMD, num_replicas, inputs, nodes, results, (), returned)
-
-
-def run(
-    graphs: Sequence[Graph], inputs: Sequence[Sequence[Held]], observed: str = ""
-) -> tuple[list[list[Held]], list[Applied]]:
-    """Interpret graphs; return their outputs, and the nodes of one operation with their operands.
-
-    All are compiled together, since JAX compiles operations one by one otherwise. Our own are
-    NumPy's, and need no compiler.
-    """
-    nodes: list[Node] = []
-
-    evaluate: Any = bind_jax_node  # whose arrays are JAX's, as all others are here
-
-    def interpreted(inputs: Any) -> Any:
-        taken: list[list[Array]] = []
-
-        def observe(node: Node, operands: Sequence[Held], *_: object) -> None:
-            if node.op.name == observed:
-                nodes.append(node)
-                taken.append([held[0] for held in operands])
-
-        outputs = [
-            interpret_placed(graph, held, evaluate, observe)
-            for graph, held in zip(graphs, inputs, strict=True)
-        ]
-        return outputs, taken
-
-    is_ours = all(node.op.rule for graph in graphs for node in graph.nodes)
-    fn = interpreted if is_ours else jax.jit(interpreted, compiler_options=compiler_options())
-    outputs, taken = jax.tree.map(np.asarray, fn(list(inputs)))
-    return outputs, [Applied(*each) for each in zip(nodes, taken, strict=True)]
-
-
-@cache
 def cases_of(name: str) -> list[Applied]:
     """Return the nodes of an operation in its examples, which are run on random numbers."""
-    numbers, cases = np.random.default_rng(7), list[Applied]()
-    graphs, inputs = list[Graph](), list[list[Held]]()
-    for example in EXAMPLES[name]:
-        graph = example()
-        arrays = [random_array(value.type, numbers) for value in graph.inputs]
-        if len(graph.nodes) == 1:  # there is nothing to run before it
-            known = dict(zip(graph.inputs, arrays, strict=True))
-            node = graph.nodes[0]
-            operands = [
-                known[operand] if isinstance(operand, Value) else literal_array(operand)
-                for operand in node.operands
-            ]
-            cases.append(Applied(node, operands))
-        else:
-            graphs.append(graph)
-            inputs.append([[array] for array in arrays])
-    return [*cases, *(run(graphs, inputs, name)[1] if graphs else ())]
+    return _cases_of(group_of(name))[name]
 
 
-class Sharded(NamedTuple):
-    """A node applied to the shards along a factor, and the shards."""
-
-    case: Applied
-    factors: Factors
-    factor: int
-    graph: Graph
-    inputs: list[Held]
-
-    @classmethod
-    def all_of(cls, case: Applied) -> Iterator[Self]:
-        """Yield a node applied to shards along each factor, of each count by which it divides."""
-        factors = factors_of(case.node)
-        if factors is None:
-            return
-        for factor, count in product(sorted(factors.numbers), COUNTS):
-            if divides(case.node, factors, factor, count):
-                yield cls.of(case, factors, factor, count)
-
-    @classmethod
-    def of(cls, case: Applied, factors: Factors, factor: int, count: int) -> Self:
-        """Apply a node to so many shards, in a graph that verifies and survives its text."""
-        types, inputs = list[Type](), list[Held]()
-        for array, dims in zip(case.operands, factors.operands, strict=True):
-            axis = Factors.dimension(dims, factor)
-            held = [array] * count if axis is None else np.split(array, count, axis)
-            distribution = MIRRORED if axis is None else sharded(axis)
-            types.append(Type(dtype_name(array.dtype), held[0].shape, distribution))
-            inputs.append(held)
-        values, builder = tuple(map(Value, types)), Builder()
-        results = on_shards(case.node, values, factor, count, builder)
-        graph = graph_of_nodes(builder, values, results, count)
-        verify(graph, full=True)
-        text = parse(print_graph(graph), opaques(graph), resolve)
-        assert first_difference(graph, text) is None
-        return cls(case, factors, factor, graph, inputs)
-
-    def check(self, results: Sequence[Held], whole: Sequence[Held]) -> None:
-        """Compare what the shards give, put together, with what the node gives of the whole."""
-        row = TABLE[self.case.node.op.name]
-        # XLA divides by one row as it multiplies by its inverse, which it does not by several.
-        tolerance = 0 if row.only_moves else 1e-6 if row.is_cheap else 1e-5
-        for dims, held, (expected,), value in zip(
-            self.factors.results, results, whole, self.graph.outputs, strict=True
-        ):
-            self.check_type(dims, value.type)
-            check_close(self.together(dims, held), expected, tolerance)
-
-    def together(self, dims: Dimensions, held: Held) -> Array:
-        """Return a result of which each replica has a shard, a term, or all of it."""
-        axis = Factors.dimension(dims, self.factor)
-        if axis is not None:
-            return join_arrays(held, axis)
-        reducer = self.factors.summed.get(self.factor)
-        return reduce_arrays(held, reducer) if reducer else held[0]
-
-    def check_type(self, dims: Dimensions, type: Type) -> None:
-        axis, distribution = Factors.dimension(dims, self.factor), type.distribution
-        if axis is not None:
-            is_new = all(self.factor not in operand for operand in self.factors.operands)
-            # A type rule does not see what is stated, where dimensions of size 1 leave a choice.
-            is_open = self.case.node.op is ops.RESHAPE and distribution is PER_REPLICA
-            assert is_open or distribution is (MIRRORED if is_new else sharded(axis))
-        elif self.factor in self.factors.summed:
-            assert distribution is PER_REPLICA
-
-
-def check_close(array: Array, expected: Array, tolerance: float) -> None:
-    one: Any = wide(array)  # numbers, which the dtype of an `Array` does not say
-    other: Any = wide(expected)
-    np.testing.assert_allclose(one, other, tolerance, tolerance)
+@cache
+def _cases_of(names: tuple[str, ...]) -> dict[str, list[Applied]]:
+    examples = [(name, example()) for name in names for example in EXAMPLES[name]]
+    cases: dict[str, list[Applied]] = {name: [] for name in names}
+    for case in nodes_of([(graph, name) for name, graph in examples]):
+        cases[case.node.op.name].append(case)
+    return cases
 
 
 def combination(x: Any, y: Any) -> Array:
@@ -210,20 +65,24 @@ def combination(x: Any, y: Any) -> Array:
 
 
 def test_every_row_has_examples() -> None:
-    assert TABLE.keys() == EXAMPLES.keys()
+    assert TABLE.keys() - EXAMPLES.keys() == NOT_IN_THIS_JAX
+    assert EXAMPLES.keys() <= TABLE.keys()
 
 
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
+@cache
+def compared(names: tuple[str, ...]) -> dict[str, list[Compared]]:
+    """Return all nodes of operations in their examples, applied to shards."""
+    found: dict[str, list[Compared]] = {name: [] for name in names}
+    for each in on_all_shards([case for name in names for case in cases_of(name)]):
+        found[each.shards.case.node.op.name].append(each)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_shards_give_is_what_the_whole_gives(name: str) -> None:
-    cases = [shards for case in cases_of(name) for shards in Sharded.all_of(case)]
-    wholes = {id(shards.case): shards.case for shards in cases}
-    graphs = [shards.graph for shards in cases] + [case.graph() for case in wholes.values()]
-    inputs = [shards.inputs for shards in cases]
-    inputs += [[[array] for array in case.operands] for case in wholes.values()]
-    outputs, _ = run(graphs, inputs)
-    results = dict(zip(wholes, outputs[len(cases) :], strict=True))
-    for shards, held in zip(cases, outputs[: len(cases)], strict=True):
-        shards.check(held, results[id(shards.case)])
+    cases = compared(group_of(name))[name]
+    for case in cases:
+        case.check()
     assert bool(cases) is (name not in WITHOUT_FACTORS)
 
 
@@ -241,7 +100,7 @@ def test_results_are_linear_in_what_the_row_says(name: str) -> None:
             ]
             graphs += [case.graph()] * 3
             inputs += [[[array] for array in arrays] for arrays in (x, y, combined)]
-    outputs, _ = run(graphs, inputs)
+    outputs = run(graphs, inputs)
     for of_x, of_y, of_both in zip(outputs[::3], outputs[1::3], outputs[2::3], strict=True):
         for (a,), (b,), (both,) in zip(of_x, of_y, of_both, strict=True):
             check_close(both, combination(a, b), 1e-4)
@@ -251,7 +110,7 @@ def test_results_are_linear_in_what_the_row_says(name: str) -> None:
 @pytest.mark.parametrize("name", MOVES)
 def test_each_element_of_a_result_is_one_of_an_operand(name: str) -> None:
     cases = cases_of(name)
-    outputs, _ = run(
+    outputs = run(
         [case.graph() for case in cases], [[[array] for array in case.operands] for case in cases]
     )
     for case, results in zip(cases, outputs, strict=True):
@@ -260,3 +119,71 @@ def test_each_element_of_a_result_is_one_of_an_operand(name: str) -> None:
 
 def elements(arrays: Iterable[Array]) -> set[tuple[np.dtype[Any], bytes]]:
     return {(array.dtype, x.tobytes()) for array in arrays for x in array.ravel()}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("jax.add", Factors(((0, 1), (0, 1)), ((0, 1),))),
+        ("jax.broadcast_in_dim", Factors(((1, 2),), ((0, 1, 2),))),
+        (
+            "jax.conv_general_dilated",
+            Factors(((0, None, None, 2), (None, None, 2, 1)), ((0, None, None, 1),), {2: "sum"}),
+        ),
+        ("jax.dot_general", Factors(((0, 1, 2), (3, 2, 0)), ((0, 1, 3),), {2: "sum"})),
+        ("jax.gather", Factors(((None, 1), (2, 3, None)), ((2, 3, 1),))),
+        ("jax.reduce_sum", Factors(((0, 1, 2),), ((1,),), {0: "sum", 2: "sum"})),
+        ("jax.reshape", Factors(((0, None),), ((0,),))),
+        ("jax.scatter-add", Factors(((None, 1), (None, None), (None, 1)), ((None, 1),))),
+        ("jax.scatter-max", Factors(((None, 1), (2, None), (2, 1)), ((None, 1),), {2: "max"})),
+        ("jax.triangular_solve", Factors(((0, None, None), (0, None, 2)), ((0, None, 2),))),
+    ],
+)
+def test_factors_of_the_first_example(name: str, expected: Factors) -> None:
+    assert factors_of(cases_of(name)[0].node) == expected
+
+
+def test_the_result_of_shards_is_sharded_where_a_factor_passes_through() -> None:
+    graph = parse(
+        """
+graph f on 4 replicas, stage spmd
+(%x: f32[4,1] sharded(0, copies=2), %w: f32[4,1] sharded(1, copies=2), %c: f32[4,1] mirrored) {
+  %back = jax.transpose(%x) {permutation=(1, 0)} : f32[1,4] sharded(1, copies=2)
+  %both = jax.add(%x, %c) : f32[4,1] sharded(0, copies=2)
+  %two = jax.add(%x, %w) : f32[4,1] per_replica
+  %rows = jax.reduce_max(%x) {axes=(1,), out_sharding=none} : f32[4] sharded(0, copies=2)
+  %term = jax.reduce_max(%x) {axes=(0,), out_sharding=none} : f32[1] per_replica
+  %part = jax.slice(%x) {start_indices=(0, 0), limit_indices=(2, 1)} : f32[2,1] per_replica
+  %along = jax.cumsum(%x) {axis=0, reverse=false} : f32[4,1] per_replica
+  %front = jax.reshape(%w) {new_sizes=(4, 1, 1)} : f32[4,1,1] sharded(1, copies=2)
+  %last = jax.reshape(%w) {new_sizes=(4, 1, 1)} : f32[4,1,1] sharded(2, copies=2)
+  %flat = reshape(%x) {shape=(2, 2)} : f32[2,2] sharded(0, copies=2)
+  %open = reshape(%w) {shape=(4, 1, 1)} : f32[4,1,1] per_replica
+  %beside = concatenate(%x, %c) {axis=1} : f32[4,2] sharded(0, copies=2)
+  %behind = concatenate(%x, %c) {axis=0} : f32[8,1] per_replica
+  return
+}""",
+        ops=resolve,
+    )
+    verify(graph, full=True)
+
+
+def test_a_reshape_of_shards_that_states_nothing_is_per_replica_where_it_has_a_choice() -> None:
+    shards, stated = Value(Type("f32", (4, 1), sharded(1))), Type("f32", (4, 1, 1))
+    params = {"new_sizes": (4, 1, 1), "dimensions": None, "sharding": None}
+    op = resolve("jax.reshape")
+    (result,) = Builder().add(op, [shards], params, at=UNKNOWN, types=[stated])
+    assert result.type.distribution is PER_REPLICA
+
+
+def test_a_parameter_that_the_text_does_not_hold_leaves_no_factor() -> None:
+    (node,) = parse(
+        """
+graph f on 1 replica, stage spmd
+(%x: f32[4,6] mirrored, %w: f32[3,3] mirrored) {
+  %y = jax.conv_general_dilated(%x, %w) {dimension_numbers=<0: Numbers>} : f32[4,6] mirrored
+  return
+}""",
+        PLACEHOLDERS,
+    ).nodes
+    assert factors_of(node) is None

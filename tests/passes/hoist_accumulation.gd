@@ -301,3 +301,44 @@ graph f on 2 replicas, stage spmd
     }
   return %c, %d, %e, %f, %ys
 }
+
+# title: what is added is a slice of the reduced value, squeezed; a running mean joins and pads
+graph f on 2 replicas, stage spmd
+(%c0: f32[3] mirrored, %d0: f32[4] mirrored, %x: f32[4,2,3] per_replica) {
+  %c, %d = scan(%c0, %d0, %x) {num_consts=0, num_carry=2, length=4, reverse=false, unroll=1} : f32[3] mirrored, f32[4] mirrored
+    body(%total: f32[3] mirrored, %average: f32[4] mirrored, %rows: f32[2,3] per_replica) {
+      %all = all_reduce(%rows) {reducer="sum", group_size=2} : f32[2,3] mirrored
+      %last = jax.slice(%all) {start_indices=(1, 0), limit_indices=(2, 3), strides=none} : f32[1,3] mirrored
+      %row = jax.squeeze(%last) {dimensions=(0,)} : f32[3] mirrored
+      %new = jax.add(%total, %row) : f32[3] mirrored
+      %sum = jax.reduce_sum(%rows) {axes=(0,), out_sharding=none} : f32[3] per_replica
+      %mean = all_reduce(%sum) {reducer="mean", group_size=2} : f32[3] mirrored
+      %padded = jax.pad(%mean, 1.0:f32) {padding_config=((1, 0, 0),)} : f32[4] mirrored
+      %old = jax.mul(%average, 0.5:f32) {out_dtype=none} : f32[4] mirrored
+      %next = jax.add(%old, %padded) : f32[4] mirrored
+      return %new, %next
+    }
+  return %c, %d
+}
+-->
+graph f on 2 replicas, stage spmd
+(%c0: f32[3] mirrored, %d0: f32[4] mirrored, %x: f32[4,2,3] per_replica) {
+  %0 = select_replica(%c0) {replica=0, group_size=2} : f32[3] per_replica
+  %c, %d = scan(%0, %d0, %x) {num_consts=0, num_carry=2, length=4, reverse=false, unroll=1} : f32[3] per_replica, f32[4] per_replica
+    body(%total: f32[3] per_replica, %average: f32[4] per_replica, %rows: f32[2,3] per_replica) {
+      %all = all_reduce(%rows) {reducer="sum", group_size=2} : f32[2,3] mirrored
+      %last = jax.slice(%all) {start_indices=(1, 0), limit_indices=(2, 3), strides=none} : f32[1,3] mirrored
+      %row = jax.squeeze(%last) {dimensions=(0,)} : f32[3] mirrored
+      %last_1 = jax.slice(%rows) {start_indices=(1, 0), limit_indices=(2, 3), strides=none} : f32[1,3] per_replica
+      %row_1 = jax.squeeze(%last_1) {dimensions=(0,)} : f32[3] per_replica
+      %new = jax.add(%total, %row_1) : f32[3] per_replica
+      %sum = jax.reduce_sum(%rows) {axes=(0,), out_sharding=none} : f32[3] per_replica
+      %padded = jax.pad(%sum, 1.0:f32) {padding_config=((1, 0, 0),)} : f32[4] per_replica
+      %old = jax.mul(%average, 0.5:f32) {out_dtype=none} : f32[4] per_replica
+      %next = jax.add(%old, %padded) : f32[4] per_replica
+      return %new, %next
+    }
+  %c_1 = all_reduce(%c) {reducer="sum", group_size=2} : f32[3] mirrored
+  %d_1 = all_reduce(%d) {reducer="mean", group_size=2} : f32[4] mirrored
+  return %c_1, %d_1
+}

@@ -186,3 +186,25 @@ graph f on 2 replicas, stage spmd
   %f = jax.add(%d, %e) : f32[2] mirrored
   return %b, %f
 }
+
+# title: a value is reduced before it is reversed and repeated; it stays if it is only reversed
+graph f on 2 replicas, stage spmd
+(%x: f32[2] per_replica) {
+  %back = jax.rev(%x) {dimensions=(0,)} : f32[2] per_replica
+  %many = jax.broadcast_in_dim(%back) {shape=(4, 2), broadcast_dimensions=(1,), sharding=none} : f32[4,2] per_replica
+  %a = all_reduce(%many) {reducer="sum", group_size=2} : f32[4,2] mirrored
+  %again = jax.rev(%x) {dimensions=(0,)} : f32[2] per_replica
+  %b = all_reduce(%again) {reducer="sum", group_size=2} : f32[2] mirrored
+  return %a, %b
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[2] per_replica) {
+  %back = jax.rev(%x) {dimensions=(0,)} : f32[2] per_replica
+  %many = jax.broadcast_in_dim(%back) {shape=(4, 2), broadcast_dimensions=(1,), sharding=none} : f32[4,2] per_replica
+  %0 = all_reduce(%back) {reducer="sum", group_size=2} : f32[2] mirrored
+  %many_1 = jax.broadcast_in_dim(%0) {shape=(4, 2), broadcast_dimensions=(1,), sharding=none} : f32[4,2] mirrored
+  %again = jax.rev(%x) {dimensions=(0,)} : f32[2] per_replica
+  %b = all_reduce(%again) {reducer="sum", group_size=2} : f32[2] mirrored
+  return %many_1, %b
+}
