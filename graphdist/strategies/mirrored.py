@@ -77,8 +77,8 @@ class MirroredStrategy(MirroredBase, Strategy):
 
     `shard_update` shares the update of variables out over the replicas, and stores the optimizer's
     state in slices, one a replica: True for all it can be done for, "auto" for those large enough
-    to gain (`graphdist.passes.sharded_variables`), False for none. No value changes by it but in its
-    rounding.
+    to gain (`graphdist.passes.sharded_variables`), False for none. No value changes by it but in
+    its rounding.
 
     `shard_parameters` stores large variables in slices from their creation, one a replica, so that
     no device holds them in full between steps; `docs/large-models.md` says which. True shares a
