@@ -2,7 +2,7 @@
 
 A loop that takes a variable converts it in each iteration. Converted in front of the loop, on
 shards, it can be gathered in the narrow dtype there, once for all iterations, or in each iteration,
-whichever `placement.py` says.
+whichever `placed_values.py` says.
 
 Before:  %y = scan(%w, %x) { %all = all_gather(%w_in)  %n = convert(%all) .. }
 After:   %all = all_gather(%w)  %n = convert(%all)  %y = scan(%n, %x) { .. %n_in .. }
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdist.ir.analyses import operations
-from graphdist.ir.definitions import Definition, Kind, definitions
+from graphdist.ir.definitions import Definition, ValueKind, definitions
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.operation_table import row_of
@@ -75,7 +75,7 @@ def of_sharded_variables(graph: Graph) -> set[Operand]:
 
 def _is_of_variables(definition: Definition, found: set[Operand]) -> bool:
     node = definition.node
-    if definition.kind is Kind.COMPUTED and node is not None and node.op is ALL_GATHER:
+    if definition.kind is ValueKind.COMPUTED and node is not None and node.op is ALL_GATHER:
         return True
     parents = [parent for parent in definition.parents if type(parent) is Value]
     return not found.isdisjoint(parents)

@@ -3,6 +3,8 @@
 * A replica's own slice of a gathered value is what the replica gave.
 * Its own slice of a reduced value is all that it needs of it: a reduce_scatter, half the bytes.
 * Gathering what a reduce_scatter left is the all_reduce of the entire value.
+* A value that is converted and gathered may be gathered and converted, and the other way round: it
+  is written in the one way, and `place_conversions.py` chooses.
 
 Before:  %all = all_gather(%x) {axis=0, ..} : f32[8]   %mine = dynamic_slice(%all, replica_id * 4)
 After:   %mine is %x
@@ -25,6 +27,7 @@ from graphdist.ir.types import sharded
 
 NAME = "own_slices"
 
+_CONVERT = "jax.convert_element_type"
 _NUMBERS = ("i32", "u32", "i64", "u64")
 """The dtypes that hold the number of every replica, and its products with lengths."""
 
@@ -44,6 +47,9 @@ def _rule(
 
 
 def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
+    conversion = rewriter.definition(operand, _CONVERT)
+    if conversion is not None and conversion.params.get("sharding") is None:
+        return _converted_after(node, conversion, rewriter)
     scatter = rewriter.definition(operand, REDUCE_SCATTER.name)
     if scatter is None or scatter.results[0].type.distribution is not sharded(
         cast(int, node.params["axis"]), num_copies_of(node.params)
@@ -56,6 +62,22 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Oper
     params = {"reducer": scatter.params["reducer"], "group_size": size}
     hint = node.results[0].hint
     return rewriter.add(ALL_REDUCE, scatter.operands, params, at=node.source, hint=hint)
+
+
+def _converted_after(
+    gather: Node, conversion: Node, rewriter: Rewriter
+) -> Sequence[Operand] | None:
+    """Gather a value before it is converted; `place_conversions.py` finds the narrowest form."""
+    made = rewriter.add(ALL_GATHER, conversion.operands, gather.params, at=gather.source)
+    result = gather.results[0]
+    return rewriter.add(
+        conversion.op,
+        made,
+        conversion.params,
+        at=conversion.source,
+        types=[result.type],
+        hint=result.hint,
+    )
 
 
 def _sliced(

@@ -191,7 +191,6 @@ PIPELINE = (
     ),
     # Once more, for the scalars that sums over shards are made of.
     Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
-    _always(simplify),
     # After gathers are narrow, and those that nobody needs are gone: what they hold is sent.
     _always(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),

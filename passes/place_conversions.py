@@ -1,6 +1,6 @@
 """Make the conversions between shards and full values where the placement has them.
 
-`placement.py` says which values a program has in shards and which in full. This pass builds the
+`placed_values.py` says which values a program has in shards and which in full. This pass builds the
 program so: an operation on shards is applied to the shards of its operands, with parameters for
 their shapes; a value that is there in shards and asked for in full is gathered where it is first
 used; of a full value a replica takes its own shard. A reduced value of which only shards are asked
@@ -24,7 +24,7 @@ from typing import TypeAlias, cast
 from graphdist.ir.analyses import has_effect, operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.compare import is_same_program
-from graphdist.ir.definitions import BARRIERS, Kind, has_shared_graphs
+from graphdist.ir.definitions import BARRIERS, ValueKind, has_shared_graphs
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
@@ -41,7 +41,7 @@ from graphdist.ir.ops import (
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.placement import Placement, Rules, is_reduced
+from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.sharded_variables import Sharding, rules_of, sharded_variables
 
 NAME = "place_conversions"
@@ -96,7 +96,7 @@ class PlaceConversions:
         return rules_of(graph, self.sharding, self.smallest, self.most_bytes)
 
 
-def _rebuilt(graph: Graph, placed: Placement) -> Graph:
+def _rebuilt(graph: Graph, placed: PlacedValues) -> Graph:
     scope = _Scope(placed, Builder(NAME))
     inputs, variables = list(graph.inputs), list(graph.variables)
     new_values = dict(zip((v.name for v in graph.assigned), graph.outputs, strict=False))
@@ -130,7 +130,7 @@ def _rebuilt(graph: Graph, placed: Placement) -> Graph:
 class _Scope:
     """One graph that is built again, with the forms in which it has the values of the old one."""
 
-    def __init__(self, placed: Placement, builder: Builder) -> None:
+    def __init__(self, placed: PlacedValues, builder: Builder) -> None:
         """Start without values; the builder collects the nodes."""
         self.placed, self.builder = placed, builder
         self.made: dict[Form, Operand] = {}
@@ -225,7 +225,7 @@ class _Scope:
         placed, definition = self.placed, self.placed.program.of[value]
         node = definition.node
         assert node is not None
-        if definition.kind is Kind.BEHIND_BARRIER and value not in placed.gathered:
+        if definition.kind is ValueKind.BEHIND_BARRIER and value not in placed.gathered:
 
             def take(operands: Sequence[Operand]) -> None:
                 self.made[value, None] = operands[0]
@@ -267,7 +267,7 @@ class _Scope:
                 self.made[value, own] = operands[0]
 
             return [(node.operands[0], None)], take
-        if found is None or definition.kind is not Kind.COMPUTED:
+        if found is None or definition.kind is not ValueKind.COMPUTED:
             return self._own_shard(value, own)  # an input of a graph, of which all came
         factors, factor = found
 

@@ -32,7 +32,7 @@ from graphdist.ir.ops import ALL_REDUCE, SCAN, SELECT_REPLICA
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, Type
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.placement import Rules, is_reduced
+from graphdist.passes.placed_values import Rules, is_reduced
 from graphdist.passes.sharded_variables import Sharding, rules_of, sharded_variables
 
 NAME = "reductions_into_loops"
@@ -91,7 +91,7 @@ class ReductionsIntoLoops:
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with reductions in the loops that make what they reduce."""
-        if graph.num_replicas == 1 or not {SCAN.name, ALL_REDUCE.name} <= operations(graph):
+        if graph.num_replicas == 1 or ALL_REDUCE.name not in operations(graph):
             return graph
         while True:
             rules = rules_of(graph, self.sharding, self.smallest)
@@ -128,7 +128,8 @@ class _Moves:
         trees = {
             node: tree
             for node, tree in trees.items()
-            if any(leaf.value in moving for leaf in _leaves(tree) if type(leaf.value) is Value)
+            if self._is_in_parts(tree)
+            or any(leaf.value in moving for leaf in _leaves(tree) if type(leaf.value) is Value)
         }
         if not trees:
             return graph
@@ -177,6 +178,11 @@ class _Moves:
         # Of more bytes than before is never sent.
         whole = _Leaf(node.results[0], maps)
         return moved if sum(leaf.bytes for leaf in _leaves(moved)) <= whole.bytes else whole
+
+    def _is_in_parts(self, tree: Tree) -> bool:
+        """Return whether it is reduced part by part: no part is filled up with zeros then."""
+        sizes = [leaf.bytes for leaf in _leaves(tree)]
+        return len(sizes) > 1 and min(sizes) >= self.rules.smallest and 2 * max(sizes) <= sum(sizes)
 
     def _loops(self, trees: Mapping[Node, Tree], graph: Graph) -> dict[Node, _Loop]:
         found: dict[Node, _Loop] = {}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
-from graphdist.ir.definitions import Definitions, Kind
+from graphdist.ir.definitions import Definitions, ValueKind
 from graphdist.ir.graph import Node, Operand, Value
 from graphdist.ir.operation_table import factors_of
 from graphdist.ir.types import MIRRORED
@@ -45,7 +45,7 @@ def is_scanned(program: Definitions, value: Value) -> bool:
     """Return whether a loop takes slices of a value along dimension 0, or of what goes with it."""
     alike = shard_dimensions(program, [[(value, 0)]], 1)
     return any(
-        dimension == 0 and program.of[child].kind is Kind.SLICE
+        dimension == 0 and program.of[child].kind is ValueKind.SLICE
         for each, dimension in alike.items()
         for child in program.children.get(each, ())
     )
@@ -65,7 +65,7 @@ def _alike(program: Definitions, value: Value, dimension: int) -> Iterator[tuple
     definition = program.of[value]
     for child in program.children.get(value, ()):
         yield from _shifted(child, dimension + program.of[child].shift)
-    if definition.kind is Kind.COMPUTED:
+    if definition.kind is ValueKind.COMPUTED:
         assert definition.node is not None
         yield from _by_factor(definition.node, value, dimension)
     else:

@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.definitions import Definitions, Kind, definitions
+from graphdist.ir.definitions import Definitions, ValueKind, definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.placement import Placement, Rules, is_reduced, placement_of
+from graphdist.passes.asked_values import placed_values_of
+from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.shard_dimensions import is_scanned
 
 __all__ = ["SHARDING", "Sharding", "rules_of", "sharded_variables"]
@@ -65,7 +66,7 @@ def rules_of(graph: Graph, sharding: Sharding, smallest: int = 0, most_bytes: in
 
 def sharded_variables(
     graph: Graph, sharding: Sharding, rules: Rules
-) -> tuple[Placement, dict[str, str]]:
+) -> tuple[PlacedValues, dict[str, str]]:
     """Return the placement with all variables that gain in shards; and why others are not.
 
     A variable in shards has the reason "".
@@ -86,24 +87,25 @@ def sharded_variables(
             stages.append([(cast(Value, outputs[name]), dimension), (inputs[name], dimension)])
         wanted = frozenset(cast(Value, outputs[name]) for name in dimensions)
         in_shards = frozenset(inputs[name] for name in dimensions)
-        placed = placement_of(graph, stages, rules, wanted, in_shards, without)
+        placed = placed_values_of(graph, stages, rules, wanted, in_shards, without)
         dear = set(_dear(placed))
         if dear:
             without |= dear
             continue
-        of_gradients = _of_gradients(placed)
+        gaining = _of_gradients(placed)
+        beside = _beside(gaining, placed)
         refused = {
             name: _why_not(outputs[name], placed, without)
             for name in dimensions
             if not placed.is_derived(outputs[name])
-            or (inputs[name] in placed.full and outputs[name] not in of_gradients)
+            or outputs[name] not in (gaining if inputs[name] in placed.full else beside)
         }
         if not refused:
             return placed, reasons
         reasons.update(refused)
         dimensions = {name: each for name, each in dimensions.items() if name not in refused}
     reasons.update(dict.fromkeys(dimensions, f"no agreement after {_ROUNDS} rounds"))
-    return placement_of(graph, [_of_collectives(graph)], rules), reasons
+    return placed_values_of(graph, [_of_collectives(graph)], rules), reasons
 
 
 def _of_collectives(graph: Graph) -> Iterator[tuple[Value, int]]:
@@ -143,7 +145,7 @@ def _candidate(
     return dimension
 
 
-def _dear(placed: Placement) -> Iterator[Value]:
+def _dear(placed: PlacedValues) -> Iterator[Value]:
     """Yield the reduced values with which more is sent in shards than in full."""
     graph = placed.graph
     stored = dict(zip((v.name for v in graph.variables), graph.inputs, strict=False))
@@ -168,7 +170,7 @@ def _dear(placed: Placement) -> Iterator[Value]:
             yield value
 
 
-def _of_gradients(placed: Placement) -> set[Value]:
+def _of_gradients(placed: PlacedValues) -> set[Value]:
     """Return the values that are computed of shards which a reduce_scatter leaves."""
     return _behind(
         (
@@ -180,7 +182,22 @@ def _of_gradients(placed: Placement) -> set[Value]:
     )
 
 
-def _behind(values: Iterable[Value], placed: Placement) -> set[Value]:
+def _beside(values: AbstractSet[Value], placed: PlacedValues) -> set[Value]:
+    """Return the values that are computed on shards together with some, maybe through others.
+
+    What is only compared with a parameter is stored as the parameter is.
+    """
+    found, pending = set(values), list(values)
+    while pending:
+        for node in placed.program.nodes.get(pending.pop(), ()):
+            for other in (*node.operands, *node.results):
+                if type(other) is Value and other not in found and placed.is_derived(other):
+                    found.add(other)
+                    pending.append(other)
+    return found
+
+
+def _behind(values: Iterable[Value], placed: PlacedValues) -> set[Value]:
     """Return the values that are computed of the shards of some, in shards themselves."""
     pending = list(values)
     found = set(pending)
@@ -195,11 +212,11 @@ def _behind(values: Iterable[Value], placed: Placement) -> set[Value]:
     return found
 
 
-def _is_stored_in_shards(value: Value, placed: Placement) -> bool:
+def _is_stored_in_shards(value: Value, placed: PlacedValues) -> bool:
     return any(node.op is OWN_SLICE for node in placed.program.nodes.get(value, ()))
 
 
-def _why_not(output: Operand, placed: Placement, without: AbstractSet[Value]) -> str:
+def _why_not(output: Operand, placed: PlacedValues, without: AbstractSet[Value]) -> str:
     """Return why a new value is not computed of shards: the node in the way, if there is one."""
     why = "no reduced gradient flows into it element by element"
     pending: list[Operand] = [output]
@@ -213,7 +230,7 @@ def _why_not(output: Operand, placed: Placement, without: AbstractSet[Value]) ->
         node = definition.node
         if operand in without:
             return f"its gradient: {_text(placed.because.get(operand, ''))}"
-        if definition.kind is not Kind.COMPUTED or node is None:
+        if definition.kind is not ValueKind.COMPUTED or node is None:
             pending += definition.parents
         elif placed.factor(operand) is not None:
             pending += node.operands

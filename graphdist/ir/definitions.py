@@ -16,12 +16,12 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, While
 from graphdist.ir.ops import BARRIER, COND, SCAN, WHILE
 
-__all__ = ["BARRIERS", "Definition", "Definitions", "Kind", "definitions", "has_shared_graphs"]
+__all__ = ["BARRIERS", "Definition", "Definitions", "ValueKind", "definitions", "has_shared_graphs"]
 
 BARRIERS = frozenset({BARRIER.name, "jax.optimization_barrier"})
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """How a value comes to be."""
 
     INPUT = "input"
@@ -44,7 +44,7 @@ class Kind(Enum):
     """What one of several branches returns."""
 
 
-_DROPPED = {Kind.SLICE: -1, Kind.STACK: 1}
+_DROPPED = {ValueKind.SLICE: -1, ValueKind.STACK: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Definition:
     for an input of the program. `times` is how often the program computes the value.
     """
 
-    kind: Kind
+    kind: ValueKind
     node: Node | None
     parents: tuple[Operand, ...]
     times: int
@@ -102,7 +102,7 @@ def definitions(graph: Graph) -> Definitions:
     >>> [definition.kind.value for definition in definitions(graph).of.values()]
     ['input', 'computed']
     """
-    of = {value: Definition(Kind.INPUT, None, (), 1) for value in graph.inputs}
+    of = {value: Definition(ValueKind.INPUT, None, (), 1) for value in graph.inputs}
     for value, definition in _of_nodes(graph, 1):
         of[value] = definition
     nodes: dict[Value, list[Node]] = {}
@@ -110,7 +110,7 @@ def definitions(graph: Graph) -> Definitions:
     seen: set[Node] = set()
     for value, definition in of.items():
         node = definition.node
-        if definition.kind is not Kind.COMPUTED:
+        if definition.kind is not ValueKind.COMPUTED:
             for parent in definition.parents:
                 if type(parent) is Value:
                     children.setdefault(parent, []).append(value)
@@ -132,13 +132,13 @@ def _of_nodes(graph: Graph, times: int) -> Iterator[tuple[Value, Definition]]:
             yield from _of_cond(node, times)
         elif node.op.name in BARRIERS:
             for operand, result in zip(node.operands, node.results, strict=True):
-                yield result, Definition(Kind.BEHIND_BARRIER, node, (operand,), times)
+                yield result, Definition(ValueKind.BEHIND_BARRIER, node, (operand,), times)
         else:
             for result in node.results:
-                yield result, Definition(Kind.COMPUTED, node, node.operands, times)
+                yield result, Definition(ValueKind.COMPUTED, node, node.operands, times)
             for nested in node.graphs:  # an update on a parameter server
                 for value in nested.inputs:
-                    yield value, Definition(Kind.INPUT, None, (), times)
+                    yield value, Definition(ValueKind.INPUT, None, (), times)
                 yield from _of_nodes(nested, times)
 
 
@@ -146,16 +146,16 @@ def _of_scan(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
     scan = Scan(node)
     inside = times * scan.length
     for operand, value in scan.constants:
-        yield value, Definition(Kind.CONSTANT, node, (operand,), inside)
+        yield value, Definition(ValueKind.CONSTANT, node, (operand,), inside)
     for carry in scan.carries:
-        yield carry.value, Definition(Kind.CARRY, node, (carry.first, carry.following), inside)
+        yield carry.value, Definition(ValueKind.CARRY, node, (carry.first, carry.following), inside)
     for operand, value in scan.scanned:
-        yield value, Definition(Kind.SLICE, node, (operand,), inside)
+        yield value, Definition(ValueKind.SLICE, node, (operand,), inside)
     yield from _of_nodes(scan.body, inside)
     for carry in scan.carries:
-        yield carry.last, Definition(Kind.LAST, node, (carry.first, carry.following), times)
+        yield carry.last, Definition(ValueKind.LAST, node, (carry.first, carry.following), times)
     for output, result in scan.stacked:
-        yield result, Definition(Kind.STACK, node, (output,), times)
+        yield result, Definition(ValueKind.STACK, node, (output,), times)
 
 
 _ITERATIONS_OF_WHILE = 8
@@ -166,22 +166,22 @@ def _of_while(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
     loop = While(node)
     inside = times * _ITERATIONS_OF_WHILE
     for operand, value in (*loop.of_condition, *loop.of_body):
-        yield value, Definition(Kind.CONSTANT, node, (operand,), inside)
+        yield value, Definition(ValueKind.CONSTANT, node, (operand,), inside)
     for carry in loop.carries:
         parents = (carry.first, carry.following)
         for value in (carry.in_condition, carry.value):
-            yield value, Definition(Kind.CARRY, node, parents, inside)
+            yield value, Definition(ValueKind.CARRY, node, parents, inside)
     yield from _of_nodes(loop.condition, inside)
     yield from _of_nodes(loop.body, inside)
     for carry in loop.carries:
-        yield carry.last, Definition(Kind.LAST, node, (carry.first, carry.following), times)
+        yield carry.last, Definition(ValueKind.LAST, node, (carry.first, carry.following), times)
 
 
 def _of_cond(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
     for branch in node.graphs:
         for operand, value in zip(node.operands[1:], branch.inputs, strict=True):
-            yield value, Definition(Kind.BRANCH_INPUT, node, (operand,), times)
+            yield value, Definition(ValueKind.BRANCH_INPUT, node, (operand,), times)
         yield from _of_nodes(branch, times)
     returned = zip(*(branch.outputs for branch in node.graphs), strict=True)
     for result, outputs in zip(node.results, returned, strict=True):
-        yield result, Definition(Kind.BRANCH_RESULT, node, outputs, times)
+        yield result, Definition(ValueKind.BRANCH_RESULT, node, outputs, times)

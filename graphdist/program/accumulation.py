@@ -41,7 +41,7 @@ def accumulate(
 
     `gather` is about variables in slices: "once" gathers those that `fn` reads before the loop, for
     all microbatches, "each" in each microbatch, which takes less memory and sends more; "auto" does
-    the first as far as `graphdist.passes.placement` has memory for it.
+    the first as far as `graphdist.passes.placed_values` has memory for it.
 
     Raises `ArgumentError` for fewer than one microbatch, a batch that cannot be cut and another
     `gather`, and `ArgumentTypeError` for a `microbatches` that is no integer, an `fn` that is not

@@ -163,18 +163,16 @@ graph f on 2 replicas, stage spmd
 }
 -->
 graph f on 2 replicas, stage spmd
-  variable @a: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
-  variable @b: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+  variable @a: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+  variable @b: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
   variable @c: f32[3] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
-(%a: f32[2] sharded(0) = @a, %b: f32[2] sharded(0) = @b, %c: f32[3] mirrored = @c, %x: f32[4] per_replica, %y: f32[3] per_replica) {
+(%a: f32[4] mirrored = @a, %b: f32[4] mirrored = @b, %c: f32[3] mirrored = @c, %x: f32[4] per_replica, %y: f32[3] per_replica) {
   %ga = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
   %gb = all_reduce(%x) {reducer="mean", group_size=2} : f32[4] mirrored
   %gc = all_reduce(%y) {reducer="sum", group_size=2} : f32[3] mirrored
   %sorted = jax.sort(%gb) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
-  %ga_1 = own_slice(%ga) {axis=0, group_size=2} : f32[2] sharded(0)
-  %na = jax.sub(%a, %ga_1) : f32[2] sharded(0)
-  %sorted_1 = own_slice(%sorted) {axis=0, group_size=2} : f32[2] sharded(0)
-  %nb = jax.sub(%b, %sorted_1) : f32[2] sharded(0)
+  %na = jax.sub(%a, %ga) : f32[4] mirrored
+  %nb = jax.sub(%b, %sorted) : f32[4] mirrored
   %nc = jax.sub(%c, %gc) : f32[3] mirrored
   return %na -> @a, %nb -> @b, %nc -> @c, %ga
 }
@@ -422,18 +420,17 @@ graph f on 2 replicas, stage spmd
 }
 -->
 graph f on 2 replicas, stage spmd
-  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
   variable @n: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
-(%m: f32[2] sharded(0) = @m, %n: f32[4] mirrored = @n, %x: f32[4] per_replica, %i: i32[] mirrored, %own: i32[] per_replica) {
+(%m: f32[4] mirrored = @m, %n: f32[4] mirrored = @n, %x: f32[4] per_replica, %i: i32[] mirrored, %own: i32[] per_replica) {
   %g = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
-  %a = cond(%i, %m, %g) : f32[2] sharded(0)
-    branch_0(%m0: f32[2] sharded(0), %g0: f32[4] mirrored) {
+  %a = cond(%i, %m, %g) : f32[4] mirrored
+    branch_0(%m0: f32[4] mirrored, %g0: f32[4] mirrored) {
       return %m0
     }
-    branch_1(%m1: f32[2] sharded(0), %g1: f32[4] mirrored) {
+    branch_1(%m1: f32[4] mirrored, %g1: f32[4] mirrored) {
       %sorted = jax.sort(%g1) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
-      %sorted_1 = own_slice(%sorted) {axis=0, group_size=2} : f32[2] sharded(0)
-      return %sorted_1
+      return %sorted
     }
   %h = all_reduce(%x) {reducer="mean", group_size=2} : f32[4] mirrored
   %b = cond(%own, %n, %h) : f32[4] per_replica
@@ -463,18 +460,16 @@ graph f on 2 replicas, stage spmd
 }
 -->
 graph f on 2 replicas, stage spmd
-  variable @w: f32[3,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=1}
-  variable @first: f32[3,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=1}
-(%w: f32[3,2] sharded(1) = @w, %first: f32[3,2] sharded(1) = @first, %x: f32[3,4] per_replica) {
+  variable @w: f32[3,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+  variable @first: f32[3,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+(%w: f32[3,4] mirrored = @w, %first: f32[3,4] mirrored = @first, %x: f32[3,4] per_replica) {
   %g = all_reduce(%x) {reducer="sum", group_size=2} : f32[3,4] mirrored
-  %way = jax.sub(%first, %w) : f32[3,2] sharded(1)
+  %way = jax.sub(%first, %w) : f32[3,4] mirrored
   %a = jax.reshape(%g) {new_sizes=(12,), dimensions=none, sharding=none} : f32[12] mirrored
-  %way_1 = all_gather(%way) {axis=1, group_size=2} : f32[3,4] mirrored
-  %b = jax.reshape(%way_1) {new_sizes=(12,), dimensions=none, sharding=none} : f32[12] mirrored
+  %b = jax.reshape(%way) {new_sizes=(12,), dimensions=none, sharding=none} : f32[12] mirrored
   %far = jax.dot_general(%a, %b) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[] mirrored
-  %g_1 = own_slice(%g) {axis=1, group_size=2} : f32[3,2] sharded(1)
-  %step = jax.mul(%g_1, %far) {out_dtype=none} : f32[3,2] sharded(1)
-  %new = jax.sub(%w, %step) : f32[3,2] sharded(1)
+  %step = jax.mul(%g, %far) {out_dtype=none} : f32[3,4] mirrored
+  %new = jax.sub(%w, %step) : f32[3,4] mirrored
   return %new -> @w, %first -> @first
 }
 
@@ -492,16 +487,15 @@ graph f on 2 replicas, stage spmd
 }
 -->
 graph f on 2 replicas, stage spmd
-  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
   variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
-(%w: f32[2] sharded(0) = @w, %m: f32[2] sharded(0) = @m, %x: f32[4] per_replica) {
+(%w: f32[4] mirrored = @w, %m: f32[2] sharded(0) = @m, %x: f32[4] per_replica) {
   %g = reduce_scatter(%x) {reducer="sum", axis=0, group_size=2} : f32[2] sharded(0)
   %m2 = jax.add(%m, %g) : f32[2] sharded(0)
   %ahead = jax.add(%m2, %g) : f32[2] sharded(0)
   %ahead_1 = all_gather(%ahead) {axis=0, group_size=2} : f32[4] mirrored
   %sorted = jax.sort(%ahead_1) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
-  %sorted_1 = own_slice(%sorted) {axis=0, group_size=2} : f32[2] sharded(0)
-  %new = jax.sub(%w, %sorted_1) : f32[2] sharded(0)
+  %new = jax.sub(%w, %sorted) : f32[4] mirrored
   return %new -> @w, %m2 -> @m
 }
 

@@ -26,7 +26,7 @@ graph f on 2 replicas, stage spmd
       %p = jax.mul(%h, %n) {out_dtype=none} : bf16[4] per_replica
       return %p, %n, %h
     }
-  %0, %1 = scan(%y, %hs, %w) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : bf16[4] per_replica, bf16[3,4] per_replica
+  %g, %gs = scan(%y, %hs, %w) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : bf16[4] per_replica, bf16[3,4] per_replica
     body(%d: bf16[4] per_replica, %h_1: bf16[4] per_replica, %slice_1: f32[2] sharded(0)) {
       %all_1 = all_gather(%slice_1) {axis=0, group_size=2} : f32[4] mirrored
       %n_1 = jax.convert_element_type(%all_1) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[4] mirrored
@@ -34,7 +34,7 @@ graph f on 2 replicas, stage spmd
       %t = jax.mul(%d, %h_1) {out_dtype=none} : bf16[4] per_replica
       return %back, %t
     }
-  return per_replica %0, per_replica %1
+  return per_replica %g, per_replica %gs
 }
 
 # title: the loop back takes the slices already; a value of the state, and one that is returned, stay stacked
@@ -68,7 +68,7 @@ graph f on 2 replicas, stage spmd
       %q0 = jax.neg(%all) : f32[4] mirrored
       return %p, %all, %p, %q0
     }
-  %0 = scan(%y, %w, %s, %q) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : f32[4] per_replica
+  %g = scan(%y, %w, %s, %q) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : f32[4] per_replica
     body(%d: f32[4] per_replica, %slice_1: f32[2] sharded(0), %s0: f32[4] per_replica, %q0_1: f32[4] mirrored) {
       %all_1 = all_gather(%slice_1) {axis=0, group_size=2} : f32[4] mirrored
       %sum = jax.reduce_sum(%slice_1) {axes=(0,), out_sharding=none} : f32[] per_replica
@@ -78,7 +78,7 @@ graph f on 2 replicas, stage spmd
       %e = jax.add(%c, %sum) : f32[4] per_replica
       return %e
     }
-  return per_replica %0, %q
+  return per_replica %g, %q
 }
 
 # title: a variable that every step reads is no stack of copies

@@ -9,7 +9,7 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%x: bf16[4,16] per_replica) {
   %0 = constant() {value=array<i32[4]: 0, 1, 2, 3>} : i32[4] mirrored
-  %1 = scan(%x, %0) {num_consts=1, num_carry=0, length=4, reverse=false, unroll=1} : f32[4,2,4] sharded(1)
+  %1 = scan(%x, %0) {length=4, reverse=false, unroll=1, num_consts=1, num_carry=0} : f32[4,2,4] sharded(1)
     body(%x_1: bf16[4,16] per_replica, %part: i32[] mirrored) {
       %2 = take_part(%x_1, %part) {axis=1, count=4} : bf16[4,4] per_replica
       %3 = jax.convert_element_type(%2) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[4,4] per_replica
@@ -33,7 +33,7 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%x: bf16[8,4] per_replica) {
   %0 = constant() {value=array<i32[2]: 0, 1>} : i32[2] mirrored
-  %1 = scan(%x, %0) {num_consts=1, num_carry=0, length=2, reverse=false, unroll=1} : f32[2,4,2] sharded(2)
+  %1 = scan(%x, %0) {length=2, reverse=false, unroll=1, num_consts=1, num_carry=0} : f32[2,4,2] sharded(2)
     body(%x_1: bf16[8,4] per_replica, %part: i32[] mirrored) {
       %2 = take_part(%x_1, %part) {axis=0, count=2} : bf16[4,4] per_replica
       %3 = jax.convert_element_type(%2) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[4,4] per_replica
@@ -57,7 +57,7 @@ graph f on 4 replicas, stage spmd
 graph f on 4 replicas, stage spmd
 (%x: bf16[2,32] per_replica) {
   %0 = constant() {value=array<i32[4]: 0, 1, 2, 3>} : i32[4] mirrored
-  %1 = scan(%x, %0) {num_consts=1, num_carry=0, length=4, reverse=false, unroll=1} : f32[4,1,8] sharded(1, copies=2)
+  %1 = scan(%x, %0) {length=4, reverse=false, unroll=1, num_consts=1, num_carry=0} : f32[4,1,8] sharded(1, copies=2)
     body(%x_1: bf16[2,32] per_replica, %part: i32[] mirrored) {
       %2 = take_part(%x_1, %part) {axis=1, count=4} : bf16[2,8] per_replica
       %3 = jax.convert_element_type(%2) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2,8] per_replica
@@ -85,7 +85,7 @@ graph f on 4 replicas, stage spmd
   %y = scan(%xs) {num_consts=0, num_carry=0, length=3, reverse=false, unroll=1} : f32[3,1,8] sharded(1)
     body(%x: bf16[4,8] per_replica) {
       %0 = constant() {value=array<i32[2]: 0, 1>} : i32[2] mirrored
-      %1 = scan(%x, %0) {num_consts=1, num_carry=0, length=2, reverse=false, unroll=1} : f32[2,1,4] sharded(1)
+      %1 = scan(%x, %0) {length=2, reverse=false, unroll=1, num_consts=1, num_carry=0} : f32[2,1,4] sharded(1)
         body(%x_1: bf16[4,8] per_replica, %part: i32[] mirrored) {
           %2 = take_part(%x_1, %part) {axis=1, count=2} : bf16[4,4] per_replica
           %3 = jax.convert_element_type(%2) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[4,4] per_replica
@@ -117,7 +117,7 @@ graph f on 2 replicas, stage spmd
   %a = jax.convert_element_type(%x) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[4,16] per_replica
   %b = jax.add(%a, %y) : bf16[4,16] per_replica
   %0 = constant() {value=array<i32[4]: 0, 1, 2, 3>} : i32[4] mirrored
-  %1 = scan(%b, %0) {num_consts=1, num_carry=0, length=4, reverse=false, unroll=1} : f32[4,2,4] sharded(1)
+  %1 = scan(%b, %0) {length=4, reverse=false, unroll=1, num_consts=1, num_carry=0} : f32[4,2,4] sharded(1)
     body(%b_1: bf16[4,16] per_replica, %part: i32[] mirrored) {
       %2 = take_part(%b_1, %part) {axis=1, count=4} : bf16[4,4] per_replica
       %3 = jax.convert_element_type(%2) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[4,4] per_replica

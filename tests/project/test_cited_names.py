@@ -109,10 +109,10 @@ def test_cited_names_are_there(
 
 @pytest.mark.parametrize("word", ["passes/slicing.py", "slicing.py", "tests/passes/none.gd"])
 def test_a_file_that_is_not_there_is_found(word: str, root: Path) -> None:
-    assert list(missing(f"See `{word}`.", Path("passes"), root, {"placement.py"})) == [word]
+    assert list(missing(f"See `{word}`.", Path("passes"), root, {"placed_values.py"})) == [word]
 
 
-@pytest.mark.parametrize("word", ["passes/placement.py", "placement.py", "graph.py", "train.py"])
+@pytest.mark.parametrize("word", ["passes/placed_values.py", "placed_values.py", "graph.py", "train.py"])
 def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     assert not list(missing(f"See `{word}`.", Path("passes"), root, {"graph.py"}))
 
@@ -125,7 +125,7 @@ def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
         ("passes.simplify", True),
         ("gd.MirroredStrategy.run", True),
         ("gd.functions", False),
-        ("graphdist.passes.placement.Sharding", False),
+        ("graphdist.passes.placed_values.Sharding", False),
         ("passes.simplification", False),
         ("tests.passes.nothing.at_all", False),
     ],

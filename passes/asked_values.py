@@ -1,0 +1,233 @@
+"""Which values a program has in shards, which it has in full, and where one is made of the other.
+
+A conversion of the layout is written where the program says it: a variable that is stored in shards
+is gathered where it is read, a gradient is all_reduced, the new value of a variable is sharded
+where it is stored. This analysis finds where the conversions are best made; `place_conversions.py`
+makes them there.
+
+1. *Ask.* A value is *derived* if it can be computed on shards, beginning with those that are there:
+   stored variables, and what is reduced over the replicas, which a reduce_scatter leaves in shards.
+   The table of operations says how far (`graphdist.ir.operation_table`). Slices of stacks, branches
+   and carries of loops hand it on. A sum over the dimension of the shards is a *term* of each
+   replica: an all_reduce of the sums makes it whole.
+2. *Position.* From the outputs backwards each value is asked for in shards or in full. Whatever is
+   not derived and takes a derived value asks for it in full. Of all values on the way from the
+   shards to those asked for in full the ones of fewest bytes are gathered, a minimum cut, and what
+   is behind them is computed of the gathered ones. A gather in a loop counts once an iteration. Yet
+   the operands of loops are gathered inside, a slice at a time, where that holds less in memory.
+3. *Apply.* See `place_conversions.py`.
+
+The idea of layouts that spread over factors is GSPMD's (Xu et al. 2021), of conversions at a
+minimum cut that of register and communication placement in general; the shards of updates are those
+of Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import cast
+
+from graphdist.ir.analyses import has_effect
+from graphdist.ir.definitions import BARRIERS, ValueKind, definitions
+from graphdist.ir.factors import Factors
+from graphdist.ir.flow import choice_of
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan
+from graphdist.ir.ops import OWN_SLICE, SCAN, WHILE
+from graphdist.passes.derived_values import derive
+from graphdist.passes.gathered_values import gathered_of, let_in, region_of
+from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.shard_dimensions import shard_dimensions
+
+__all__ = ["placed_values_of"]
+
+
+def placed_values_of(
+    graph: Graph,
+    stages: Iterable[Iterable[tuple[Value, int]]],
+    rules: Rules,
+    wanted: AbstractSet[Value] = frozenset(),
+    in_shards: AbstractSet[Value] = frozenset(),
+    without: AbstractSet[Value] = frozenset(),
+) -> PlacedValues:
+    """Return the forms of a program's values.
+
+    The reduced values `without` are needed in full, whatever takes them.
+    """
+    program = definitions(graph)
+    dimension = shard_dimensions(program, stages, rules.count)
+    placed = PlacedValues(graph, program, rules, dimension, wanted=wanted, in_shards=in_shards)
+    derive(placed, without)
+    found: set[Value] = set()
+    roots: set[Value] = set()
+    while True:
+        _position(placed, found, roots)
+        more = let_in(placed) - found
+        if not more:
+            return placed
+        found |= more
+
+
+def _position(placed: PlacedValues, found: AbstractSet[Value], roots: set[Value]) -> None:
+    """Find what is needed in which form, and what is gathered, until they agree.
+
+    What is asked for in full, the `roots`, depends on what is gathered.
+    """
+    while True:
+        region = region_of(roots, placed, found)
+        gathered = gathered_of(region, roots, placed)
+        _Asking(placed, gathered, region).run()
+        asked = {value for value in placed.full if value in placed.derived and value not in region}
+        roots &= placed.full  # others were asked for before more was let in
+        if not asked:
+            return
+        roots |= asked
+
+
+class _Asking:
+    """Goes from the outputs backwards, and asks for values in full or in shards."""
+
+    def __init__(
+        self,
+        placed: PlacedValues,
+        gathered: AbstractSet[Value],
+        region: Mapping[Value, tuple[Value, ...]],
+    ) -> None:
+        self.placed, self.region = placed, region
+        placed.full, placed.shards, placed.gathered = set(), set(), gathered
+        placed.because = {}
+        self.pending: list[tuple[Value, bool]] = []
+        self.nodes: set[Node] = set()
+
+    def run(self) -> None:
+        """Fill in the forms of all values."""
+        graph = self.placed.graph
+        for output in graph.outputs[: len(graph.assigned)]:
+            if type(output) is Value and output in self.placed.wanted:
+                self._ask_for_shards(output, self.placed.dimension[output])
+            else:
+                self._ask_for_full(output, "it is stored unsharded")
+        for output in graph.outputs[len(graph.assigned) :]:
+            self._ask_for_full(output, "the function returns it")
+        self._ask_for_effects(self.placed.graph)
+        while self.pending:
+            value, is_full = self.pending.pop()
+            (self._full if is_full else self._shards)(value)
+
+    def _ask_for_effects(self, graph: Graph) -> None:
+        for node in graph.nodes:
+            if node.op.has_effect:
+                self._ask_all(node.operands, node)
+            elif has_effect(node):
+                self._pass(node)
+                for nested in node.graphs:
+                    self._ask_for_effects(nested)
+
+    def _ask_all(self, operands: Iterable[Operand], because: Node | str) -> None:
+        for operand in operands:
+            self._ask_for_full(operand, because)
+
+    def _ask_for_full(self, operand: Operand, because: Node | str) -> None:
+        if type(operand) is Value and operand not in self.placed.full:
+            self.placed.full.add(operand)
+            self.pending.append((operand, True))
+            if operand in self.placed.derived:
+                self.placed.because[operand] = because
+
+    def _ask_for_shards(self, operand: Operand, dimension: int, because: Node | str = "") -> None:
+        """Ask for the shards along a dimension; along another than its own, of the full value."""
+        if type(operand) is not Value:
+            return
+        if self.placed.dimension.get(operand) != dimension:
+            self._ask_for_full(operand, because)
+        elif operand not in self.placed.shards:
+            self.placed.shards.add(operand)
+            self.pending.append((operand, False))
+
+    def _pass(self, node: Node) -> None:
+        """Ask for all that a loop, a branch or a barrier returns or carries."""
+        if node in self.nodes:
+            return
+        self.nodes.add(node)
+        if (choice := choice_of(node)) is not None:
+            self._ask_for_full(choice, node)
+        carried = [carry.value for carry in Scan(node).carries] if node.op is SCAN else ()
+        results = () if node.op.name in BARRIERS else node.results
+        for value in (*results, *carried):
+            self._ask_in_its_form(value, node)
+        if node.op is WHILE:
+            self._ask_all((*node.operands, *node.graphs[1].outputs), node)
+
+    def _ask_in_its_form(self, value: Value, because: Node) -> None:
+        if value in self.placed.derived:
+            self._ask_for_shards(value, self.placed.dimension[value], because)
+        else:
+            self._ask_for_full(value, because)
+
+    def _full(self, value: Value) -> None:
+        placed, definition = self.placed, self.placed.program.of[value]
+        node, because = definition.node, self._because(value)
+        if node is not None and definition.kind is not ValueKind.COMPUTED:
+            self._pass(node)
+        if value in placed.gathered:
+            self._make_full_of_shards(value)
+        elif value in placed.derived and value not in self.region:
+            pass  # it becomes a root
+        elif definition.kind is ValueKind.COMPUTED:
+            assert node is not None
+            self._operands_of(node, because)
+        else:
+            self._ask_all(definition.parents, because)
+
+    def _because(self, value: Value) -> Node | str:
+        """Return what to say needs all of what a full value is computed of."""
+        node = self.placed.program.of[value].node
+        return self.placed.because.get(value, node or "")
+
+    def _operands_of(self, node: Node, because: Node | str) -> None:
+        if node.op is OWN_SLICE:
+            operand, axis = node.operands[0], cast(int, node.params["axis"])
+            self._ask_for_shards(operand, axis, because)
+            return
+        self._ask_all(node.operands, because)
+        for nested in node.graphs:
+            self._ask_all(nested.outputs, because)
+
+    def _make_full_of_shards(self, value: Value) -> None:
+        placed, node = self.placed, self.placed.program.of[value].node
+        if value in placed.terms:
+            self._on_shards(node, *placed.terms[value])
+        elif is_reduced(node):
+            assert node is not None
+            self._ask_all(node.operands, node)
+        else:
+            self._ask_for_shards(value, placed.dimension[value])
+
+    def _shards(self, value: Value) -> None:
+        placed, definition = self.placed, self.placed.program.of[value]
+        node = definition.node
+        if node is not None and definition.kind is not ValueKind.COMPUTED:
+            self._pass(node)
+        if value in placed.in_shards:
+            pass
+        elif not placed.is_computed_on_shards(value):
+            self._ask_for_full(value, "")
+        elif value in placed.terms:
+            self._on_shards(node, *placed.terms[value])
+        elif definition.kind is not ValueKind.COMPUTED:
+            for parent in definition.parents:
+                self._ask_for_shards(parent, placed.dimension[value] - definition.shift)
+        elif (found := placed.factor(value)) is None:  # a collective, whose operand is local
+            assert node is not None
+            self._ask_all(node.operands, node)
+        else:
+            self._on_shards(node, *found)
+
+    def _on_shards(self, node: Node | None, factors: Factors, factor: int) -> None:
+        assert node is not None
+        for operand, dimensions in zip(node.operands, factors.operands, strict=True):
+            if factor in dimensions:
+                self._ask_for_shards(operand, dimensions.index(factor), node)
+            else:
+                self._ask_for_full(operand, node)

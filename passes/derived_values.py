@@ -1,0 +1,105 @@
+"""Which values can be computed on shards, beginning with those that are there.
+
+Shards of stored variables are there, and a reduce_scatter leaves those of reduced values. From
+these on the table of operations says how far (`graphdist.ir.operation_table`), each operation
+applied to the shards of its operands. Slices of stacks, branches and carries of loops hand it on. A
+sum over the dimension of the shards is a *term* on each replica: an all_reduce makes it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from graphdist.ir.definitions import Definition, ValueKind
+from graphdist.ir.flow import choice_of
+from graphdist.ir.graph import Node, Value
+from graphdist.ir.operation_table import divides
+from graphdist.ir.ops import WHILE
+from graphdist.ir.types import MIRRORED, numpy_dtype
+from graphdist.passes.placed_values import PlacedValues, is_reduced, is_stored
+
+
+def derive(placed: PlacedValues, without: AbstractSet[Value]) -> None:
+    """Find what can be computed on shards: in order, until the carries of loops change nothing."""
+    count = -1
+    while count != len(placed.derived):
+        count = len(placed.derived)
+        for value, definition in placed.program.of.items():
+            if value in placed.derived or value in without:
+                continue
+            if _is_derived(value, definition, placed):
+                placed.derived[value] = None
+                if _is_of_inputs(definition, placed):
+                    placed.of_inputs.add(value)
+
+
+def _is_derived(value: Value, definition: Definition, placed: PlacedValues) -> bool:
+    if definition.kind is ValueKind.COMPUTED:
+        assert definition.node is not None
+        return _is_computed(value, definition.node, placed)
+    dimension = placed.dimension.get(value)
+    if dimension is None:
+        return False
+    if definition.kind is ValueKind.INPUT:
+        return value in placed.in_shards
+    if not _is_taken_by_all(definition):
+        return False
+    return any(
+        placed.is_derived(parent) and placed.dimension[parent] + definition.shift == dimension  # type: ignore[index]
+        for parent in definition.parents
+    )
+
+
+def _is_of_inputs(definition: Definition, placed: PlacedValues) -> bool:
+    if definition.kind in (ValueKind.CARRY, ValueKind.LAST):
+        return False
+    derived = [parent for parent in definition.parents if placed.is_derived(parent)]
+    is_input = definition.kind is ValueKind.INPUT
+    return is_input or (bool(derived) and placed.of_inputs.issuperset(derived))
+
+
+def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
+    """Return whether a node can be applied to shards; note a result that is a sum over them."""
+    if value in placed.dimension and (is_stored(node, value, placed) or is_reduced(node)):
+        return True
+    along = [placed.derived_along(operand) for operand in node.operands]
+    if all(dimension is None for dimension in along):
+        return False
+    factors = placed.factors_of(node)
+    if factors is None:
+        return False
+    held = {
+        dimensions[dimension]
+        for dimensions, dimension in zip(factors.operands, along, strict=True)
+        if dimension is not None
+    }
+    found = placed.factor(value)
+    if found is not None and found[1] in held:
+        return True
+    if len(held) != 1 or len(node.results) > 1:
+        return False
+    (factor,) = held
+    if factor is None or factor not in factors.summed:
+        return False
+    if not divides(node, factors, factor, placed.rules.count):
+        return False
+    if factors.summed[factor] == "sum" and not _may_be_added_up(value, placed):
+        return False
+    placed.terms[value] = factors, factor
+    return True
+
+
+def _may_be_added_up(value: Value, placed: PlacedValues) -> bool:
+    """Return whether a sum may be the sum of what shards give, each rounded to its dtype."""
+    dtype = numpy_dtype(value.type.dtype)
+    is_narrow_float = dtype.kind not in "biu" and dtype.itemsize < 4
+    return placed.rules.reorders and not is_narrow_float
+
+
+def _is_taken_by_all(definition: Definition) -> bool:
+    """Return whether all replicas run what a value passes: it may come to hold a collective."""
+    node = definition.node
+    if node is None or node.op is WHILE:
+        return False
+    choice = choice_of(node)
+    return choice is None or choice.type.distribution is MIRRORED

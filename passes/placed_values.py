@@ -1,0 +1,187 @@
+"""The forms in which a program has its values: in full, in shards, or one made of the other.
+
+`PlacedValues` is what the analysis finds (`asked_values.py`) and the pass applies
+(`place_conversions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from graphdist.ir.definitions import Definitions, ValueKind
+from graphdist.ir.factors import Factors
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.operation_table import divides, factors_of, row_of
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, num_copies_of
+from graphdist.ir.types import MIRRORED
+
+PASSED_IN = frozenset({ValueKind.CONSTANT, ValueKind.SLICE, ValueKind.BRANCH_INPUT})
+"""What a nested graph may take in both forms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides about positions.
+
+    There are `count` shards of a value, and `num_copies` groups of replicas that have all of them.
+    What an iteration takes of a scanned operand is gathered in the loop from `smallest` bytes on.
+    `most_bytes` of what all iterations take may be gathered in front of a loop. Sums are not taken
+    of shards unless `reorders`, since their order of additions shows.
+    """
+
+    count: int
+    num_copies: int = 1
+    smallest: int = 0
+    most_bytes: int = 0
+    reorders: bool = True
+
+
+@dataclass
+class PlacedValues:
+    """The forms in which a program has its values.
+
+    `dimension` says along which a value is sharded, if it is. A value in `shards` is made in
+    shards, one in `full` in full; one in `gathered` is made in full of its shards. `terms` are the
+    sums over shards, with their factors and the one that is summed. The outputs that are `wanted`
+    are asked for in shards; inputs `in_shards` come so unless something needs them in full.
+    `because` has what asks for a derived value in full. What is made of inputs `in_shards` alone is
+    in `of_inputs`: in full it is made of inputs that are stored in full.
+    """
+
+    graph: Graph
+    program: Definitions
+    rules: Rules
+    dimension: Mapping[Value, int]
+    derived: dict[Value, None] = field(default_factory=dict)
+    terms: dict[Value, tuple[Factors, int]] = field(default_factory=dict)
+    wanted: AbstractSet[Value] = frozenset()
+    in_shards: AbstractSet[Value] = frozenset()
+    full: set[Value] = field(default_factory=set)
+    shards: set[Value] = field(default_factory=set)
+    gathered: AbstractSet[Value] = frozenset()
+    because: dict[Value, Node | str] = field(default_factory=dict)
+    of_inputs: set[Value] = field(default_factory=set)
+    _factors: dict[Node, Factors | None] = field(default_factory=dict)
+
+    def is_derived(self, operand: Operand) -> bool:
+        """Return whether shards of a value are computed of shards."""
+        return type(operand) is Value and operand in self.derived
+
+    def needs_barrier(self, value: Value) -> bool:
+        """Return whether the shards behind a barrier have to pass it.
+
+        They need not if nothing in front of the barrier is gathered of what they are made of: there
+        is nothing then with which their gather could be merged, and it may start early.
+        """
+        (operand,) = self.program.of[value].parents
+        made_of = self._spread([operand], self._parents_on_shards)
+        found = self._spread(made_of, self._results_on_shards)
+        return not self.gathered.isdisjoint(found)
+
+    def _spread(
+        self, starts: Iterable[Operand], following: Callable[[Value], Iterable[Operand]]
+    ) -> set[Operand]:
+        pending = list(starts)
+        found = set(pending)
+        while pending:
+            value = pending.pop()
+            for other in following(value) if type(value) is Value else ():
+                if other not in found and self.is_derived(other):
+                    found.add(other)
+                    pending.append(other)
+        return found
+
+    def _parents_on_shards(self, value: Value) -> Iterable[Operand]:
+        definition = self.program.of[value]
+        return definition.parents if definition.kind is ValueKind.COMPUTED else ()
+
+    def _results_on_shards(self, value: Value) -> Iterable[Operand]:
+        return (result for node in self.program.nodes.get(value, ()) for result in node.results)
+
+    def is_scattered(self, value: Value) -> bool:
+        """Return whether a reduce_scatter leaves the shards of a sum over shards.
+
+        It would add up what all groups of replicas have, each of them the whole sum.
+        """
+        factors, factor = self.terms[value]
+        is_sum = factors.summed[factor] == "sum"
+        return is_sum and self.rules.num_copies == 1 and value not in self.full
+
+    def derived_along(self, operand: Operand) -> int | None:
+        """Return along which dimension a derived value is sharded; a number is along none."""
+        if type(operand) is not Value or operand not in self.derived:
+            return None
+        return self.dimension.get(operand)
+
+    def forms(self, value: Value) -> Iterator[int | None]:
+        """Yield the forms in which an input of a nested graph is handed in."""
+        if value in self.full and value not in self.gathered:
+            yield None
+        if value in self.shards:
+            yield self.dimension[value]
+
+    def factor(self, value: Value) -> tuple[Factors, int] | None:
+        """Return the factors of the node that computes a value, and the one of its shards."""
+        definition = self.program.of[value]
+        node, dimension = definition.node, self.dimension.get(value)
+        if definition.kind is not ValueKind.COMPUTED or node is None or dimension is None:
+            return None
+        factors = self.factors_of(node)
+        if factors is None:
+            return None
+        factor = factors.results[node.results.index(value)][dimension]
+        if factor is None or not divides(node, factors, factor, self.rules.count):
+            return None
+        return factors, factor
+
+    def factors_of(self, node: Node) -> Factors | None:
+        """Return the factors of a node of values that all replicas share; else None."""
+        if node not in self._factors:
+            self._factors[node] = factors_of(node) if is_mirrored(node) else None
+        return self._factors[node]
+
+    def is_computed_on_shards(self, value: Value) -> bool:
+        """Return whether shards of a value are computed of shards, not cut from the full value."""
+        if value in self.derived:
+            return value not in self.terms or self.is_scattered(value)
+        definition = self.program.of[value]
+        if definition.kind is not ValueKind.COMPUTED:
+            return definition.kind in PASSED_IN and value in self.dimension
+        is_there = value in self.full  # of which each replica takes its own shard
+        return not is_there and self.factor(value) is not None and is_cheap(definition.node)
+
+
+def is_stored(node: Node, result: Value, placed: PlacedValues) -> bool:
+    """Return whether a node gathers shards that are there."""
+    rules = placed.rules
+    return (
+        node.op is ALL_GATHER
+        and placed.dimension.get(result) == node.params["axis"]
+        and (node.params["group_size"], num_copies_of(node.params))
+        == (rules.count, rules.num_copies)
+    )
+
+
+def is_reduced(node: Node | None) -> bool:
+    """Return whether a node reduces over all replicas as a reduce_scatter does."""
+    return (
+        node is not None
+        and node.op is ALL_REDUCE
+        and num_copies_of(node.params) == 1
+        and node.params["reducer"] in ("sum", "mean")
+        and node.operands[0].type.distribution is not MIRRORED
+    )
+
+
+def is_mirrored(node: Node) -> bool:
+    """Return whether all replicas have the same operands and results of a node."""
+    values = (*node.operands, *node.results)
+    return all(value.type.distribution is MIRRORED for value in values)
+
+
+def is_cheap(node: Node | None) -> bool:
+    """Return whether a node costs about as much as reading its operands."""
+    row = None if node is None else row_of(node)
+    return row is not None and row.is_cheap
