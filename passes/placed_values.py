@@ -139,7 +139,7 @@ class PlacedValues:
     def factors_of(self, node: Node) -> Factors | None:
         """Return the factors of a node of values that all replicas share; else None."""
         if node not in self._factors:
-            self._factors[node] = factors_of(node) if is_mirrored(node) else None
+            self._factors[node] = factors_of(node) if takes_mirrored(node) else None
         return self._factors[node]
 
     def is_computed_on_shards(self, value: Value) -> bool:
@@ -175,7 +175,7 @@ def is_reduced(node: Node | None) -> bool:
     )
 
 
-def is_mirrored(node: Node) -> bool:
+def takes_mirrored(node: Node) -> bool:
     """Return whether all replicas have the same operands and results of a node."""
     values = (*node.operands, *node.results)
     return all(value.type.distribution is MIRRORED for value in values)

@@ -165,9 +165,15 @@ def _dear(placed: PlacedValues) -> Iterator[Value]:
         if any(_is_stored_in_shards(each, placed) for each in behind):
             continue
         gathered = [each for each in behind & placed.gathered if each.type.shape]
-        sent = sum(each.type.bytes for each in (*gathered, *(behind & gathered_at_end)))
-        if sent > value.type.bytes:
+        sent = sum(
+            _bytes_per_step(each, placed) for each in (*gathered, *(behind & gathered_at_end))
+        )
+        if sent > _bytes_per_step(value, placed):
             yield value
+
+
+def _bytes_per_step(value: Value, placed: PlacedValues) -> int:
+    return value.type.bytes * placed.program.of[value].times
 
 
 def _of_gradients(placed: PlacedValues) -> set[Value]:
