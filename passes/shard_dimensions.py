@@ -38,7 +38,18 @@ def shard_dimensions(
                 continue
             found[value] = dimension
             pending.extend(_alike(program, value, dimension))
+    _set_last(program, found)
     return found
+
+
+def _set_last(program: Definitions, found: dict[Value, int]) -> None:
+    """Let loops return what they carry as they carry it."""
+    for value, definition in program.of.items():
+        if definition.kind is ValueKind.LAST:
+            (carry,) = definition.parents
+            found.pop(value, None)
+            if type(carry) is Value and carry in found:
+                found[value] = found[carry]
 
 
 def is_scanned(program: Definitions, value: Value) -> bool:

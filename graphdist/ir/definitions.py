@@ -36,7 +36,7 @@ class ValueKind(Enum):
     CARRY = "carry"
     """What an iteration takes of the one before: the first operand, or what the body returns."""
     LAST = "last"
-    """The last value of a carry, which the loop returns."""
+    """What a carry is after the last iteration, of which the loop returns it."""
     STACK = "stack"
     """The stacked slices that the iterations return."""
     BRANCH_INPUT = "branch input"
@@ -153,7 +153,7 @@ def _of_scan(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
         yield value, Definition(ValueKind.SLICE, node, (operand,), inside)
     yield from _of_nodes(scan.body, inside)
     for carry in scan.carries:
-        yield carry.last, Definition(ValueKind.LAST, node, (carry.first, carry.following), times)
+        yield carry.last, Definition(ValueKind.LAST, node, (carry.value,), times)
     for output, result in scan.stacked:
         yield result, Definition(ValueKind.STACK, node, (output,), times)
 
@@ -174,7 +174,7 @@ def _of_while(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
     yield from _of_nodes(loop.condition, inside)
     yield from _of_nodes(loop.body, inside)
     for carry in loop.carries:
-        yield carry.last, Definition(ValueKind.LAST, node, (carry.first, carry.following), times)
+        yield carry.last, Definition(ValueKind.LAST, node, (carry.value,), times)
 
 
 def _of_cond(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
