@@ -115,8 +115,6 @@ def test_a_file_that_is_not_there_is_found(word: str, root: Path) -> None:
 @pytest.mark.parametrize(
     "word", ["passes/placed_values.py", "placed_values.py", "graph.py", "train.py"]
 )
-    "word", ["passes/placed_values.py", "placed_values.py", "graph.py", "train.py"]
-)
 def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     assert not list(missing(f"See `{word}`.", Path("passes"), root, {"graph.py"}))
 
