@@ -250,7 +250,7 @@ class _Parser:
             )
         except TypeRuleError as error:
             cursor.fail(error.what, start, because=error)
-        # Type rules trust their parameters; text may hold anything.
+        # Type rules trust sizes and the number of graphs; text may hold anything.
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             problem = f"{op.name} does not take these parameters or graphs: {error!r}"
             cursor.fail(problem, start, because=error)
