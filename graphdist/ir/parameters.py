@@ -24,6 +24,7 @@ from typing import (
     Literal,
     NamedTuple,
     Self,
+    Union,
     get_args,
     get_origin,
     get_type_hints,
@@ -125,7 +126,7 @@ def _taken(type: Any, value: Any) -> object:  # Any: as above, and whatever a te
     origin, arguments = get_origin(type), get_args(type)
     if type is int and not isinstance(value, bool):
         return operator.index(value)
-    if origin is UnionType:
+    if origin is UnionType or origin is Union:  # the second of `Literal[..] | None`
         for alternative in arguments:
             with suppress(TypeError):
                 return _taken(alternative, value)
