@@ -1,12 +1,12 @@
 """The parameters of JAX's operations that our code reads, with their types.
 
-JAX's parameters are a plain mapping. Their names and types are stated here and nowhere else.
+JAX has them in a plain mapping, without types: a pass that needs another one adds its reader here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast  # Any: arrays, and answers to JAX
+from typing import Any, NamedTuple, Protocol, TypeAlias  # Any: JAX's parameters, and arrays
 
 from graphdist.ir.graph import Node
 
@@ -14,24 +14,28 @@ Dimensions: TypeAlias = tuple[int, ...]
 """Numbers of dimensions, or one number for each dimension."""
 
 
+def _read(node: Node, name: str) -> Any:
+    return node.params[name]
+
+
 def axes(node: Node) -> Dimensions:
     """Return the dimensions that a reduction within a value takes away."""
-    return cast(Dimensions, node.params["axes"])
+    return _read(node, "axes")
 
 
 def permutation(node: Node) -> Dimensions:
     """Return the dimensions of the operand of a transpose, in the order of the result."""
-    return cast(Dimensions, node.params["permutation"])
+    return _read(node, "permutation")
 
 
 def broadcast_dimensions(node: Node) -> Dimensions:
     """Return which dimension of the result of a `broadcast_in_dim` each of the operand becomes."""
-    return cast(Dimensions, node.params["broadcast_dimensions"])
+    return _read(node, "broadcast_dimensions")
 
 
 def concatenated_along(node: Node) -> int:
     """Return the dimension along which a `concatenate` joins."""
-    return cast(int, node.params["dimension"])
+    return _read(node, "dimension")
 
 
 def is_plain(node: Node) -> bool:
@@ -57,7 +61,7 @@ class Cut(NamedTuple):
 def cut(node: Node) -> Cut:
     """Return what a `slice` takes."""
     names = ("start_indices", "limit_indices", "strides")
-    return Cut(*(cast(Any, node.params[name]) for name in names))
+    return Cut(*(_read(node, name) for name in names))
 
 
 class Split(NamedTuple):
@@ -69,12 +73,12 @@ class Split(NamedTuple):
 
 def split(node: Node) -> Split:
     """Return how a `split` cuts."""
-    return Split(cast(Dimensions, node.params["sizes"]), cast(int, node.params["axis"]))
+    return Split(_read(node, "sizes"), _read(node, "axis"))
 
 
 def slice_sizes(node: Node) -> Dimensions:
     """Return the shape of what a `gather` or a `dynamic_slice` takes at each index."""
-    return tuple(cast(Dimensions, node.params["slice_sizes"]))
+    return _read(node, "slice_sizes")
 
 
 class GatherDimensions(Protocol):
@@ -88,7 +92,7 @@ class GatherDimensions(Protocol):
 
 def gather_dimensions(node: Node) -> GatherDimensions:
     """Return the dimensions of a `gather`."""
-    return cast(GatherDimensions, node.params["dimension_numbers"])
+    return _read(node, "dimension_numbers")
 
 
 class ScatterDimensions(Protocol):
@@ -102,29 +106,29 @@ class ScatterDimensions(Protocol):
 
 def scatter_dimensions(node: Node) -> ScatterDimensions:
     """Return the dimensions of a scatter."""
-    return cast(ScatterDimensions, node.params["dimension_numbers"])
+    return _read(node, "dimension_numbers")
 
 
 def mode(node: Node) -> str:
     """Return the name of what a `gather` or scatter does at indices out of range."""
-    return cast(str, cast(Any, node.params["mode"]).name)
+    return _read(node, "mode").name
 
 
 def mode_named(node: Node, name: str) -> object:
     """Return the parameter `mode` of this name, for a node like the one given."""
-    return cast(Any, type(node.params["mode"]))[name]
+    return type(_read(node, "mode"))[name]
 
 
 def fill_value(node: Node) -> float | bool | None:
     """Return the number at indices out of range that a `gather` states, if it does."""
-    value: Any = node.params["fill_value"]
-    return cast("float | bool | None", value.item() if hasattr(value, "item") else value)
+    value = _read(node, "fill_value")
+    return value.item() if hasattr(value, "item") else value
 
 
 def contracted(node: Node) -> Dimensions:
     """Return the dimensions of the left operand that a `dot_general` adds up along."""
-    numbers = cast("tuple[tuple[Dimensions, Dimensions], object]", node.params["dimension_numbers"])
-    return numbers[0][0]
+    ((left, _), _) = _read(node, "dimension_numbers")
+    return left
 
 
 class ConvolutionDimensions(Protocol):
@@ -149,7 +153,7 @@ class Convolution(NamedTuple):
 def convolution(node: Node) -> Convolution:
     """Return the parameters of a `conv_general_dilated`."""
     names = ("dimension_numbers", "window_strides", "padding", "lhs_dilation", "rhs_dilation")
-    return Convolution(*(cast(Any, node.params[name]) for name in names))
+    return Convolution(*(_read(node, name) for name in names))
 
 
 class RandomBits(NamedTuple):
@@ -162,7 +166,7 @@ class RandomBits(NamedTuple):
 
 def random_bits(node: Node) -> RandomBits:
     """Return what a `random_bits` makes."""
-    return RandomBits(*(cast(Any, node.params[name]) for name in ("shape", "bit_width")))
+    return RandomBits(_read(node, "shape"), _read(node, "bit_width"))
 
 
 def callback(node: Node) -> Callable[..., Any] | None:
