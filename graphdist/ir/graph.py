@@ -190,7 +190,7 @@ class Node:
     """One operation applied to operands.
 
     `params` of an operation of ours are what `TypedOp.of` returns. `graphs` are the nested graphs
-    of control flow; `origin` is the pass that made the node, empty when it was traced.
+    of control flow; `origin` is the pass that made the node, for readers: empty when it was traced.
     """
 
     op: Op

@@ -19,10 +19,10 @@ from functools import cache
 from numbers import Real
 from types import UnionType
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
+    Protocol,
     Self,
     Union,
     get_args,
@@ -33,9 +33,6 @@ from typing import (
 import numpy as np
 
 from graphdist.ir.errors import TypeRuleError
-
-if TYPE_CHECKING:
-    from graphdist.ir.graph import Node
 
 __all__ = ["Parameters"]
 
@@ -53,7 +50,7 @@ class Parameters(Mapping[str, object]):
     """
 
     @classmethod
-    def of(cls, node: Node) -> Self:
+    def of(cls, node: _HasParameters) -> Self:
         """Return the parameters of a node that has some of this class."""
         assert isinstance(node.params, cls)
         return node.params
@@ -94,6 +91,12 @@ class Parameters(Mapping[str, object]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+class _HasParameters(Protocol):
+    """A node: `graph.py` imports this module."""
+
+    params: Mapping[str, object]
 
 
 class _Field(NamedTuple):

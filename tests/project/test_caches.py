@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # pytest alone imports a conftest
 
 # A cached function, and why it needs no limit.
 FEW = {
+    "_fields": "the classes of parameters",
     "_gpu_devices": "topologies that the program names",
     "_kernel": "nothing",
     "_moves": "distributions of variables, for each strategy",
