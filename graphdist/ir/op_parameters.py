@@ -1,8 +1,7 @@
 """The parameters of our operations: one class for each kind, the table in `ops.py` says which.
 
-Replicas are counted in groups: where slices are shared out over groups of replicas, `group_size` is
-the replicas of one group and `num_copies` counts the groups, each of which holds all slices.
-Dimensions are counted from 0.
+Dimensions are counted from 0. Shards lie over a group of replicas: `group_size` counts the replicas
+of a group, `num_copies` the groups, each of which holds all shards.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from graphdist.ir.parameters import Parameters
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfVariable(Parameters):
-    """Of what reads or assigns a variable."""
+    """Parameters of a read or an assignment."""
 
     variable: GraphVariable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregating(OfVariable):
-    """Of the value to write to a variable, made of those that the replicas have."""
+    """Parameters of the reduction of what replicas write to a variable."""
 
     context: Literal["replica", "cross"]
-    """Who writes: each replica, or one program for all of them."""
+    """Where the program writes: in a replica function, or in cross-replica context."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class OverReplicas(Parameters):
-    """Of what is about all replicas, or about those of each group."""
+    """Parameters of an operation over all replicas, or over those of each group."""
 
     group_size: int
-    """The replicas of a group."""
+    """The number of replicas in a group."""
     num_copies: int = 1
-    """The groups; 1: all replicas are one group."""
+    """The number of groups; 1: all replicas are one."""
 
     @property
     def num_replicas(self) -> int:
@@ -47,7 +46,7 @@ class OverReplicas(Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reducing(OverReplicas):
-    """Of a reduction over replicas."""
+    """Parameters of a reduction over replicas."""
 
     reducer: str
     """One of `REDUCERS`."""
@@ -55,107 +54,109 @@ class Reducing(OverReplicas):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReduceScattering(Reducing):
-    """Of a reduction of which each replica keeps a slice."""
+    """Parameters of a reduction of which each replica keeps its shard."""
 
     axis: int
-    """The dimension that is cut."""
+    """The dimension along which the result is sharded."""
     stages: tuple[int, ...] = field(default=(), kw_only=True)
-    """The replicas of a group in each stage; (): all at once."""
+    """The number of replicas that each stage is over; (): there is one stage, over the group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlongAxis(OverReplicas):
-    """Of what cuts a value in slices, or joins them."""
+    """Parameters of an operation that takes a shard of a value, or joins the shards."""
 
     axis: int
-    """The dimension that is cut."""
+    """The dimension along which the value is sharded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathering(AlongAxis):
-    """Of a gather, which may take several stages, the last first."""
+    """Parameters of an all_gather."""
 
     stages: tuple[int, ...] = field(default=(), kw_only=True)
-    """The replicas of a group in each stage; (): all at once."""
+    """The number of replicas that each stage is over, the last stage first; (): there is one stage,
+    over the group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Permuting(OverReplicas):
-    """Of values that replicas send to each other."""
+    """Parameters of a permutation of the values of replicas."""
 
     pairs: tuple[tuple[int, int], ...]
-    """The replicas that send, each with the one that receives."""
+    """The indices of a replica that sends and of the one that receives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchanging(OverReplicas):
-    """Of values of which each replica sends a part to every replica."""
+    """Parameters of an exchange: each replica sends a part of its value to every replica."""
 
     split_axis: int
-    """The dimension that is cut in parts."""
+    """The dimension along which a value is split in parts."""
     concat_axis: int
-    """The dimension along which what was received is joined."""
+    """The dimension along which the received parts are joined."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selecting(OverReplicas):
-    """Of the value of one replica."""
+    """Parameters of selecting the value of one replica."""
 
     replica: int
+    """The index of the replica."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holding(Parameters):
-    """Of a constant."""
+    """Parameters of a constant."""
 
     value: Array
-    """An array of numpy; random keys are one of JAX."""
+    """An array of numpy; of JAX, if it has random keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling(Parameters):
-    """Of a product with a number."""
+    """Parameters of a multiplication by a scalar."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unpacking(Parameters):
-    """Of the pieces of a buffer."""
+    """Parameters of unpacking a buffer."""
 
     shapes: tuple[tuple[int, ...], ...]
-    """Of the pieces, in order."""
+    """The shapes of the pieces, in order."""
     axes: tuple[int, ...] = field(default=(), kw_only=True)
-    """The dimension along which each piece is a slice; (): the pieces are what the buffer is."""
+    """The dimension along which each piece is sharded; (): pieces are distributed as the buffer."""
     num_copies: int = field(default=1, kw_only=True)
-    """The groups of replicas that each hold all of these slices."""
+    """The number of groups of replicas that hold all shards of the pieces."""
     starts_at_run_time: bool = field(default=False, kw_only=True)
-    """Whether to keep from XLA where the pieces start."""
+    """Whether XLA learns only at run time where pieces start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingSlices(OverReplicas):
-    """Of a buffer of slices: all first slices of several values, then all second ones, .."""
+    """Parameters of packing several values: all their first shards, then all their second ones, .."""
 
     axes: tuple[int, ...]
-    """The dimension that is cut, of each value."""
+    """The dimension along which each value is sharded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnpackingSlices(OverReplicas):
-    """Of the full values in such a buffer."""
+    """Parameters of unpacking the full values from such a buffer."""
 
     shapes: tuple[tuple[int, ...], ...]
-    """Of the values, in order."""
+    """The shapes of the values, in order."""
     axes: tuple[int, ...]
-    """The dimension that is cut, of each value."""
+    """The dimension along which each value is sharded."""
     starts_at_run_time: bool = field(default=False, kw_only=True)
-    """Whether to keep from XLA where the slices start."""
+    """Whether XLA learns only at run time where shards start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joining(Parameters):
-    """Of operands, or parts, that are joined on each replica."""
+    """Parameters of joining operands, or stacked parts, on each replica."""
 
     axis: int
     """The dimension along which they are joined."""
@@ -163,87 +164,87 @@ class Joining(Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reshaping(Parameters):
-    """Of the elements of a value in another shape."""
+    """Parameters of a reshape."""
 
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakingPart(Parameters):
-    """Of one of several equal parts of a value."""
+    """Parameters of taking one of several equal parts of a value."""
 
     axis: int
-    """The dimension that is cut."""
+    """The dimension along which the value is split."""
     count: int
     """The number of parts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountingSteps(Parameters):
-    """Of a count of steps that begins again."""
+    """Parameters of a count of training steps that wraps around."""
 
     every: int
-    """The steps after which it does."""
+    """The number of steps after which it is 0 again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pulling(Parameters):
-    """Of what a worker reads on a parameter server."""
+    """Parameters of a read from a parameter server."""
 
     bytes: int
-    """The bytes that are sent to the worker."""
+    """The number of bytes that the server sends."""
     fill: float | bool | None = None
-    """The number in rows that are not there; None: the nearest row stands for these."""
+    """The element of rows out of range; None: the nearest row is read."""
     server: int | None = None
-    """The number of the server."""
+    """The index of the server; None: variables of several, or not placed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pushing(Parameters):
-    """Of an update that a parameter server makes."""
+    """Parameters of an update on a parameter server."""
 
     num_variables: int
-    """The operands that are variables of the server, which are the first."""
+    """The number of variables, which are the first operands."""
     bytes: int
-    """The bytes that the worker sends."""
+    """The number of bytes that the worker sends."""
     server: int | None = None
-    """The number of the server."""
+    """The index of the server; None: variables of several, or not placed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Scanning(Parameters):
-    """Of a loop over the slices of some operands."""
+    """Parameters of a loop of a known number of iterations, over slices of scanned operands."""
 
     length: int
     """The number of iterations."""
     reverse: bool
     """Whether the first iteration takes the last slices."""
     unroll: int | None = None
-    """The iterations that one of the compiled loop computes; None: 1."""
+    """The number of iterations in one of the compiled loop; None: 1."""
     gather: Literal["once", "each"] | None = None
-    """How often variables in slices are gathered, if the user says it: once in front of the loop,
-    or in each iteration."""
+    """Where the user wants sharded variables gathered: once in front of the loop, or in each
+    iteration."""
     steps: bool = False
-    """Whether each iteration is a step of training, which computes what it computes alone."""
+    """Whether an iteration is a training step, which computes to the bit what it computes alone."""
     num_consts: int
-    """The operands that all iterations take."""
+    """The number of operands that all iterations take."""
     num_carry: int
-    """The values that each iteration passes to the next."""
+    """The number of values that an iteration passes to the next."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Looping(Parameters):
-    """Of a loop with a condition."""
+    """Parameters of a loop with a condition."""
 
     num_cond_consts: int
-    """The operands that the condition alone takes, in all iterations."""
+    """The number of operands that the condition takes in all iterations."""
     num_body_consts: int
-    """The operands that the body alone takes, in all iterations."""
+    """The number of operands that the body takes in all iterations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branching(Parameters):
-    """Of a choice among branches."""
+    """Parameters of a choice between branches."""
 
     every: int = 1
-    """One in so many steps takes the last branch."""
+    """The number of steps of which one takes the last branch."""
