@@ -30,11 +30,11 @@ from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.jax_parameters import (
     concatenated_along,
-    cut,
     mode,
     mode_named,
+    parts_of_split,
     scatter_dimensions,
-    split,
+    slice_ranges,
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.passes.by_element import is_rearranged
@@ -244,9 +244,9 @@ def _ranges(node: Node, partition: _Partition) -> list[tuple[int, int]]:
     """Return where the parts begin and end that a node cuts off; none along other dimensions."""
     full, dimension = node.operands[0].type.shape, partition.dimension
     if node.op.name == "jax.split":
-        sizes, axis = split(node)
+        sizes, axis = parts_of_split(node)
         return list(pairwise([0, *accumulate(sizes)])) if axis == dimension else []
-    starts, ends, strides = cut(node)
+    starts, ends, strides = slice_ranges(node)
     others = [i for i in range(len(full)) if i != dimension]
     is_cut_otherwise = any((starts[i], ends[i]) != (0, full[i]) for i in others)
     if is_cut_otherwise or any(step != 1 for step in strides or ()):

@@ -49,7 +49,7 @@ def has_other_dtype(node: Node) -> bool:
     return bool(node.params.get("out_dtype"))
 
 
-class Cut(NamedTuple):
+class SliceRanges(NamedTuple):
     """The ranges of a `slice`, dimension by dimension."""
 
     starts: Dimensions
@@ -58,10 +58,10 @@ class Cut(NamedTuple):
     """None: 1 along each dimension."""
 
 
-def cut(node: Node) -> Cut:
+def slice_ranges(node: Node) -> SliceRanges:
     """Return what a `slice` takes."""
     names = ("start_indices", "limit_indices", "strides")
-    return Cut(*(_read(node, name) for name in names))
+    return SliceRanges(*(_read(node, name) for name in names))
 
 
 class Split(NamedTuple):
@@ -71,7 +71,7 @@ class Split(NamedTuple):
     axis: int
 
 
-def split(node: Node) -> Split:
+def parts_of_split(node: Node) -> Split:
     """Return how a `split` cuts."""
     return Split(_read(node, "sizes"), _read(node, "axis"))
 

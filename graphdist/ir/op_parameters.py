@@ -136,7 +136,7 @@ class Unpacking(Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingSlices(OverReplicas):
-    """Parameters of packing several values: all their first shards, then all their second ones, .."""
+    """Parameters of packing the shards of several values: all first ones, all second ones, .."""
 
     axes: tuple[int, ...]
     """The dimension along which each value is sharded."""
