@@ -25,22 +25,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
-from graphdist.ir.analyses import has_effect, walk
+from graphdist.ir.analyses import has_effect, producers, users, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.op_parameters import OverReplicas, PackingSlices, Unpacking, UnpackingSlices
 from graphdist.ir.ops import (
     ALL_GATHER,
     ALL_REDUCE,
     PACK,
     PACK_SLICES,
     REDUCE_SCATTER,
-    STARTS_AT_RUN_TIME,
     UNPACK,
     UNPACK_SLICES,
-    num_copies_of,
-    of_groups,
+    reducer_of,
 )
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.source import Source, joined_source
@@ -75,14 +73,14 @@ class Packing:
             largest_in_slices=min(self.largest_in_slices, bytes_per_pack),
         )
 
-    def apart(self, pieces: int) -> dict[str, bool]:
-        """Return the parameter that says how a buffer of so many pieces is taken apart.
+    def starts_at_run_time(self, pieces: int) -> bool:
+        """Return whether to keep from XLA where the pieces of a buffer start, of so many.
 
-        >>> PACKING["cpu"].apart(400)
-        {'starts_at_run_time': True}
+        >>> PACKING["cpu"].starts_at_run_time(400)
+        True
         """
         limit = self.cut_at_constants
-        return {STARTS_AT_RUN_TIME: True} if limit is not None and pieces > limit else {}
+        return limit is not None and pieces > limit
 
     def takes(self, node: Node) -> bool:
         """Return whether a node is a collective that is packed."""
@@ -150,7 +148,7 @@ class _Bucket:
 
 def _bucket(graph: Graph, packing: Packing) -> Graph:
     graph = map_nested(graph, lambda inner: _bucket(inner, packing))
-    levels, packable = _levels(graph.nodes, packing)
+    levels, packable = _levels(graph, packing)
     buckets = [bucket for bucket in _fill(packable, packing) if len(bucket.nodes) > 1]
     if not buckets:
         return graph
@@ -178,14 +176,13 @@ def _bucket(graph: Graph, packing: Packing) -> Graph:
     return graph.replace(nodes=tuple(builder.nodes), outputs=substitute(environment, graph.outputs))
 
 
-def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Key, list[Node]]]:
+def _levels(graph: Graph, packing: Packing) -> tuple[list[int], dict[Key, list[Node]]]:
     """Return the nodes' levels, and the packable collectives by level, kind and dtype."""
     of_value: dict[Operand, int] = {}  # levels above 0, the level of most values
     of_nodes: list[int] = []
     packable: dict[Key, list[Node]] = defaultdict(list)
     last_effect = 0
-    buffers: set[Operand] = set()  # of an earlier run, which are not packed again
-    for node in nodes:
+    for node in graph.nodes:
         level = 0
         for operand in node.operands:
             # Literals are slow to hash, and stand at level 0.
@@ -194,19 +191,25 @@ def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Ke
         if has_effect(node):
             level = last_effect = max(level, last_effect)
         of_nodes.append(level)
-        if (node.op is PACK or node.op is PACK_SLICES) and node.origin == NAME:
-            buffers.update(node.results)
-        if node.op.is_collective and not buffers.isdisjoint(node.operands):
+        if node.op.is_collective and _is_packed(node, graph):
             level += 1
         elif node.op.is_collective and packing.takes(node):
-            reducer = str(node.params.get("reducer", ""))
-            dtype, copies = node.operands[0].type.dtype, num_copies_of(node.params)
-            packable[level, node.op.name, reducer, dtype, copies].append(node)
+            dtype, copies = node.operands[0].type.dtype, OverReplicas.of(node).num_copies
+            packable[level, node.op.name, reducer_of(node), dtype, copies].append(node)
             level += 1
         if level:
             for result in node.results:
                 of_value[result] = level
     return of_nodes, packable
+
+
+def _is_packed(node: Node, graph: Graph) -> bool:
+    """Return whether a collective is over a buffer that is packed in front and unpacked behind."""
+    (operand,) = node.operands
+    made = producers(graph).get(operand) if isinstance(operand, Value) else None
+    used = users(graph).get(node.results[0], ())
+    is_unpacked = len(used) == 1 and used[0].op in (UNPACK, UNPACK_SLICES)
+    return made is not None and made.op in (PACK, PACK_SLICES) and is_unpacked
 
 
 def _fill(packable: dict[Key, list[Node]], packing: Packing) -> list[_Bucket]:
@@ -228,8 +231,8 @@ def _pack(
     builder: Builder, bucket: list[Node], environment: dict[Operand, Operand], packing: Packing
 ) -> None:
     operands = [substitute(environment, node.operands)[0] for node in bucket]
-    apart = packing.apart(len(bucket))
-    pieces = _BUCKETS[bucket[0].op](builder, bucket, operands, apart)
+    at_run_time = packing.starts_at_run_time(len(bucket))
+    pieces = _BUCKETS[bucket[0].op](builder, bucket, operands, at_run_time)
     for node, piece in zip(bucket, pieces, strict=True):
         environment[node.results[0]] = piece
 
@@ -241,45 +244,45 @@ def _source(bucket: list[Node]) -> Source:
 
 
 def _all_reduced(
-    builder: Builder, bucket: list[Node], operands: list[Operand], apart: dict[str, bool]
+    builder: Builder, bucket: list[Node], operands: list[Operand], at_run_time: bool
 ) -> Sequence[Operand]:
     at = _source(bucket)
     packed = builder.add(PACK, operands, at=at)
     reduced = builder.add(ALL_REDUCE, packed, bucket[0].params, at=at)
     shapes = tuple(operand.type.shape for operand in operands)
-    return builder.add(UNPACK, reduced, {"shapes": shapes, **apart}, at=at)
+    apart = Unpacking(shapes, starts_at_run_time=at_run_time)
+    return builder.add(UNPACK, reduced, apart, at=at)
 
 
 def _reduce_scattered(
-    builder: Builder, bucket: list[Node], operands: list[Operand], apart: dict[str, bool]
+    builder: Builder, bucket: list[Node], operands: list[Operand], at_run_time: bool
 ) -> Sequence[Operand]:
     at = _source(bucket)
-    axes, cut = _slicing(bucket)
-    packed = builder.add(PACK_SLICES, operands, cut, at=at)
-    scattered = builder.add(REDUCE_SCATTER, packed, {**bucket[0].params, "axis": 0}, at=at)
+    each = [REDUCE_SCATTER.of(node) for node in bucket]
+    axes, size, copies = tuple(p.axis for p in each), each[0].group_size, each[0].num_copies
+    together = PackingSlices(axes, group_size=size, num_copies=copies)
+    packed = builder.add(PACK_SLICES, operands, together, at=at)
+    scattered = builder.add(REDUCE_SCATTER, packed, replace(each[0], axis=0), at=at)
     shapes = tuple(node.results[0].type.shape for node in bucket)
-    return builder.add(UNPACK, scattered, {"shapes": shapes, **axes, **apart}, at=at)
+    apart = Unpacking(shapes, axes=axes, num_copies=copies, starts_at_run_time=at_run_time)
+    return builder.add(UNPACK, scattered, apart, at=at)
 
 
 def _all_gathered(
-    builder: Builder, bucket: list[Node], operands: list[Operand], apart: dict[str, bool]
+    builder: Builder, bucket: list[Node], operands: list[Operand], at_run_time: bool
 ) -> Sequence[Operand]:
     at = _source(bucket)
-    _, cut = _slicing(bucket)
+    each = [ALL_GATHER.of(node) for node in bucket]
     packed = builder.add(PACK, operands, at=at)
-    gathered = builder.add(ALL_GATHER, packed, {**bucket[0].params, "axis": 0}, at=at)
-    shapes = tuple(node.results[0].type.shape for node in bucket)
-    return builder.add(UNPACK_SLICES, gathered, {"shapes": shapes, **cut, **apart}, at=at)
-
-
-def _slicing(bucket: list[Node]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the parameters of what takes apart packed slices, and of what cuts into slices."""
-    params = bucket[0].params
-    size, copies = cast(int, params["group_size"]), num_copies_of(params)
-    axes = {"axes": tuple(node.params["axis"] for node in bucket)}
-    groups = of_groups(size, copies)
-    is_of_groups = {"num_copies": copies} if copies > 1 else {}
-    return {**axes, **is_of_groups}, {**axes, **groups}
+    gathered = builder.add(ALL_GATHER, packed, replace(each[0], axis=0), at=at)
+    apart = UnpackingSlices(
+        tuple(node.results[0].type.shape for node in bucket),
+        tuple(params.axis for params in each),
+        group_size=each[0].group_size,
+        num_copies=each[0].num_copies,
+        starts_at_run_time=at_run_time,
+    )
+    return builder.add(UNPACK_SLICES, gathered, apart, at=at)
 
 
 _BUCKETS = {

@@ -21,7 +21,9 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.ops import CONSTANT, RESHAPE, UNPACK
+from graphdist.ir.jax_parameters import is_plain, permutation
+from graphdist.ir.op_parameters import Reshaping
+from graphdist.ir.ops import CONSTANT, RESHAPE, SCALE, UNPACK
 from graphdist.ir.rewrite import Rewriter, rewrite, substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 
@@ -65,7 +67,7 @@ class _Canonicalizer:
         if node is None:
             return None
         if node.op is CONSTANT:
-            array = cast("np.ndarray[tuple[int, ...], np.dtype[np.generic]]", node.params["value"])
+            array = CONSTANT.of(node).value
             return array.item(0) if _is_splat(array) else None
         return node.operands[0].value if isinstance(node.operands[0], Literal) else None
 
@@ -203,37 +205,35 @@ def _update_all(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 
 
 def _transpose(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    permutation = cast("tuple[int, ...]", node.params["permutation"])
-    if permutation == tuple(range(len(permutation))):
+    outer = permutation(node)
+    if outer == tuple(range(len(outer))):
         return operands
     inner = self.definition(operands[0], node.op.name)
     if inner is None:
         return None
-    first = cast("tuple[int, ...]", inner.params["permutation"])
-    composed = tuple(first[axis] for axis in permutation)
+    first = permutation(inner)
+    composed = tuple(first[axis] for axis in outer)
     if composed == tuple(range(len(composed))):
         return inner.operands
     return _rebuilt(self, node, inner.operands, permutation=composed)
 
 
 def _reshape(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    if not _is_plain(node):
+    if not _is_plain_of_one(node):
         return None
     wanted = node.results[0].type.shape
     if operands[0].type.shape == wanted:
         return operands
     inner = self.definition(operands[0], node.op.name)
-    if inner is None or not _is_plain(inner):
+    if inner is None or not _is_plain_of_one(inner):
         return None
     is_undone = inner.operands[0].type.shape == wanted
     return inner.operands if is_undone else _rebuilt(self, node, inner.operands)
 
 
-def _is_plain(node: Node) -> bool:
+def _is_plain_of_one(node: Node) -> bool:
     """Whether the node takes one operand in its own order, and places the result nowhere."""
-    params = node.params
-    is_placed = params.get("sharding") is not None or params.get("dimensions") is not None
-    return len(node.operands) == 1 and not is_placed
+    return len(node.operands) == 1 and is_plain(node)
 
 
 _WIDENS = {
@@ -252,13 +252,13 @@ _WIDENS = {
 
 
 def _convert(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    if not _is_plain(node):
+    if not _is_plain_of_one(node):
         return None
     wanted = node.results[0].type.dtype
     if operands[0].type.dtype == wanted:
         return operands
     inner = self.definition(operands[0], node.op.name)
-    if inner is None or not _is_plain(inner):
+    if inner is None or not _is_plain_of_one(inner):
         return None
     original = inner.operands[0].type.dtype
     if operands[0].type.dtype not in _WIDENS.get(original, "").split():
@@ -271,14 +271,14 @@ def _convert(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 
 
 def _scale(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    factor = cast(float, node.params["factor"])
+    factor = SCALE.of(node).factor
     dtype = operands[0].type.dtype
     if factor == 1 and _is_real(dtype):
         return operands
     inner = self.definition(operands[0], node.op.name)
     if inner is None:
         return None
-    before = cast(float, inner.params["factor"])
+    before = SCALE.of(inner).factor
     product = before * factor
     if abs(product) >= 2**15:  # not a number of every dtype
         return None
@@ -307,7 +307,7 @@ def _unpack(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
     if len(node.results) == 1:
         if node.results[0].type.shape == operands[0].type.shape:
             return operands
-        shape = {"shape": node.results[0].type.shape}
+        shape = Reshaping(node.results[0].type.shape)
         return self.builder.add(RESHAPE, operands, shape, at=node.source)
     return None
 

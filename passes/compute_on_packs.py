@@ -33,6 +33,7 @@ import numpy as np
 from graphdist.ir.analyses import producers, users
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.op_parameters import Unpacking
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import substitute
@@ -123,7 +124,7 @@ class _Rows:
             return as_it_stands
         first = nodes[0]
         if first.op is UNPACK and all(node is first for node in nodes):
-            takes_all = row == first.results and not first.params.get("axes")
+            takes_all = row == first.results and not UNPACK.of(first).axes
             return _Plan("buffer", first.operands[0]) if takes_all else as_it_stands
         if len(set(map(id, nodes))) < len(nodes) or not _are_alike(nodes):
             return as_it_stands
@@ -293,7 +294,8 @@ class _Rewriting:
         packed = self.builder.add(PACK, substitute(self.environment, operands), at=at)
         (total,) = self.builder.add(ALL_REDUCE, packed, nodes[0].params, at=at)
         shapes = tuple(operand.type.shape for operand in row)
-        apart = {"shapes": shapes, **self.rows.packing.apart(len(row))}
+        at_run_time = self.rows.packing.starts_at_run_time(len(row))
+        apart = Unpacking(shapes, starts_at_run_time=at_run_time)
         pieces = self.builder.add(UNPACK, (total,), apart, at=at)
         self.made[_row_key(row)] = total
         self.environment.update(zip(row, pieces, strict=True))

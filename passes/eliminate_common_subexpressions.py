@@ -16,13 +16,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
-from graphdist.ir.ops import ASSIGN, READ
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.ops import ASSIGN, READ, variable_named_by
 from graphdist.ir.rewrite import any_node, rewrite
 
 __all__ = ["eliminate_common_subexpressions"]
@@ -88,7 +88,7 @@ class _Seen:
         if _is_impure(node):
             if op is READ:
                 # After an assignment a read gives another value: reads merge between two of them.
-                name = cast(GraphVariable, node.params["variable"]).name
+                name = variable_named_by(node).name
                 return op, name, self.writes.get(name, 0)
             if op is ASSIGN:
                 self._written(node)
@@ -107,7 +107,7 @@ class _Seen:
 
     def _written(self, node: Node) -> bool:
         if node.op is ASSIGN:
-            name = cast(GraphVariable, node.params["variable"]).name
+            name = variable_named_by(node).name
             self.writes[name] = self.writes.get(name, 0) + 1
         return False
 

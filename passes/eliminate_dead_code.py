@@ -13,12 +13,13 @@ Left alone: carries of loops, operands that nested graphs do not use, inputs of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import has_effect
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.loops import stacks_of
+from graphdist.ir.loops import returned_parts
 from graphdist.ir.ops import COND, SCAN
 from graphdist.ir.rewrite import substitute
 
@@ -60,7 +61,9 @@ def eliminate_dead_code(graph: Graph) -> Graph:
 def _narrow(node: Node, live: set[Value]) -> _Narrowed:
     """Clean the nested graphs, and drop the results that are not live where that is simple."""
     # The next turn of a loop reads every carry, whether the results are used or not.
-    dropped = node.results if node.op is COND else stacks_of(node) if node.op is SCAN else ()
+    dropped: Sequence[Value] = node.results if node.op is COND else ()
+    if node.op is SCAN:
+        dropped = returned_parts(SCAN.of(node), node.results)[1]
     kept = tuple(
         position
         for position, result in enumerate(node.results)

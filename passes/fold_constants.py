@@ -28,6 +28,8 @@ import numpy as np
 from graphdist.ir.arrays import Array, literal_array, reduce_arrays
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.jax_parameters import broadcast_dimensions, has_other_dtype, is_plain
+from graphdist.ir.op_parameters import Holding, Reducing
 from graphdist.ir.ops import ALL_REDUCE, CONSTANT, REDUCE, SCALE
 from graphdist.ir.rewrite import rewrite
 from graphdist.ir.types import Type, numpy_dtype
@@ -54,7 +56,7 @@ def fold_constants(graph: Graph) -> Graph:
         node: Node, operands: tuple[Operand, ...], builder: Builder
     ) -> Sequence[Operand] | None:
         if node.op is CONSTANT:
-            array = cast(Array, node.params["value"])
+            array = CONSTANT.of(node).value
         else:
             folded = _fold(node, operands, constants)
             if folded is None:
@@ -68,7 +70,7 @@ def fold_constants(graph: Graph) -> Graph:
         if node.op is CONSTANT or (isinstance(operands[0], Literal) and len(operands) == 1):
             answer = builder.keep(node, operands, ())  # for what uses it
         else:
-            answer = builder.add(CONSTANT, (), {"value": array}, at=node.source, hint=hint)
+            answer = builder.add(CONSTANT, (), Holding(array), at=node.source, hint=hint)
         constants[answer[0]] = array
         return answer
 
@@ -154,7 +156,7 @@ def _extreme(function: Callable[..., object]) -> Fold:
 
 
 def _product(arrays: list[Array], node: Node) -> Array | None:
-    return None if node.params.get("out_dtype") else _by(np.multiply)(arrays, node)
+    return None if has_other_dtype(node) else _by(np.multiply)(arrays, node)
 
 
 def _negative(arrays: list[Array], node: Node) -> Array | None:
@@ -165,7 +167,7 @@ def _negative(arrays: list[Array], node: Node) -> Array | None:
 def _convert(arrays: list[Array], node: Node) -> Array | None:
     (array,) = arrays
     wanted = node.results[0].type.dtype
-    if node.params.get("sharding") is not None:
+    if not is_plain(node):
         return None
     if _name(array) in _FLOATS and wanted in _INTEGERS:
         # Out of range JAX gives the nearest integer there is, numpy whatever the CPU does.
@@ -180,17 +182,16 @@ def _convert(arrays: list[Array], node: Node) -> Array | None:
 
 
 def _reshape(arrays: list[Array], node: Node) -> Array | None:
-    if node.params.get("sharding") is not None or node.params.get("dimensions") is not None:
+    if not is_plain(node):
         return None
     return arrays[0].reshape(node.results[0].type.shape)
 
 
 def _broadcast(arrays: list[Array], node: Node) -> Array | None:
-    if node.params.get("sharding") is not None:
+    if not is_plain(node):
         return None
     shape = [1] * len(node.results[0].type.shape)
-    axes = cast("tuple[int, ...]", node.params["broadcast_dimensions"])
-    for axis, size in zip(axes, arrays[0].shape, strict=True):
+    for axis, size in zip(broadcast_dimensions(node), arrays[0].shape, strict=True):
         shape[axis] = size
     return arrays[0].reshape(shape)
 
@@ -206,16 +207,15 @@ def _reduce(arrays: list[Array], node: Node) -> Array | None:
     (array,) = arrays
     if array.dtype.kind == "b":
         return None
-    if node.params["reducer"] != "sum":
-        return array
-    return reduce_arrays([array] * cast(int, node.params["group_size"]), "sum")
+    params = Reducing.of(node)
+    return reduce_arrays([array] * params.group_size, "sum") if params.reducer == "sum" else array
 
 
 def _scale(arrays: list[Array], node: Node) -> Array | None:
     (array,) = arrays
     if array.dtype.kind == "b":
         return None
-    return np.asarray(array * np.asarray(node.params["factor"]).astype(array.dtype))
+    return np.asarray(array * np.asarray(SCALE.of(node).factor).astype(array.dtype))
 
 
 _BITWISE = _INTEGERS | {"bool"}

@@ -31,6 +31,7 @@ from graphdist.ir.analyses import operations, producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
+from graphdist.ir.op_parameters import Holding
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_GATHER, CONSTANT, SCAN, TAKE_STEP
 from graphdist.ir.rewrite import rewrite
@@ -72,9 +73,8 @@ def _rule(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequen
         return None
     edit = ScanEdit(scan, NAME)
     following = np.arange(scan.length) + (-1 if scan.is_reversed else 1)
-    (indices,) = builder.add(
-        CONSTANT, (), {"value": np.clip(following, 0, last).astype(np.int32)}, at=node.source
-    )
+    held = Holding(np.clip(following, 0, last).astype(np.int32))
+    (indices,) = builder.add(CONSTANT, (), held, at=node.source)
     index = edit.add_scanned(indices, "next_step")
     first = Literal.of(last if scan.is_reversed else 0, Type("i32", ()))
     stacks = {gather.slice: gather.stack for gather in gathers}

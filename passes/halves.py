@@ -24,6 +24,7 @@ from typing import cast
 from graphdist.ir.analyses import producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.op_parameters import Pushing
 from graphdist.ir.ops import PULL, PUSH
 from graphdist.ir.printer import print_graph
 from graphdist.ir.rewrite import restage, substitute
@@ -120,7 +121,9 @@ def joined(cut: CutStep, variables: tuple[GraphVariable, ...]) -> Graph:
         found = builder.add(
             PUSH,
             operands,
-            _push_params(update, declared[update.variables[0]].server),
+            Pushing(
+                len(update.variables), update.bytes_written, declared[update.variables[0]].server
+            ),
             (_nested(update.graph, worker),),
             at=next((node.source for node in nodes if node.source.frame), UNKNOWN),
         )
@@ -135,14 +138,6 @@ def joined(cut: CutStep, variables: tuple[GraphVariable, ...]) -> Graph:
         variables,
         worker.returns_per_replica[: len(results)],
     )
-
-
-def _push_params(update: Update, server: int | None) -> dict[str, object]:
-    params: dict[str, object] = {
-        "num_variables": len(update.variables),
-        "bytes": update.bytes_written,
-    }
-    return params if server is None else {**params, "server": server}
 
 
 def _nested(graph: Graph, worker: Graph) -> Graph:
@@ -173,7 +168,7 @@ def parted(graph: Graph) -> CutStep:
     places: dict[int, int] = {}  # by identity: 0.0 and -0.0 are equal
     updates = []
     for node in pushes:
-        count = cast(int, node.params["num_variables"])
+        count = PUSH.of(node).num_variables
         variables = tuple(names[cast(Value, operand)] for operand in node.operands[:count])
         for operand in node.operands[count:]:
             if id(operand) not in places:

@@ -25,9 +25,9 @@ from graphdist.ir.analyses import producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.divergence import Cause, cause
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import scan_parts, type_of_slice, while_parts
-from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, SCAN, TO_REPLICAS, WHILE
+from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, SCAN, TO_REPLICAS, WHILE, variable_named_by
 from graphdist.ir.printer import print_graph, print_node
 from graphdist.ir.rewrite import rewrite, substitute
 from graphdist.ir.types import MIRRORED, Distribution, Type, join
@@ -62,13 +62,13 @@ def nested_graphs(node: Node, operands: list[Type], derive: Derive) -> tuple[Gra
 
 
 def _scan(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
-    constants, first, scanned = scan_parts(node.params, operands)
+    constants, first, scanned = scan_parts(SCAN.of(node), operands)
     (body,) = node.graphs
     return (_fixpoint(body, constants, first, list(map(type_of_slice, scanned)), derive),)
 
 
 def _while(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
-    of_condition, of_body, first = while_parts(node.params, operands)
+    of_condition, of_body, first = while_parts(WHILE.of(node), operands)
     condition, body = node.graphs
     inner = _fixpoint(body, of_body, first, (), derive)
     carried = [value.type for value in inner.inputs[len(of_body) :]]
@@ -170,7 +170,7 @@ def _predicate(node: Node) -> Operand:
 
 
 def _check_divergent(graph: Graph, node: Node, divergent: Node) -> None:
-    is_assign = node.op is ASSIGN and _variable(node).type.distribution is MIRRORED
+    is_assign = node.op is ASSIGN and variable_named_by(node).type.distribution is MIRRORED
     if not node.op.is_collective and not is_assign:
         return
     kind, others = ("branch", "do not take it") if divergent.op is COND else ("loop", "leave first")
@@ -180,7 +180,7 @@ def _check_divergent(graph: Graph, node: Node, divergent: Node) -> None:
         f"move the {node.op.name} out of the {kind}",
     )
     if is_assign:
-        what = f"variable {_variable(node).name!r} is assigned"
+        what = f"variable {variable_named_by(node).name!r} is assigned"
         why = "it would be written on some replicas only"
         hint = f"let the {kind} return the value, and assign it after the {kind}"
     raise DistributionError(
@@ -209,7 +209,7 @@ _OF_GRADIENT = (
 
 
 def _check_assign(graph: Graph, current: Graph, node: Node) -> None:
-    variable = _variable(node)
+    variable = variable_named_by(node)
     if variable.type.distribution is not MIRRORED or _is_mirrored(node.operands[0]):
         return
     what = f"a per-replica value is assigned to the mirrored variable {variable.name!r}"
@@ -231,14 +231,10 @@ def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
     for _ in range(3):
         values = [operand for operand in operands if isinstance(operand, Value)]
         nodes = [made_by[value] for value in values if value in made_by]
-        if any(node.op is AGGREGATE and node.params["context"] == "replica" for node in nodes):
+        if any(node.op is AGGREGATE and AGGREGATE.of(node).context == "replica" for node in nodes):
             return True
         operands = [operand for node in nodes for operand in node.operands]
     return False
-
-
-def _variable(node: Node) -> GraphVariable:
-    return cast(GraphVariable, node.params["variable"])
 
 
 def _refuse(

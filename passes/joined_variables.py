@@ -23,10 +23,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, cast  # Any: parameters of JAX's operations
+from typing import cast
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.jax_parameters import (
+    concatenated_along,
+    mode,
+    mode_named,
+    parts_of_split,
+    scatter_dimensions,
+    slice_ranges,
+)
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.rewrite import substitute
 from graphdist.passes.by_element import is_rearranged
@@ -74,7 +82,7 @@ def _partitions(graph: Graph) -> Mapping[tuple[int, ...], _Partition]:
 
 
 def _partition(node: Node) -> _Partition:
-    dimension = cast(int, node.params["dimension"])
+    dimension = concatenated_along(node)
     lengths = tuple(operand.type.shape[dimension] for operand in node.operands)
     return _Partition(dimension, lengths)
 
@@ -200,7 +208,6 @@ class _Parts:
         full, numbers, rows = operands
         assert self.adds is not None
         sign = 1 if self.adds.name == "jax.sub" else -1
-        mode: Any = node.params["mode"]
         found = []
         tables = self._parts_of(full, partition, node)
         for table, start in zip(tables, partition.ends[:-1], strict=True):
@@ -210,7 +217,7 @@ class _Parts:
                 (of_part,) = self.builder.add(
                     self.adds, [numbers, shift], at=node.source, types=[numbers.type]
                 )
-            changed = {"mode": type(mode)["FILL_OR_DROP"]}
+            changed = {"mode": mode_named(node, "FILL_OR_DROP")}
             found.append(self._again(node, [table, of_part, rows], table.type.shape, changed))
         return found
 
@@ -219,11 +226,10 @@ def _adds_rows(node: Node) -> bool:
     """Return whether a node adds full rows, and drops those that are not there."""
     if not node.op.name.startswith("jax.scatter") or len(node.operands) != 3:
         return False
-    params: Mapping[str, Any] = node.params
     table, numbers, rows = node.operands
-    dimensions, leading = params["dimension_numbers"], len(numbers.type.shape) - 1
+    dimensions, leading = scatter_dimensions(node), len(numbers.type.shape) - 1
     return (
-        params["mode"].name in ("FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+        mode(node) in ("FILL_OR_DROP", "PROMISE_IN_BOUNDS")
         and numbers.type.dtype[0] == "i"
         and numbers.type.shape[-1:] == (1,)
         and not dimensions.operand_batching_dims
@@ -236,17 +242,16 @@ def _adds_rows(node: Node) -> bool:
 
 def _ranges(node: Node, partition: _Partition) -> list[tuple[int, int]]:
     """Return where the parts begin and end that a node cuts off; none along other dimensions."""
-    params: Mapping[str, Any] = node.params
     full, dimension = node.operands[0].type.shape, partition.dimension
     if node.op.name == "jax.split":
-        ends = pairwise([0, *accumulate(params["sizes"])])
-        return list(ends) if params["axis"] == dimension else []
-    starts, limits = params["start_indices"], params["limit_indices"]
+        sizes, axis = parts_of_split(node)
+        return list(pairwise([0, *accumulate(sizes)])) if axis == dimension else []
+    starts, ends, strides = slice_ranges(node)
     others = [i for i in range(len(full)) if i != dimension]
-    is_cut_otherwise = any((starts[i], limits[i]) != (0, full[i]) for i in others)
-    if is_cut_otherwise or any(step != 1 for step in params["strides"] or ()):
+    is_cut_otherwise = any((starts[i], ends[i]) != (0, full[i]) for i in others)
+    if is_cut_otherwise or any(step != 1 for step in strides or ()):
         return []
-    return [(starts[dimension], limits[dimension])]
+    return [(starts[dimension], ends[dimension])]
 
 
 def _resized(shape: Sequence[int], dimension: int, length: int) -> tuple[int, ...]:

@@ -54,18 +54,19 @@ from typing import Any, Protocol  # Any: arrays, of which passes know nothing
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.flow import variable_named_by
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Stage, Value
+from graphdist.ir.op_parameters import Branching, CountingSteps, OfVariable, Reducing, Scaling
 from graphdist.ir.ops import (
     AGGREGATE,
     ALL_REDUCE,
     ASSIGN,
     COND,
     COUNT_STEP,
-    EVERY,
     READ,
     SCALE,
     TO_REPLICAS,
+    reducer_of,
+    variable_named_by,
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import Source
@@ -246,13 +247,13 @@ class _Localizer:
         return builder.keep(node, operands, ())
 
     def _own_value(self, builder: Builder, node: Node, own: Operand) -> Sequence[Operand]:
-        is_sum = node.params.get("reducer") == "sum"
+        is_sum = reducer_of(node) == "sum"
         if node.op is AGGREGATE:
             is_sum = variable_named_by(node).aggregation == "sum"
         replicas = self.graph.num_replicas
         if not is_sum or replicas == 1:
             return (own,)
-        return builder.add(SCALE, (own,), {"factor": replicas}, at=node.source)
+        return builder.add(SCALE, (own,), Scaling(replicas), at=node.source)
 
     def _of_variable(
         self, builder: Builder, node: Node, operands: tuple[Operand, ...]
@@ -269,18 +270,17 @@ class _Localizer:
             return builder.keep(node, operands, ())
         if node.op is AGGREGATE:
             return self._aggregated(builder, node, operands)
-        params = {**node.params, "variable": local}
         hint = node.results[0].hint if node.results else ""
-        return builder.add(node.op, operands, params, at=node.source, hint=hint)
+        return builder.add(node.op, operands, OfVariable(local), at=node.source, hint=hint)
 
     def _aggregated(
         self, builder: Builder, node: Node, operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
         """Return the value to write to a local variable, of which each replica has a copy."""
         aggregation = variable_named_by(node).aggregation
-        if node.params["context"] != "replica" or aggregation not in ("max", "min", "sum"):
+        if AGGREGATE.of(node).context != "replica" or aggregation not in ("max", "min", "sum"):
             return operands
-        params = {"reducer": aggregation, "group_size": self.graph.num_replicas}
+        params = Reducing(aggregation, group_size=self.graph.num_replicas)
         return builder.add(ALL_REDUCE, operands, params, at=node.source)
 
     def _control_flow(
@@ -312,15 +312,15 @@ class _Localizer:
         self._make_equal(branch)
         at = self.step.source
         (steps,) = add_read(builder, count, at)
-        more, is_due = builder.add(COUNT_STEP, (steps,), {"every": self.options.every}, at=at)
+        more, is_due = builder.add(COUNT_STEP, (steps,), CountingSteps(self.options.every), at=at)
         add_assign(builder, count, more, at)
         replicas = self.graph.num_replicas
         stay = Graph("stay", Stage.LOGICAL, replicas, (), (), ())
         nodes = tuple(branch.nodes)
         synchronize = Graph("synchronize", Stage.LOGICAL, replicas, (), nodes, ())
         # For those who count: what the branch costs is shared by so many steps.
-        every = {EVERY: self.options.every}
-        builder.add(COND, (is_due,), every, (stay, synchronize), at=at)
+        params = Branching(every=self.options.every)
+        builder.add(COND, (is_due,), params, (stay, synchronize), at=at)
 
     def _make_equal(self, builder: Builder) -> None:
         """Add what makes the copies of each parameter equal."""
@@ -330,7 +330,7 @@ class _Localizer:
         copies = [value for variable in parameters for value in add_read(builder, variable, at)]
         if self.options.outer is None:
             for variable, copy in zip(parameters, copies, strict=True):
-                params = {"reducer": "mean", "group_size": self.graph.num_replicas}
+                params = Reducing("mean", group_size=self.graph.num_replicas)
                 (mean,) = builder.add(ALL_REDUCE, (copy,), params, at=at, hint=variable.name)
                 add_assign(builder, variable, mean, at)
             return

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.flow import variable_named_by
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
-from graphdist.ir.ops import ALL_REDUCE, ASSIGN, READ
+from graphdist.ir.op_parameters import OfVariable, Reducing
+from graphdist.ir.ops import ALL_REDUCE, ASSIGN, READ, variable_named_by
 from graphdist.ir.rewrite import rewrite
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
@@ -50,10 +50,11 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
     def of_cells(
         node: Node, operands: tuple[Operand, ...], builder: Builder
     ) -> Sequence[Operand] | None:
-        cell = cells.get(variable_named_by(node).name)
+        params = OfVariable.of(node)
+        cell = cells.get(params.variable.name)
         if cell is None:
             return None
-        params = {**node.params, "variable": cell}
+        params = replace(params, variable=cell)
         hint = node.results[0].hint if node.results else ""
         return builder.add(node.op, operands, params, at=node.source, hint=hint)
 
@@ -99,16 +100,16 @@ def free_name(name: str, names: set[str]) -> str:
 
 def add_read(builder: Builder, variable: GraphVariable, at: Source) -> tuple[Value, ...]:
     """Add a node that reads a variable, and return its result."""
-    return builder.add(READ, (), {"variable": variable}, at=at, hint=variable.name)
+    return builder.add(READ, (), OfVariable(variable), at=at, hint=variable.name)
 
 
 def add_assign(builder: Builder, variable: GraphVariable, value: Operand, at: Source) -> None:
     """Add a node that assigns a variable."""
-    builder.add(ASSIGN, (value,), {"variable": variable}, at=at)
+    builder.add(ASSIGN, (value,), OfVariable(variable), at=at)
 
 
 def one_value(builder: Builder, value: Operand, replicas: int, at: Source) -> Operand:
     """Return the mean of the replicas' values; of integers and booleans the maximum."""
     reducer = "mean" if is_float(value.type) else "max"
-    params = {"reducer": reducer, "group_size": replicas}
+    params = Reducing(reducer, group_size=replicas)
     return builder.add(ALL_REDUCE, (value,), params, at=at)[0]

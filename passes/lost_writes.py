@@ -76,7 +76,7 @@ def lost_writes(graph: Graph) -> tuple[LostWrite, ...]:
 
 
 def _of_push(graph: Graph, node: Node) -> Iterator[LostWrite]:
-    count = cast(int, node.params["num_variables"])
+    count = PUSH.of(node).num_variables
     names = dict(zip(graph.inputs, (v.name for v in graph.variables), strict=False))
     (update,) = node.graphs
     found = False
@@ -102,7 +102,7 @@ def _choice_by_state(graph: Graph, node: Node) -> Source | None:
     of_state = reachable(uses(graph), assigned)
     of_arguments = reachable(uses(graph), inputs[count:])
     (update,) = node.graphs
-    first = cast(int, node.params["num_variables"])
+    first = PUSH.of(node).num_variables
     sent = list(zip(update.inputs, node.operands, strict=True))[first:]
     behind = [i for i, value in sent if value in of_state and value not in of_arguments]
     decides = reachable(uses(update), behind)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Stage
+from graphdist.ir.graph import Graph, Node, Op, Operand, Stage
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, CROSS_REPLICA, GATHER, REDUCE
 from graphdist.ir.rewrite import restage, rewrite
 
 NAME = "lower_cross_replica"
 
-_COLLECTIVE = {REDUCE: ALL_REDUCE, GATHER: ALL_GATHER}
+_COLLECTIVE: dict[Op, Op] = {REDUCE: ALL_REDUCE, GATHER: ALL_GATHER}
 _LOWERED = frozenset(op.name for op in CROSS_REPLICA)
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
+from graphdist.ir.op_parameters import Unpacking
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import substitute
@@ -194,7 +195,8 @@ class _Rewriting:
     def _apart(self, pack: _Pack, buffer: Value) -> Sequence[Operand]:
         """Take a pack apart where the step begins; return all its parts."""
         shapes = pack.shapes
-        params = {"shapes": shapes, **self.packing.apart(len(shapes))}
+        at_run_time = self.packing.starts_at_run_time(len(shapes))
+        params = Unpacking(shapes, starts_at_run_time=at_run_time)
         parts = self.builder.add(UNPACK, (buffer,), params, at=UNKNOWN)
         for name, part in zip(pack.names, parts, strict=True):
             if name:

@@ -21,16 +21,16 @@ After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.definitions import definitions
-from graphdist.ir.flow import variable_named_by
-from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Stage, Value
-from graphdist.ir.loops import scan_params, scan_parts, while_params, while_parts
+from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Params, Stage, Value
+from graphdist.ir.loops import scan_parts, while_parts
+from graphdist.ir.op_parameters import AlongAxis, Looping, Reducing, Selecting
 from graphdist.ir.ops import (
     AGGREGATE,
     ALL_GATHER,
@@ -42,7 +42,7 @@ from graphdist.ir.ops import (
     SCAN,
     SELECT_REPLICA,
     WHILE,
-    of_groups,
+    variable_named_by,
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, Source
@@ -144,8 +144,9 @@ class _State:
 
     def _moved(self, op: Op, name: str, value: Operand, at: Source) -> Operand:
         variable = self.variables[name]
-        along, copies = cast(int, variable.sharded_along), variable.num_copies
-        params = {"axis": along, **of_groups(self.num_replicas // copies, copies)}
+        along, copies = variable.sharded_along, variable.num_copies
+        assert along is not None
+        params = AlongAxis(along, group_size=self.num_replicas // copies, num_copies=copies)
         return self.builder.add(op, (value,), params, at=at, hint=name)[0]
 
 
@@ -170,9 +171,9 @@ class _Placer:
 
     def _place(self, node: Node, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
         if node.op is READ:
-            return (self.state.full(_variable(node).name, node.source),)
+            return (self.state.full(variable_named_by(node).name, node.source),)
         if node.op is ASSIGN:
-            self.state.assign(_variable(node), operands[0], node.source)
+            self.state.assign(variable_named_by(node), operands[0], node.source)
             return ()
         if node.op is AGGREGATE:
             return (self._aggregate(node, operands[0]),)
@@ -181,10 +182,10 @@ class _Placer:
         return self.builder.keep(node, operands, ())
 
     def _aggregate(self, node: Node, value: Operand) -> Operand:
-        variable = _variable(node)
+        variable = variable_named_by(node)
         aggregation = variable.aggregation
         if (
-            node.params["context"] != "replica"
+            AGGREGATE.of(node).context != "replica"
             or variable.type.distribution is not MIRRORED
             or aggregation == "none"
         ):
@@ -192,10 +193,10 @@ class _Placer:
         if aggregation == "only_first_replica":
             if value.type.distribution is MIRRORED:
                 return value
-            params = {"replica": 0, "group_size": self.num_replicas}
+            params = Selecting(0, group_size=self.num_replicas)
             (value,) = self.builder.add(SELECT_REPLICA, (value,), params, at=node.source)
             aggregation = "max" if value.type.dtype == "bool" else "sum"
-        reduction = {"reducer": aggregation, "group_size": self.num_replicas}
+        reduction = Reducing(aggregation, group_size=self.num_replicas)
         (result,) = self.builder.add(ALL_REDUCE, (value,), reduction, at=node.source)
         return result
 
@@ -217,12 +218,11 @@ class _Placer:
         read: Sequence[GraphVariable],
         written: Sequence[GraphVariable],
     ) -> tuple[Operand, ...]:
-        constants, first, scanned = scan_parts(node.params, operands)
+        params = SCAN.of(node)
+        constants, first, scanned = scan_parts(params, operands)
         num_constants, num_carries = len(constants), len(first)
-        params = scan_params(
-            node.params,
-            num_constants=num_constants + len(read),
-            num_carries=num_carries + len(written),
+        params = replace(
+            params, num_consts=num_constants + len(read), num_carry=num_carries + len(written)
         )
         threaded = (*constants, *self._now(read), *first, *self._now(written), *scanned)
         (body,) = node.graphs
@@ -237,15 +237,13 @@ class _Placer:
         read: Sequence[GraphVariable],
         written: Sequence[GraphVariable],
     ) -> tuple[Operand, ...]:
-        of_condition, of_body, first = while_parts(node.params, operands)
+        of_condition, of_body, first = while_parts(WHILE.of(node), operands)
         condition, body = node.graphs
         positions = len(of_condition), len(condition.inputs)
         tests = self._nested(condition, read, written, positions, returns_at=None)
         positions = len(of_body), len(body.inputs)
         inner = self._nested(body, read, written, positions, returns_at=len(first))
-        params = while_params(
-            of_condition=len(of_condition) + len(read), of_body=len(of_body) + len(read)
-        )
+        params = Looping(len(of_condition) + len(read), len(of_body) + len(read))
         state, changing = self._now(read), self._now(written)
         threaded = (*of_condition, *state, *of_body, *state, *first, *changing)
         return self._finish(node, threaded, params, (tests, inner), written, len(first))
@@ -296,7 +294,7 @@ class _Placer:
         self,
         node: Node,
         operands: tuple[Operand, ...],
-        params: Mapping[str, object],
+        params: Params,
         graphs: tuple[Graph, ...],
         written: Sequence[GraphVariable],
         state_at: int,
@@ -354,9 +352,5 @@ def _variables(graphs: Iterable[Graph], op: Op | None = None) -> dict[str, Graph
     for graph in graphs:
         for node in walk(graph):
             if node.op in ops:
-                found.setdefault(_variable(node).name, _variable(node))
+                found.setdefault(variable_named_by(node).name, variable_named_by(node))
     return found
-
-
-def _variable(node: Node) -> GraphVariable:
-    return cast(GraphVariable, node.params["variable"])

@@ -17,11 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import nan
-from typing import Any, cast  # Any: parameters of JAX's operations
+from typing import cast
 
 from graphdist.ir.analyses import has_effect, producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
+from graphdist.ir.jax_parameters import (
+    concatenated_along,
+    fill_value,
+    gather_dimensions,
+    mode,
+    slice_sizes,
+)
+from graphdist.ir.op_parameters import Pulling, Reshaping
 from graphdist.ir.ops import PULL, RESHAPE
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, Source
@@ -94,7 +102,7 @@ def row_reads(half: Graph) -> RowReads:
         (),
         (False,) * len(numbers),
     )
-    fills = (cast("float | None", node.params.get("fill")) for node in pulls)
+    fills = (PULL.of(node).fill for node in pulls)
     lookups = tuple(
         RowLookup(
             tuple(names[cast(Value, shard)] for shard in table),
@@ -112,11 +120,7 @@ class _Lookup:
     """The rows that a node looks up: their numbers, and the number in rows that are not there."""
 
     numbers: Value
-    fill: float | int | bool | None
-
-    @property
-    def params(self) -> dict[str, object]:
-        return {} if self.fill is None else {"fill": self.fill}
+    fill: float | bool | None
 
 
 class _Reads:
@@ -162,7 +166,7 @@ class _Reads:
 
     def _is_table(self, node: Node) -> bool:
         """Return whether a node joins variables by their rows."""
-        is_joined = node.op.name == "jax.concatenate" and node.params["dimension"] == 0
+        is_joined = node.op.name == "jax.concatenate" and concatenated_along(node) == 0
         return is_joined and all(operand in self.variables for operand in node.operands)
 
     def _is_taken_apart(self, node: Node) -> bool:
@@ -178,21 +182,16 @@ class _Reads:
 
     def _pull(self, table: tuple[Operand, ...], lookup: _Lookup | None, at: Source) -> Operand:
         variables = [self.variables[shard] for shard in table]
-        params: dict[str, object] = {"bytes": table[0].type.bytes}
-        operands = list(table)
+        operands, size, fill = list(table), table[0].type.bytes, None
         if lookup is not None:
             (numbers,) = substitute(self.environment, (lookup.numbers,))
             if not numbers.type.shape:  # of a slice of one row
-                (numbers,) = self.builder.add(RESHAPE, [numbers], {"shape": (1, 1)}, at=at)
+                (numbers,) = self.builder.add(RESHAPE, [numbers], Reshaping((1, 1)), at=at)
             operands.append(numbers)
-            size = numbers.type.size * _bytes_of_row(table[0].type)
-            params = {"bytes": size, **lookup.params}
+            size, fill = numbers.type.size * _bytes_of_row(table[0].type), lookup.fill
         servers = {variable.server for variable in variables}
-        if len(servers) == 1 and None not in servers:
-            (params["server"],) = servers
-        hint = variables[0].name
-        (found,) = self.builder.add(PULL, operands, params, at=at, hint=hint)
-        return found
+        params = Pulling(size, fill, servers.pop() if len(servers) == 1 else None)
+        return self.builder.add(PULL, operands, params, at=at, hint=variables[0].name)[0]
 
     def _first_use(self, value: Operand) -> Source:
         users = (node.source for node in self.half.nodes if value in node.operands)
@@ -250,37 +249,34 @@ def _lookup(node: Node, table: Value) -> _Lookup | None:
 
 def _of_gather(node: Node, table: Type) -> _Lookup | None:
     numbers = node.operands[1]
-    params: Mapping[str, Any] = node.params
-    dimensions, mode = params["dimension_numbers"], params["mode"]
+    dimensions, at_the_ends = gather_dimensions(node), mode(node)
     leading = len(numbers.type.shape) - 1
     takes_rows = (
         isinstance(numbers, Value)
         and tuple(dimensions.collapsed_slice_dims) == tuple(dimensions.start_index_map) == (0,)
         and not dimensions.operand_batching_dims
         and tuple(dimensions.offset_dims) == tuple(range(leading, leading + len(table.shape) - 1))
-        and tuple(params["slice_sizes"]) == (1, *table.shape[1:])
+        and slice_sizes(node) == (1, *table.shape[1:])
         and numbers.type.shape[-1] == 1
     )
-    if not takes_rows or mode.name not in ("CLIP", "PROMISE_IN_BOUNDS", "FILL_OR_DROP"):
+    if not takes_rows or at_the_ends not in ("CLIP", "PROMISE_IN_BOUNDS", "FILL_OR_DROP"):
         return None
     assert isinstance(numbers, Value)
-    fills = mode.name == "FILL_OR_DROP"
-    return _Lookup(numbers, _fill(table.dtype, params["fill_value"]) if fills else None)
+    fills = at_the_ends == "FILL_OR_DROP"
+    return _Lookup(numbers, _fill(table.dtype, fill_value(node)) if fills else None)
 
 
 def _of_slice(node: Node, table: Type) -> _Lookup | None:
     number, *starts = node.operands[1:]
-    sizes = cast("tuple[int, ...]", node.params["slice_sizes"])
-    is_row = tuple(sizes) == (1, *table.shape[1:])
+    is_row = slice_sizes(node) == (1, *table.shape[1:])
     begins = all(isinstance(start, Literal) and start.value == 0 for start in starts)
     return _Lookup(number, None) if is_row and begins and isinstance(number, Value) else None
 
 
-def _fill(dtype: str, given: Any) -> float | int | bool | None:
+def _fill(dtype: str, given: float | bool | None) -> float | bool:
     """Return the number in a row that is not there: JAX's own, where none is given."""
     if given is not None:
-        found: float | int | bool = given.item() if hasattr(given, "item") else given
-        return found
+        return given
     if dtype == "bool":
         return True
     if dtype[0] in "iu":

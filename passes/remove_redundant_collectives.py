@@ -13,12 +13,12 @@ After:   %y = scale(%w) {factor=2} : f32[4] mirrored
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand
+from graphdist.ir.op_parameters import Holding, Joining, OverReplicas, Scaling
 from graphdist.ir.ops import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -58,24 +58,25 @@ def remove_redundant_collectives(graph: Graph) -> Graph:
 def _remove(
     node: Node, operands: tuple[Operand, ...], builder: Builder
 ) -> Sequence[Operand] | None:
-    group_size = cast(int, node.params["group_size"])
+    group_size = OverReplicas.of(node).group_size
     if node.op is REPLICA_ID:
         return (Literal.of(0, Type("i32", ())),) if group_size == 1 else None
     if group_size == 1:
-        return operands if node.params.get("pairs", True) else None
+        sends = node.op is not COLLECTIVE_PERMUTE or COLLECTIVE_PERMUTE.of(node).pairs
+        return operands if sends else None
     type = node.results[0].type
     if not type.size and not type.dtype.startswith("key"):
-        nothing = {"value": np.empty(type.shape, numpy_dtype(type.dtype))}
+        nothing = Holding(np.empty(type.shape, numpy_dtype(type.dtype)))
         return builder.add(CONSTANT, (), nothing, at=node.source, hint=node.results[0].hint)
     if operands[0].type.distribution is not MIRRORED:
         return None
     if node.op is ALL_REDUCE:
-        if node.params["reducer"] != "sum":
+        if ALL_REDUCE.of(node).reducer != "sum":
             return operands
-        factor = {"factor": group_size}
+        factor = Scaling(group_size)
         return builder.add(SCALE, operands, factor, at=node.source, hint=node.results[0].hint)
     if node.op is ALL_GATHER:
-        params = {"axis": node.params["axis"]}
+        params = Joining(ALL_GATHER.of(node).axis)
         copies = operands * group_size
         return builder.add(CONCATENATE, copies, params, at=node.source, hint=node.results[0].hint)
     return None

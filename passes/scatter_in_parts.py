@@ -27,14 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
 from graphdist.ir.analyses import operations, producers, use_counts
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.loops import scan_params
+from graphdist.ir.op_parameters import Holding, Joining, Scanning, TakingPart
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import CONSTANT, JOIN_PARTS, REDUCE_SCATTER, SCAN, TAKE_PART
 from graphdist.ir.rewrite import map_nested, substitute
@@ -61,6 +60,11 @@ class _Scatter:
     def wide(self) -> Operand:
         """Return the value that is scattered."""
         return self.node.operands[0]
+
+    @property
+    def axis(self) -> int:
+        """Return the dimension that is scattered."""
+        return REDUCE_SCATTER.of(self.node).axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ class ScatterInParts:
 
     def _cut(self, scatter: _Scatter) -> _Cut | None:
         """Return how the value is cut in few parts along the edges of tiles; None if it cannot."""
-        type, scattered = scatter.wide.type, cast(int, scatter.node.params["axis"])
+        type, scattered = scatter.wide.type, scatter.axis
         fewest = -(-type.bytes // self.most_bytes)
         cuts = [
             _Cut(axis, count)
@@ -183,7 +187,7 @@ def _splits_tiles(type: Type, cut: _Cut) -> bool:
 
 
 def _without_axis(scatter: _Scatter) -> str:
-    shape, axis = scatter.wide.type.shape, scatter.node.params["axis"]
+    shape, axis = scatter.wide.type.shape, scatter.axis
     return f"of {list(shape)} no dimension but the scattered one, {axis},"
 
 
@@ -192,13 +196,11 @@ def _in_parts(
 ) -> Value:
     """Add the loop over parts, and what joins them."""
     at, hint = scatter.node.source, scatter.node.results[0].hint
-    (numbers,) = builder.add(CONSTANT, (), {"value": np.arange(cut.count, dtype=np.int32)}, at=at)
-    params = scan_params(
-        {"length": cut.count, "reverse": False, "unroll": 1}, num_constants=1, num_carries=0
-    )
+    (numbers,) = builder.add(CONSTANT, (), Holding(np.arange(cut.count, dtype=np.int32)), at=at)
+    params = Scanning(length=cut.count, reverse=False, unroll=1, num_consts=1, num_carry=0)
     body = _body(scatter, cut, narrow, graph)
     stack = builder.add(SCAN, (narrow, numbers), params, (body,), at=at)
-    return builder.add(JOIN_PARTS, stack, {"axis": cut.axis}, at=at, hint=hint)[0]
+    return builder.add(JOIN_PARTS, stack, Joining(cut.axis), at=at, hint=hint)[0]
 
 
 def _body(scatter: _Scatter, cut: _Cut, narrow: Operand, graph: Graph) -> Graph:
@@ -206,7 +208,7 @@ def _body(scatter: _Scatter, cut: _Cut, narrow: Operand, graph: Graph) -> Graph:
     builder = Builder(NAME)
     taken = Value(narrow.type, narrow.hint if isinstance(narrow, Value) else "")
     number = Value(Type("i32", (), MIRRORED), "part")
-    params = {"axis": cut.axis, "count": cut.count}
+    params = TakingPart(cut.axis, cut.count)
     (part,) = builder.add(TAKE_PART, (taken, number), params, at=scatter.node.source)
     for node in scatter.chain:
         operands = [part if type(each) is Value else each for each in node.operands]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from graphdist.ir.boundary import input_distributions, output_distributions
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import RESHAPE
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN
@@ -31,7 +32,7 @@ def shard_inputs(graph: Graph) -> Graph:
             inputs.append(value)
             continue
         shard = Value(value.type.shaped((1,)), value.hint)
-        (environment[value],) = builder.add(RESHAPE, (shard,), {"shape": ()}, at=UNKNOWN)
+        (environment[value],) = builder.add(RESHAPE, (shard,), Reshaping(()), at=UNKNOWN)
         inputs.append(shard)
     if not environment:
         builder.nodes.extend(graph.nodes)
@@ -48,7 +49,7 @@ def shard_inputs(graph: Graph) -> Graph:
         substitute(environment, graph.outputs), distributions, strict=True
     ):
         if distribution is not MIRRORED and not output.type.shape:
-            (output,) = builder.add(RESHAPE, (output,), {"shape": (1,)}, at=UNKNOWN)
+            (output,) = builder.add(RESHAPE, (output,), Reshaping((1,)), at=UNKNOWN)
         outputs.append(output)
     if not environment and len(builder.nodes) == before:
         return graph

@@ -23,14 +23,14 @@ network with what a slice has reduced, and stages would cross it with all values
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
-from typing import cast
 
 from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, num_copies_of
+from graphdist.ir.op_parameters import Gathering, ReduceScattering
+from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER
 from graphdist.ir.rewrite import rewrite
 
 NAME = "stage_collectives"
@@ -66,23 +66,21 @@ class StageCollectives:
     def _rule(
         self, node: Node, operands: tuple[Operand, ...], builder: Builder
     ) -> Sequence[Operand] | None:
-        crosses_network = self.num_slices > 1 and num_copies_of(node.params) == 1
-        if "stages" in node.params or crosses_network or not self._is_reduced(node):
+        params = node.params
+        assert isinstance(params, Gathering | ReduceScattering)
+        crosses_network = self.num_slices > 1 and params.num_copies == 1
+        if params.stages or crosses_network or not self._is_reduced(node, params.group_size):
             return None
-        stages = stages_of(_group_size(node))
+        stages = stages_of(params.group_size)
         if not stages:
             return None
         hint = node.results[0].hint
-        params = {**node.params, "stages": stages}
+        params = replace(params, stages=stages)
         return builder.add(node.op, operands, params, at=node.source, hint=hint)
 
-    def _is_reduced(self, node: Node) -> bool:
+    def _is_reduced(self, node: Node, group_size: int) -> bool:
         """Return whether the compiler would make it an all_reduce."""
         if node.op is REDUCE_SCATTER:
-            return _group_size(node) >= _SCATTER_FROM
+            return group_size >= _SCATTER_FROM
         is_small = node.results[0].type.bytes <= _GATHER_UP_TO
-        return _group_size(node) >= _GATHER_FROM and (is_small or self.is_three_dimensional)
-
-
-def _group_size(node: Node) -> int:
-    return cast(int, node.params["group_size"])
+        return group_size >= _GATHER_FROM and (is_small or self.is_three_dimensional)

@@ -14,9 +14,10 @@ whose values something else needs, and sums along other dimensions alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
-from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.graph import Graph, Node, Op, Operand
+from graphdist.ir.jax_parameters import axes
+from graphdist.ir.op_parameters import AlongAxis, Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, REDUCE
 from graphdist.ir.rewrite import Rewriter, rewrite
 from graphdist.ir.types import PER_REPLICA, Type
@@ -24,7 +25,7 @@ from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 
 NAME = "local_steps"
 
-_REDUCTIONS = {GATHER: REDUCE, ALL_GATHER: ALL_REDUCE}
+_REDUCTIONS: dict[Op, Op] = {GATHER: REDUCE, ALL_GATHER: ALL_REDUCE}
 _CONVERT, _SUM = "jax.convert_element_type", "jax.reduce_sum"
 
 
@@ -42,7 +43,8 @@ def _rule(
     gather = rewriter.definition(gathered, GATHER.name, ALL_GATHER.name)
     if gather is None or rewriter.uses(gathered) > 1 or rewriter.uses(operands[0]) > 1:
         return None
-    if gather.params["axis"] not in cast(Sequence[int], node.params["axes"]):
+    params = AlongAxis.of(gather)
+    if params.axis not in axes(node):
         return None
     own: Sequence[Operand] = gather.operands
     if conversion is not None:
@@ -53,5 +55,5 @@ def _rule(
         )
     type = node.results[0].type.distributed(PER_REPLICA)
     own = rewriter.add(node.op, own, node.params, at=node.source, types=[type])
-    params = {"reducer": "sum", "group_size": gather.params["group_size"]}
-    return rewriter.add(_REDUCTIONS[gather.op], own, params, at=gather.source)
+    total = Reducing("sum", group_size=params.group_size)
+    return rewriter.add(_REDUCTIONS[gather.op], own, total, at=gather.source)

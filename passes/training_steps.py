@@ -9,9 +9,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.flow import computed_of, reachable, variable_named_by
+from graphdist.ir.flow import computed_of, reachable
 from graphdist.ir.graph import Graph, GraphVariable, Node, Value
-from graphdist.ir.ops import AGGREGATE, ALL_GATHER, ALL_REDUCE, ASSIGN, COND, GATHER, READ, REDUCE
+from graphdist.ir.ops import (
+    AGGREGATE,
+    ALL_GATHER,
+    ALL_REDUCE,
+    ASSIGN,
+    COND,
+    GATHER,
+    READ,
+    REDUCE,
+    reducer_of,
+    variable_named_by,
+)
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, Type
 
@@ -112,9 +123,9 @@ def is_float(type: Type) -> bool:
 def _is_sum_or_mean(node: Node) -> bool:
     """Return whether a node reduces floats over the replicas by sum or mean."""
     if node.op in (ALL_REDUCE, REDUCE):
-        reducer = node.params["reducer"]
+        reducer = reducer_of(node)
     elif node.op is AGGREGATE and is_mirrored(variable_named_by(node)):
-        is_of_replicas = node.params["context"] == "replica"
+        is_of_replicas = AGGREGATE.of(node).context == "replica"
         reducer = variable_named_by(node).aggregation if is_of_replicas else "none"
     else:
         return False
@@ -125,8 +136,8 @@ def why_kept(node: Node) -> str:
     """Return why a collective of a training step stays in every step."""
     if node.op not in (ALL_REDUCE, REDUCE):
         return f"only sums and means are made local{OF_GATHERS * (node.op in (GATHER, ALL_GATHER))}"
-    if node.params["reducer"] not in ("sum", "mean"):
-        return f"a {node.params['reducer']} is not made local"
+    if reducer_of(node) not in ("sum", "mean"):
+        return f"a {reducer_of(node)} is not made local"
     if not is_float(node.operands[0].type):
         return "reductions of integers are not made local"
     return "no assigned variable depends on it"

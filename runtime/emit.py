@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, TypeAlias, cast  # Any: arrays and tracers have no common public type
+from typing import Any, TypeAlias  # Any: arrays and tracers have no common public type
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from graphdist.ir.cost import every
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
-from graphdist.ir.ops import STARTS_AT_RUN_TIME
+from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.extremes import extreme
@@ -131,13 +131,13 @@ def _replicas() -> str | tuple[str, ...]:
 
 def _members(node: Node) -> str | tuple[str, ...]:
     """Return the axes over which a node communicates within its groups."""
-    return MEMBER if ops.num_copies_of(node.params) > 1 else _replicas()
+    return MEMBER if OverReplicas.of(node).num_copies > 1 else _replicas()
 
 
 def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
     x = jnp.asarray(operands[0])
     reduce: dict[str, Any] = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
-    reducer = reduce[cast(str, node.params["reducer"])]
+    reducer = reduce[ops.ALL_REDUCE.of(node).reducer]
     if x.dtype == jnp.bool_:
         return [reducer(x.astype(jnp.int32), _members(node)).astype(jnp.bool_)]
     if reducer in (lax.pmax, lax.pmin) and jnp.issubdtype(x.dtype, jnp.floating):
@@ -146,37 +146,39 @@ def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
-    axis, gathered = cast(int, node.params["axis"]), operands[0]
-    for groups in reversed(_groups(cast("tuple[int, ...]", node.params.get("stages", ())))):
+    params, gathered = ops.ALL_GATHER.of(node), operands[0]
+    for groups in reversed(_groups(params.stages)):
         gathered = lax.all_gather(
-            gathered, _members(node), axis=axis, tiled=True, axis_index_groups=groups
+            gathered, _members(node), axis=params.axis, tiled=True, axis_index_groups=groups
         )
     return [gathered]
 
 
 def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
-    axis, size = cast(int, node.params["axis"]), cast(int, node.params["group_size"])
-    copies = ops.num_copies_of(node.params)
-    total = operands[0]
-    for groups in _groups(cast("tuple[int, ...]", node.params.get("stages", ()))):
+    params, total = ops.REDUCE_SCATTER.of(node), operands[0]
+    for groups in _groups(params.stages):
         total = lax.psum_scatter(
-            total, _members(node), scatter_dimension=axis, tiled=True, axis_index_groups=groups
+            total,
+            _members(node),
+            scatter_dimension=params.axis,
+            tiled=True,
+            axis_index_groups=groups,
         )
-    if copies > 1:
+    if params.num_copies > 1:
         total = lax.psum(total, GROUP)
-    if node.params["reducer"] == "mean":
-        total = total / np.asarray(size * copies, total.dtype)
+    if params.reducer == "mean":
+        total = total / np.asarray(params.num_replicas, total.dtype)
     return [total]
 
 
 def _collective_permute(node: Node, operands: list[Array]) -> list[Array]:
-    pairs = cast("tuple[tuple[int, int], ...]", node.params["pairs"])
-    return [lax.ppermute(operands[0], _replicas(), pairs)]
+    return [lax.ppermute(operands[0], _replicas(), ops.COLLECTIVE_PERMUTE.of(node).pairs)]
 
 
 def _all_to_all(node: Node, operands: list[Array]) -> list[Array]:
-    split, concat = cast(int, node.params["split_axis"]), cast(int, node.params["concat_axis"])
-    return [lax.all_to_all(operands[0], _replicas(), split, concat, tiled=True)]
+    params = ops.ALL_TO_ALL.of(node)
+    axes = params.split_axis, params.concat_axis
+    return [lax.all_to_all(operands[0], _replicas(), *axes, tiled=True)]
 
 
 def _groups(stages: tuple[int, ...]) -> list[Any]:
@@ -197,7 +199,7 @@ def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
 
 def _start_of_slice(node: Node) -> tuple[int, Array, int]:
     """Return the dimension that is cut, where the replica's slice begins, and its length."""
-    axis = cast(int, node.params["axis"])
+    axis = ops.OWN_SLICE.of(node).axis
     length = node.results[0].type.shape[axis]
     return axis, lax.axis_index(_members(node)) * length, length
 
@@ -208,12 +210,13 @@ def _replica_id(node: Node, operands: list[Array]) -> list[Array]:
 
 def _select_replica(node: Node, operands: list[Array]) -> list[Array]:
     (x,) = operands
-    return [jnp.where(lax.axis_index(_replicas()) == node.params["replica"], x, jnp.zeros_like(x))]
+    is_chosen = lax.axis_index(_replicas()) == ops.SELECT_REPLICA.of(node).replica
+    return [jnp.where(is_chosen, x, jnp.zeros_like(x))]
 
 
 def _scale(node: Node, operands: list[Array]) -> list[Array]:
     (x,) = operands
-    factor = cast(float, node.params["factor"])
+    factor = ops.SCALE.of(node).factor
     if jnp.iscomplexobj(x):  # each part on its own: infinity times 0j is nan
         real, imag = lax.real(x), lax.imag(x)
         return [lax.complex(real * real.dtype.type(factor), imag * imag.dtype.type(factor))]
@@ -227,7 +230,8 @@ def _pack(node: Node, operands: list[Array]) -> list[Array]:
 def _unpack(node: Node, operands: list[Array]) -> list[Array]:
     shapes = [result.type.shape for result in node.results]
     sizes = [result.type.size for result in node.results]
-    pieces = cut_apart(operands[0], sizes, at_run_time=STARTS_AT_RUN_TIME in node.params)
+    at_run_time = ops.UNPACK.of(node).starts_at_run_time
+    pieces = cut_apart(operands[0], sizes, at_run_time=at_run_time)
     return [
         piece if piece.shape == shape else lax.reshape(piece, shape)
         for piece, shape in zip(pieces, shapes, strict=True)
@@ -235,10 +239,11 @@ def _unpack(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _pack_slices(node: Node, operands: list[Array]) -> list[Array]:
-    count, axes = cast(int, node.params["group_size"]), cast("tuple[int, ...]", node.params["axes"])
+    params = ops.PACK_SLICES.of(node)
+    count = params.group_size
     rows = [
         lax.reshape(jnp.moveaxis(_cut(x, axis, count), axis, 0), (count, x.size // count))
-        for x, axis in zip(operands, axes, strict=True)
+        for x, axis in zip(operands, params.axes, strict=True)
     ]
     return [lax.reshape(lax.concatenate(rows, 1), (sum(x.size for x in operands),))]
 
@@ -250,16 +255,17 @@ def _cut(x: Array, axis: int, count: int) -> Array:
 
 
 def _unpack_slices(node: Node, operands: list[Array]) -> list[Array]:
-    count, axes = cast(int, node.params["group_size"]), cast("tuple[int, ...]", node.params["axes"])
+    params = ops.UNPACK_SLICES.of(node)
+    count = params.group_size
     sizes = [result.type.size // count for result in node.results]
     rows = cut_apart(
         lax.reshape(operands[0], (count, sum(sizes))),
         sizes,
         axis=1,
-        at_run_time=STARTS_AT_RUN_TIME in node.params,
+        at_run_time=params.starts_at_run_time,
     )
     arrays = []
-    for row, result, axis in zip(rows, node.results, axes, strict=True):
+    for row, result, axis in zip(rows, node.results, params.axes, strict=True):
         shape = result.type.shape
         slices = lax.reshape(row, (count, *shape[:axis], shape[axis] // count, *shape[axis + 1 :]))
         arrays.append(lax.reshape(jnp.moveaxis(slices, 0, axis), shape))
@@ -267,7 +273,7 @@ def _unpack_slices(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _concatenate(node: Node, operands: list[Array]) -> list[Array]:
-    return [lax.concatenate(operands, cast(int, node.params["axis"]))]
+    return [lax.concatenate(operands, ops.CONCATENATE.of(node).axis)]
 
 
 def _reshape(node: Node, operands: list[Array]) -> list[Array]:
@@ -281,32 +287,32 @@ def _take_step(node: Node, operands: list[Array]) -> list[Array]:
 
 def _take_part(node: Node, operands: list[Array]) -> list[Array]:
     x, number = operands
-    axis = cast(int, node.params["axis"])
+    axis = ops.TAKE_PART.of(node).axis
     length = node.results[0].type.shape[axis]
     start = number * length
     return [lax.dynamic_slice_in_dim(x, start, length, axis, allow_negative_indices=False)]
 
 
 def _join_parts(node: Node, operands: list[Array]) -> list[Array]:
-    axis = cast(int, node.params["axis"])
+    axis = ops.JOIN_PARTS.of(node).axis
     return [lax.reshape(jnp.moveaxis(operands[0], 0, axis), node.results[0].type.shape)]
 
 
 def _count_step(node: Node, operands: list[Array]) -> list[Array]:
     count = operands[0] + 1
-    is_last = count >= cast(int, node.params["every"])
+    is_last = count >= ops.COUNT_STEP.of(node).every
     return [jnp.where(is_last, 0, count), is_last.astype(jnp.int32)]
 
 
 def _constant(node: Node, operands: list[Array]) -> list[Array]:
-    value = cast(Array, node.params["value"])
+    value = ops.CONSTANT.of(node).value
     # JAX would pass an array without elements as an operand, and XLA may fail on it.
     is_empty = isinstance(value, np.ndarray) and not value.size
     return [lax.full(value.shape, 0, value.dtype) if is_empty else value]
 
 
 def _scan(node: Node, operands: list[Array]) -> list[Array]:
-    params = node.params
+    params = ops.SCAN.of(node)
     constants, first, scanned = scan_parts(params, operands)
     (body,) = node.graphs
 
@@ -318,15 +324,15 @@ def _scan(node: Node, operands: list[Array]) -> list[Array]:
         step,
         [jnp.asarray(x) for x in first],
         scanned,
-        length=cast(int, params["length"]),
-        reverse=cast(bool, params["reverse"]),
-        unroll=cast(int, params.get("unroll", 1)),
+        length=params.length,
+        reverse=params.reverse,
+        unroll=params.unroll or 1,
     )
     return [*carry, *ys]
 
 
 def _while(node: Node, operands: list[Array]) -> list[Array]:
-    of_condition, of_body, first = while_parts(node.params, operands)
+    of_condition, of_body, first = while_parts(ops.WHILE.of(node), operands)
     condition, body = node.graphs
     return lax.while_loop(
         lambda carry: emit(condition, [*of_condition, *carry])[0],
@@ -347,10 +353,10 @@ def _pull(node: Node, operands: list[Array]) -> list[Array]:
         return operands
     *shards, last = operands
     table, numbers = jnp.concatenate(shards), lax.convert_element_type(last[..., 0], jnp.int32)
-    if "fill" not in node.params:
+    fill = ops.PULL.of(node).fill
+    if fill is None:
         return [jnp.take(table, numbers, axis=0, mode="clip")]
     numbers = jnp.where(numbers < 0, len(table), numbers)  # not one from the end, as for JAX
-    fill = cast(float, node.params["fill"])
     return [jnp.take(table, numbers, axis=0, mode="fill", fill_value=fill)]
 
 

@@ -19,6 +19,7 @@ from graphdist.ir.arrays import Array, Held, join_arrays
 from graphdist.ir.boundary import input_distributions, output_distributions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.interpreter import Observe, interpret_placed
+from graphdist.ir.jax_parameters import callback
 from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.evaluate import evaluate_jax_node
@@ -49,10 +50,10 @@ def evaluate_graph(
 
 def _evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
     """Evaluate an operation; callbacks of the user run in this thread, not in a thread of XLA."""
-    callback = node.params.get("callback")
-    if not callable(callback):
+    user_function = callback(node)
+    if user_function is None:
         return evaluate_jax_node(node, list(map(_jax_array, operands)))
-    results = callback(*operands) or ()
+    results = user_function(*operands) or ()
     return [
         np.asarray(result, numpy_dtype(value.type.dtype))
         for result, value in zip(results, node.results, strict=True)

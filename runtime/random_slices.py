@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, TypeAlias, cast  # Any: arrays and tracers have no common public type
+from typing import Any, TypeAlias  # Any: arrays and tracers have no common public type
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from jax.extend.random import threefry2x32_p
 
 from graphdist.ir.analyses import users
 from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.jax_parameters import random_bits
 from graphdist.ir.ops import OWN_SLICE
 
 Array: TypeAlias = Any
@@ -52,8 +53,7 @@ def random_slice(node: Node, key: Array, axis: int, start: Array, length: int) -
 
     `start` is an int32 scalar, `length` counts the elements along the dimension.
     """
-    shape = cast("tuple[int, ...]", node.params["shape"])
-    width = cast(int, node.params["bit_width"])
+    shape, width = random_bits(node)
     first, second = jax.random.key_data(key)
     sliced = (*shape[:axis], length, *shape[axis + 1 :])
     numbers = element_numbers(shape, sliced, axis, start)

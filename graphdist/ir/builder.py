@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from graphdist.ir.graph import Graph, Node, Op, Operand, Value
+from graphdist.ir.graph import Graph, Node, Op, Operand, Params, TypedOp, Value
 from graphdist.ir.operation_table import distributions_on_shards
 from graphdist.ir.source import Source
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, join
 
-_NO_PARAMS: Mapping[str, object] = {}
+_NO_PARAMS: Params = {}
 
 
 class Builder:
@@ -18,11 +18,12 @@ class Builder:
 
     `origin` names the pass that is building; every node it makes says so.
 
+    >>> from graphdist.ir.op_parameters import Scaling
     >>> from graphdist.ir.ops import SCALE
     >>> from graphdist.ir.source import UNKNOWN
     >>> builder = Builder("double")
     >>> x = Value(Type("f32", (2,)))
-    >>> (y,) = builder.add(SCALE, (x,), {"factor": 2}, at=UNKNOWN)
+    >>> (y,) = builder.add(SCALE, (x,), Scaling(2), at=UNKNOWN)
     >>> y.type
     Type(dtype='f32', shape=(2,), distribution=None)
     """
@@ -36,7 +37,7 @@ class Builder:
         self,
         op: Op,
         operands: Sequence[Operand],
-        params: Mapping[str, object] = _NO_PARAMS,
+        params: Params = _NO_PARAMS,
         graphs: tuple[Graph, ...] = (),
         *,
         at: Source,
@@ -45,10 +46,13 @@ class Builder:
     ) -> tuple[Value, ...]:
         """Append a node and return its results.
 
-        `types` gives dtype and shape of the results of a JAX operation; the distribution follows
-        from the operands. Raises `TypeRuleError` when the operands do not fit.
+        An operation of ours takes any mapping that has its parameters. `types` gives dtype and
+        shape of the results of a JAX operation; the distribution follows from the operands. Raises
+        `TypeRuleError` when operands or parameters do not fit.
         """
         operands = tuple(operands)
+        if isinstance(op, TypedOp) and type(params) is not op.parameters:
+            params = op.parameters.read(params, op.name)
         results = tuple(Value(t, hint) for t in _result_types(op, operands, params, graphs, types))
         self.nodes.append(Node(op, operands, params, graphs, results, at, self.origin))
         return results
@@ -92,7 +96,7 @@ def _same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
 def _result_types(
     op: Op,
     operands: tuple[Operand, ...],
-    params: Mapping[str, object],
+    params: Params,
     graphs: tuple[Graph, ...],
     declared: Sequence[Type] | None,
 ) -> Sequence[Type]:

@@ -14,11 +14,11 @@ that operands fit those inputs and read the results off the nested outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Params
+from graphdist.ir.graph import Graph
 from graphdist.ir.loops import returned_parts, scan_parts, type_of_slice, while_parts
+from graphdist.ir.op_parameters import Branching, Looping, Scanning
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join_alike
 
 
@@ -48,11 +48,11 @@ def _stacked(type: Type, length: int) -> Type:
 
 
 def scan_rule(
-    operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
+    operands: Sequence[Type], params: Scanning, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the types of the last carry and of the stacked ys."""
     (body,) = graphs
-    length = cast(int, params["length"])
+    length = params.length
     constants, first, scanned = scan_parts(params, operands)
     for type in scanned:
         if not type.shape or type.shape[0] != length:
@@ -66,7 +66,7 @@ def scan_rule(
 
 
 def while_rule(
-    operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
+    operands: Sequence[Type], params: Looping, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the types of the last carry."""
     condition, body = graphs
@@ -84,7 +84,7 @@ def while_rule(
 
 
 def cond_rule(
-    operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
+    operands: Sequence[Type], params: Branching, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the join of the branches' output types."""
     index, *rest = operands

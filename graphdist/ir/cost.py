@@ -22,14 +22,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, prod
-from typing import Any, NamedTuple, cast  # Any: parameters of JAX's operations
+from typing import NamedTuple
 
 from graphdist.ir.analyses import producers
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.jax_parameters import contracted, convolution
 from graphdist.ir.kernels import KERNEL, kernel_flops
+from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.operation_table import TABLE
-from graphdist.ir.ops import ALL_REDUCE, EVERY, REDUCE_SCATTER, num_copies_of
+from graphdist.ir.ops import ALL_REDUCE, COND, REDUCE_SCATTER, SCAN
 
 _HEAVY = {
     "jax.dot_general",
@@ -67,7 +69,8 @@ def exchanges(node: Node) -> tuple[Exchange, ...]:
 
     `reduce` and `gather` are counted as what they become, all_reduce and all_gather.
     """
-    size, copies = cast(int, node.params["group_size"]), num_copies_of(node.params)
+    replicas = OverReplicas.of(node)
+    size, copies = replicas.group_size, replicas.num_copies
     put_in = sum(operand.type.bytes for operand in node.operands)
     kind = _BECOMES.get(node.op.name, node.op.name)
     inside = Exchange(kind, put_in, size)
@@ -171,12 +174,12 @@ def _add_node(node: Node, total: Cost) -> None:
 
 def every(node: Node) -> int:
     """Return every how many steps one takes the last branch of a node: 1 but for local steps."""
-    return cast(int, node.params.get(EVERY, 1)) if node.op.name == "cond" else 1
+    return COND.of(node).every if node.op is COND else 1
 
 
 def trips(node: Node) -> int:
     """Return how often a node runs its body: a loop that does not count, or a branch, once."""
-    return cast(int, node.params["length"]) if node.op.name == "scan" else 1
+    return SCAN.of(node).length if node.op is SCAN else 1
 
 
 def _count(node: Node, total: Cost) -> None:
@@ -204,9 +207,8 @@ def _count_elements(values: Sequence[Operand], total: Cost) -> None:
 
 
 def _of_matmul(node: Node) -> int:
-    ((contracted, _), _) = cast(Any, node.params["dimension_numbers"])
     shape = node.operands[0].type.shape
-    return 2 * node.results[0].type.size * prod(shape[dimension] for dimension in contracted)
+    return 2 * node.results[0].type.size * prod(shape[dimension] for dimension in contracted(node))
 
 
 def _of_convolution(node: Node) -> int:
@@ -215,20 +217,18 @@ def _of_convolution(node: Node) -> int:
     Positions along different dimensions do not depend on each other, so that the products for one
     batch entry and pair of features are the product of the counts along each dimension.
     """
-    params = cast(Any, node.params)
-    numbers = params["dimension_numbers"]
+    numbers, strides, padding, *dilations = convolution(node)
     (size, weights), result = (operand.type.shape for operand in node.operands), node.results[0]
     outputs = result.type.shape
     along = [
-        _pairs(size[of_operand], weights[of_weights], outputs[of_result], stride, low, *dilations)
-        for of_operand, of_weights, of_result, stride, (low, _), *dilations in zip(
+        _pairs(size[of_operand], weights[of_weights], outputs[of_result], stride, low, *apart)
+        for of_operand, of_weights, of_result, stride, (low, _), *apart in zip(
             numbers.lhs_spec[2:],
             numbers.rhs_spec[2:],
             numbers.out_spec[2:],
-            params["window_strides"],
-            params["padding"],
-            params["lhs_dilation"],
-            params["rhs_dilation"],
+            strides,
+            padding,
+            *dilations,
             strict=True,
         )
     ]

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.flow import choice_of, passed
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import (
     ALL_TO_ALL,
     ASSIGN,
     COLLECTIVE_PERMUTE,
     READ,
     REPLICA_ID,
+    variable_named_by,
 )
 from graphdist.ir.types import MIRRORED
 
@@ -65,13 +65,9 @@ def _origin(graph: Graph, value: Value, node: Node | None) -> str:
         return "the replica's number"
     if node.op in _EXCHANGES and node.operands[0].type.distribution is MIRRORED:
         return f"{node.op.name}, which gives each replica another part"
-    if node.op is READ and not _variable(node).is_local:
-        return f"the per-replica variable {_variable(node).name!r}"
+    if node.op is READ and not variable_named_by(node).is_local:
+        return f"the per-replica variable {variable_named_by(node).name!r}"
     return f"{node.op.name}, which each replica calls for itself" if node.op.varies else ""
-
-
-def _variable(node: Node) -> GraphVariable:
-    return cast(GraphVariable, node.params["variable"])
 
 
 class Sources:
@@ -84,7 +80,7 @@ class Sources:
         for node in walk(graph):
             self.made_by.update(dict.fromkeys(node.results, node))
             if node.op is ASSIGN:
-                self._assigned[_variable(node).name] += node.operands
+                self._assigned[variable_named_by(node).name] += node.operands
             for value, operand in links(node):
                 self._stands_for[value].append(operand)
 
@@ -95,7 +91,7 @@ class Sources:
         if node is None or linked:
             return linked
         if node.op is READ:  # of a cell the program itself made
-            return self._assigned[_variable(node).name]
+            return self._assigned[variable_named_by(node).name]
         return node.operands
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from graphdist.ir.analyses import kept_analysis, walk
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Carry, LoopCarry, Scan, While
-from graphdist.ir.ops import ASSIGN, COND, PUSH, READ, SCAN, WHILE
+from graphdist.ir.ops import ASSIGN, COND, PUSH, READ, SCAN, WHILE, variable_named_by
 
 Vertex: TypeAlias = Value | Node
 Edges: TypeAlias = Mapping[Vertex, Sequence[Vertex]]
@@ -63,11 +63,6 @@ def reachable(edges: Edges, starts: Iterable[Vertex]) -> set[Vertex]:
                 found.add(end)
                 pending.append(end)
     return found
-
-
-def variable_named_by(node: Node) -> GraphVariable:
-    """Return the variable that a node reads, assigns or aggregates for."""
-    return cast(GraphVariable, node.params["variable"])
 
 
 def _edges(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
+from graphdist.ir.parameters import Parameters
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Type, own_slice
 
@@ -79,17 +80,35 @@ class Op:
     `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`:
     all replicas must reach it. `varies`: the result may differ between replicas whatever the
     operands. `is_identity`: each result is the operand in its place. `primitive` is JAX's own
-    object, opaque here. Ours are in `graphdist.ir.ops`, and JAX's are made by
+    object, opaque here. Ours are `TypedOp`s, in `graphdist.ir.ops`; JAX's are made by
     `graphdist.tracing.jax_ops`.
     """
 
     name: str
-    rule: TypeRule | None = None
+    rule: Callable[..., tuple[Type, ...]] | None = None
     has_effect: bool = False
     is_collective: bool = False
     varies: bool = False
     is_identity: bool = False
     primitive: object = None
+
+
+P = TypeVar("P", bound=Parameters)
+TypeRule: TypeAlias = Callable[[Sequence[Type], P, "Sequence[Graph]"], tuple[Type, ...]]
+"""What an operation makes of operand types, parameters and nested graphs: the result types."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TypedOp(Op, Generic[P]):
+    """An operation of ours: its nodes have parameters of one class, which its type rule takes."""
+
+    parameters: type[P]
+    rule: TypeRule[P]
+
+    def of(self, node: Node) -> P:
+        """Return the parameters of a node of this operation."""
+        assert node.op is self
+        return self.parameters.of(node)
 
 
 class Piece(NamedTuple):
@@ -170,8 +189,8 @@ class GraphVariable:
 class Node:
     """One operation applied to operands.
 
-    `graphs` are the nested graphs of control flow; `origin` is the pass that made the node, empty
-    when it was traced.
+    `params` of an operation of ours are what `TypedOp.of` returns. `graphs` are the nested graphs
+    of control flow; `origin` is the pass that made the node, for readers: empty when it was traced.
     """
 
     op: Op
@@ -248,7 +267,3 @@ class Graph:
             self.variables if variables is None else variables,
             self.returns_per_replica,
         )
-
-
-TypeRule: TypeAlias = Callable[[Sequence[Type], Params, Sequence[Graph]], tuple[Type, ...]]
-"""What an operation makes of operand types, parameters and nested graphs: the result types."""

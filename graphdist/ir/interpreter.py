@@ -38,8 +38,21 @@ from graphdist.ir.arrays import (
     reduce_arrays,
 )
 from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
-from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Params, Value
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, P, TypedOp, Value
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
+from graphdist.ir.op_parameters import (
+    AlongAxis,
+    CountingSteps,
+    Joining,
+    OverReplicas,
+    PackingSlices,
+    Reshaping,
+    Scaling,
+    TakingPart,
+    Unpacking,
+    UnpackingSlices,
+)
+from graphdist.ir.parameters import Parameters
 from graphdist.ir.server_rules import pull
 from graphdist.ir.types import MIRRORED, dtype_name
 
@@ -91,15 +104,22 @@ def interpret(
         outputs = machine.run(graph, first + held_arguments, everyone)
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
-        axis = variable.sharded_along
-        copies = {"axis": axis, "num_copies": variable.num_copies}
-        full = held if axis is None else collectives.all_gather(held, copies)
+        cut = _cut(variable, graph.num_replicas)
+        full = held if cut is None else collectives.all_gather(held, cut)
         machine.state[variable.name] = list(full)
     outputs = outputs[len(assigned) :]
     final = {
         name: cast(Held, held) for name, held in machine.state.items() if name not in machine.local
     }
     return Outcome(outputs, final)
+
+
+def _cut(variable: GraphVariable, num_replicas: int) -> AlongAxis | None:
+    """Return how replicas share out a variable; None for one that each holds in full."""
+    axis, copies = variable.sharded_along, variable.num_copies
+    if axis is None:
+        return None
+    return AlongAxis(axis, group_size=num_replicas // copies, num_copies=copies)
 
 
 def interpret_placed(
@@ -161,16 +181,16 @@ class _Machine:
             raise GraphdistError(
                 f"variable {variable.name!r} has no value on each of {self.num_replicas} replicas"
             )
-        arrays, axis = cast(Held, held), variable.sharded_along
-        copies = {"axis": axis, "num_copies": variable.num_copies}
-        return arrays if axis is None else collectives.slices_of_replicas(arrays, copies)
+        arrays, cut = cast(Held, held), _cut(variable, self.num_replicas)
+        return arrays if cut is None else collectives.slices_of_replicas(arrays, cut)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
         """Refuse a node that must see all replicas and sees some."""
-        group_size = cast(int, node.params.get("group_size", self.num_replicas))
-        if group_size * ops.num_copies_of(node.params) != self.num_replicas:
+        params = node.params
+        if isinstance(params, OverReplicas) and params.num_replicas != self.num_replicas:
             raise VerifyError(
-                f"{node.op.name} over {group_size} replicas in a graph of {self.num_replicas}",
+                f"{node.op.name} over {params.num_replicas} replicas in a graph of "
+                f"{self.num_replicas}",
                 source=node.source,
             )
         if len(replicas) != self.num_replicas:
@@ -212,29 +232,30 @@ def _evaluated(
     return [list(held) for held in zip(*rows, strict=True)] or [[] for _ in node.results]
 
 
-def _local(compute: Callable[[list[Array], Params], list[Array]]) -> _Rule:
+def _local(op: TypedOp[P], compute: Callable[[list[Array], P], list[Array]]) -> tuple[Op, _Rule]:
     """Make the rule of an operation that each replica does alone."""
 
     def rule(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        params = op.of(node)
         return on_each(
-            operands, replicas, lambda arrays: compute(arrays, node.params), len(node.results)
+            operands, replicas, lambda arrays: compute(arrays, params), len(node.results)
         )
 
-    return rule
+    return op, rule
 
 
-def _collective(compute: Callable[[Held, Params], Held]) -> _Rule:
+def _collective(op: TypedOp[P], compute: Callable[[Held, P], Held]) -> tuple[Op, _Rule]:
     """Make the rule of an operation that needs what all replicas hold of its operand."""
 
     def rule(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         machine.require_all(node, replicas)
-        return [compute(operands[0], node.params)]
+        return [compute(operands[0], op.of(node))]
 
-    return rule
+    return op, rule
 
 
 def _read(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    variable = cast(GraphVariable, node.params["variable"])
+    variable = ops.READ.of(node).variable
     held = machine.state.get(variable.name, [None] * machine.num_replicas)
     arrays = [array for replica in replicas if (array := held[replica]) is not None]
     if len(arrays) != len(replicas):
@@ -245,7 +266,7 @@ def _read(machine: _Machine, node: Node, operands: list[Held], replicas: Replica
 
 
 def _assign(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    variable = cast(GraphVariable, node.params["variable"])
+    variable = ops.ASSIGN.of(node).variable
     if variable.is_local:
         machine.local.add(variable.name)
     held = machine.state.setdefault(variable.name, [None] * machine.num_replicas)
@@ -257,9 +278,10 @@ def _assign(machine: _Machine, node: Node, operands: list[Held], replicas: Repli
 def _aggregate(
     machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
 ) -> list[Held]:
-    variable = cast(GraphVariable, node.params["variable"])
+    params = ops.AGGREGATE.of(node)
+    variable = params.variable
     is_mirrored = variable.type.distribution in (MIRRORED, None)
-    if node.params["context"] == "cross" or variable.aggregation == "none" or not is_mirrored:
+    if params.context == "cross" or variable.aggregation == "none" or not is_mirrored:
         return operands
     machine.require_all(node, replicas)
     (held,) = operands
@@ -277,7 +299,7 @@ def _replica_id(
 def _select_replica(
     machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
 ) -> list[Held]:
-    chosen = node.params["replica"]
+    chosen = ops.SELECT_REPLICA.of(node).replica
     return [
         [
             array if replica == chosen else np.zeros_like(array)
@@ -286,9 +308,9 @@ def _select_replica(
     ]
 
 
-def _scale(arrays: list[Array], params: Params) -> list[Array]:
+def _scale(arrays: list[Array], params: Scaling) -> list[Array]:
     (array,) = arrays
-    factor = np.asarray(params["factor"]).astype(array.real.dtype)
+    factor = np.asarray(params.factor).astype(array.real.dtype)
     if array.dtype.kind != "c":
         return [np.asarray(np.multiply(array, factor))]
     scaled = np.empty_like(array)  # each part by itself: infinity times 0j is nan
@@ -296,60 +318,67 @@ def _scale(arrays: list[Array], params: Params) -> list[Array]:
     return [scaled]
 
 
-def _concatenate(arrays: list[Array], params: Params) -> list[Array]:
-    return [join_arrays(arrays, cast(int, params["axis"]))]
+def _concatenate(arrays: list[Array], params: Joining) -> list[Array]:
+    return [join_arrays(arrays, params.axis)]
 
 
-def _reshape(arrays: list[Array], params: Params) -> list[Array]:
-    return [arrays[0].reshape(cast("tuple[int, ...]", params["shape"]))]
+def _reshape(arrays: list[Array], params: Reshaping) -> list[Array]:
+    return [arrays[0].reshape(params.shape)]
 
 
-def _take_step(arrays: list[Array], params: Params) -> list[Array]:
+def _take_step(arrays: list[Array], params: Parameters) -> list[Array]:
     return [arrays[0][min(max(int(arrays[1]), 0), len(arrays[0]) - 1), ...]]
 
 
-def _take_part(arrays: list[Array], params: Params) -> list[Array]:
-    axis, count = cast(int, params["axis"]), cast(int, params["count"])
+def _take_part(arrays: list[Array], params: TakingPart) -> list[Array]:
+    axis, count = params.axis, params.count
     length = arrays[0].shape[axis] // count
     start = min(max(int(arrays[1]), 0), count - 1) * length
     return [arrays[0][(*(slice(None),) * axis, slice(start, start + length))]]
 
 
-def _join_parts(arrays: list[Array], params: Params) -> list[Array]:
+def _join_parts(arrays: list[Array], params: Joining) -> list[Array]:
     parts = [arrays[0][number, ...] for number in range(len(arrays[0]))]
-    return [join_arrays(parts, cast(int, params["axis"]))]
+    return [join_arrays(parts, params.axis)]
 
 
-def _count_step(arrays: list[Array], params: Params) -> list[Array]:
+def _count_step(arrays: list[Array], params: CountingSteps) -> list[Array]:
     count = int(arrays[0]) + 1
-    is_last = count >= cast(int, params["every"])
+    is_last = count >= params.every
     return [np.asarray(0 if is_last else count, np.int32), np.asarray(is_last, np.int32)]
 
 
-def _unpack(arrays: list[Array], params: Params) -> list[Array]:
+def _pack(arrays: list[Array], params: Parameters) -> list[Array]:
+    return [join_arrays([array.reshape(-1) for array in arrays], 0)]
+
+
+def _unpack(arrays: list[Array], params: Unpacking) -> list[Array]:
+    return _pieces(arrays[0], params.shapes)
+
+
+def _pieces(buffer: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     pieces, start = [], 0
-    for shape in cast("tuple[tuple[int, ...], ...]", params["shapes"]):
+    for shape in shapes:
         size = int(np.prod(shape, dtype=np.int64))
-        pieces.append(arrays[0][start : start + size].reshape(shape))
+        pieces.append(buffer[start : start + size].reshape(shape))
         start += size
     return pieces
 
 
-def _pack_slices(arrays: list[Array], params: Params) -> list[Array]:
-    count, axes = cast(int, params["group_size"]), cast("tuple[int, ...]", params["axes"])
-    cut = [np.split(array, count, axis) for array, axis in zip(arrays, axes, strict=True)]
+def _pack_slices(arrays: list[Array], params: PackingSlices) -> list[Array]:
+    count = params.group_size
+    cut = [np.split(array, count, axis) for array, axis in zip(arrays, params.axes, strict=True)]
     return [join_arrays([slices[r].reshape(-1) for r in range(count) for slices in cut], 0)]
 
 
-def _unpack_slices(arrays: list[Array], params: Params) -> list[Array]:
-    count, axes = cast(int, params["group_size"]), cast("tuple[int, ...]", params["axes"])
-    shapes = cast("tuple[tuple[int, ...], ...]", params["shapes"])
+def _unpack_slices(arrays: list[Array], params: UnpackingSlices) -> list[Array]:
+    count = params.group_size
     cut = [
         (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
-        for shape, axis in zip(shapes, axes, strict=True)
+        for shape, axis in zip(params.shapes, params.axes, strict=True)
     ]
-    parts = [_unpack([part], {"shapes": cut}) for part in np.split(arrays[0], count)]
-    by_piece = zip(axes, zip(*parts, strict=True), strict=True)
+    parts = [_pieces(part, cut) for part in np.split(arrays[0], count)]
+    by_piece = zip(params.axes, zip(*parts, strict=True), strict=True)
     return [join_arrays(list(slices), axis) for axis, slices in by_piece]
 
 
@@ -363,33 +392,37 @@ _RULES: dict[Op, _Rule] = {
     ops.ASSIGN: _assign,
     ops.AGGREGATE: _aggregate,
     ops.REPLICA_ID: _replica_id,
-    ops.TO_REPLICAS: _local(lambda arrays, params: arrays),
-    ops.REDUCE: _collective(collectives.all_reduce),
-    ops.GATHER: _collective(collectives.all_gather),
-    ops.ALL_REDUCE: _collective(collectives.all_reduce),
-    ops.ALL_GATHER: _collective(collectives.all_gather),
-    ops.REDUCE_SCATTER: _collective(collectives.reduce_scatter),
-    ops.COLLECTIVE_PERMUTE: _collective(collectives.collective_permute),
-    ops.ALL_TO_ALL: _collective(collectives.all_to_all),
-    ops.OWN_SLICE: _collective(collectives.slices_of_replicas),
-    ops.CONSTANT: _local(lambda arrays, params: [cast(Array, params["value"])]),
     ops.SELECT_REPLICA: _select_replica,
-    ops.SCALE: _local(_scale),
-    ops.PACK: _local(lambda arrays, params: [join_arrays([a.reshape(-1) for a in arrays], 0)]),
-    ops.UNPACK: _local(_unpack),
-    ops.PACK_SLICES: _local(_pack_slices),
-    ops.UNPACK_SLICES: _local(_unpack_slices),
-    ops.CONCATENATE: _local(_concatenate),
-    ops.RESHAPE: _local(_reshape),
-    ops.TAKE_STEP: _local(_take_step),
-    ops.TAKE_PART: _local(_take_part),
-    ops.JOIN_PARTS: _local(_join_parts),
-    ops.COUNT_STEP: _local(_count_step),
-    ops.BARRIER: _local(lambda arrays, params: arrays),
-    ops.PULL: _local(pull),
     ops.PUSH: _nested(lambda run, node, operands, who: run(node.graphs[0], operands, who)),
     ops.SCAN: _nested(run_scan),
     ops.WHILE: _nested(run_while),
     ops.COND: _nested(run_cond),
+    **dict(
+        (
+            _local(ops.TO_REPLICAS, lambda arrays, params: arrays),
+            _collective(ops.REDUCE, collectives.all_reduce),
+            _collective(ops.GATHER, collectives.all_gather),
+            _collective(ops.ALL_REDUCE, collectives.all_reduce),
+            _collective(ops.ALL_GATHER, collectives.all_gather),
+            _collective(ops.REDUCE_SCATTER, collectives.reduce_scatter),
+            _collective(ops.COLLECTIVE_PERMUTE, collectives.collective_permute),
+            _collective(ops.ALL_TO_ALL, collectives.all_to_all),
+            _collective(ops.OWN_SLICE, collectives.slices_of_replicas),
+            _local(ops.CONSTANT, lambda arrays, params: [params.value]),
+            _local(ops.SCALE, _scale),
+            _local(ops.PACK, _pack),
+            _local(ops.UNPACK, _unpack),
+            _local(ops.PACK_SLICES, _pack_slices),
+            _local(ops.UNPACK_SLICES, _unpack_slices),
+            _local(ops.CONCATENATE, _concatenate),
+            _local(ops.RESHAPE, _reshape),
+            _local(ops.TAKE_STEP, _take_step),
+            _local(ops.TAKE_PART, _take_part),
+            _local(ops.JOIN_PARTS, _join_parts),
+            _local(ops.COUNT_STEP, _count_step),
+            _local(ops.BARRIER, lambda arrays, params: arrays),
+            _local(ops.PULL, pull),
+        )
+    ),
 }
 """What each operation of ours means; an operation that is not here is JAX's."""

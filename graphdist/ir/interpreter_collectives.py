@@ -2,58 +2,63 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from graphdist.ir.arrays import Held, join_arrays, reduce_arrays
-from graphdist.ir.graph import Params
-from graphdist.ir.ops import num_copies_of
+from graphdist.ir.op_parameters import (
+    AlongAxis,
+    Exchanging,
+    OverReplicas,
+    Permuting,
+    ReduceScattering,
+    Reducing,
+)
 
 
-def all_reduce(held: Held, params: Params) -> Held:
+def all_reduce(held: Held, params: Reducing) -> Held:
     """Return the reduction of what the replicas of each group hold."""
     groups = _groups(held, params)
-    totals = [reduce_arrays(group, cast(str, params["reducer"])) for group in groups]
+    totals = [reduce_arrays(group, params.reducer) for group in groups]
     return [total for total in totals for _ in groups[0]]
 
 
-def all_gather(held: Held, params: Params) -> Held:
+def all_gather(held: Held, params: AlongAxis) -> Held:
     """Return what the replicas of each group hold, joined."""
     groups = _groups(held, params)
-    joined = [join_arrays(group, cast(int, params["axis"])) for group in groups]
+    joined = [join_arrays(group, params.axis) for group in groups]
     return [array for array in joined for _ in groups[0]]
 
 
-def _groups(held: Held, params: Params) -> list[Held]:
+def _groups(held: Held, params: OverReplicas) -> list[Held]:
     """Return what the replicas of each group hold."""
-    count = len(held) // num_copies_of(params)
+    count = params.group_size
     return [held[start : start + count] for start in range(0, len(held), count)]
 
 
-def reduce_scatter(held: Held, params: Params) -> Held:
+def reduce_scatter(held: Held, params: ReduceScattering) -> Held:
     """Return the replica's slice of the reduction of what all hold."""
-    copies = num_copies_of(params)
-    total = reduce_arrays(held, cast(str, params["reducer"]))
-    return list(np.split(total, len(held) // copies, cast(int, params["axis"]))) * copies
+    total = reduce_arrays(held, params.reducer)
+    return list(np.split(total, params.group_size, params.axis)) * params.num_copies
 
 
-def collective_permute(held: Held, params: Params) -> Held:
+def collective_permute(held: Held, params: Permuting) -> Held:
     """Return what another replica sends, or zeros."""
     received = [np.zeros_like(array) for array in held]
-    for source, target in cast("tuple[tuple[int, int], ...]", params["pairs"]):
+    for source, target in params.pairs:
         received[target] = held[source]
     return received
 
 
-def all_to_all(held: Held, params: Params) -> Held:
+def all_to_all(held: Held, params: Exchanging) -> Held:
     """Return what all replicas send to each, joined."""
-    split, concat = cast(int, params["split_axis"]), cast(int, params["concat_axis"])
-    slices = [np.split(array, len(held), split) for array in held]
-    return [join_arrays([cut[target] for cut in slices], concat) for target in range(len(held))]
+    slices = [np.split(array, len(held), params.split_axis) for array in held]
+    return [
+        join_arrays([cut[target] for cut in slices], params.concat_axis)
+        for target in range(len(held))
+    ]
 
 
-def slices_of_replicas(held: Held, params: Params) -> Held:
+def slices_of_replicas(held: Held, params: AlongAxis) -> Held:
     """Return slice r of what replica r of a group holds."""
-    axis, count = cast(int, params["axis"]), len(held) // num_copies_of(params)
+    axis, count = params.axis, params.group_size
     return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 
 from graphdist.ir.arrays import Array, Held, Replicas, on_each, stack_arrays
 from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
+from graphdist.ir.op_parameters import Looping, Scanning
 from graphdist.ir.types import numpy_dtype
 
 RunGraph: TypeAlias = Callable[[Graph, Sequence[Held], Replicas], list[Held]]
@@ -24,14 +25,15 @@ RunGraph: TypeAlias = Callable[[Graph, Sequence[Held], Replicas], list[Held]]
 def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
     """Run the body on each slice of the xs in turn, from the last if it is reversed."""
     (body,) = node.graphs
-    constants, carry, scanned = scan_parts(node.params, operands)
-    steps = range(cast(int, node.params["length"]))
+    params = Scanning.of(node)
+    constants, carry, scanned = scan_parts(params, operands)
+    steps = range(params.length)
     slices = []  # what the body returned for the ys, step by step
-    for step in reversed(steps) if node.params["reverse"] else steps:
+    for step in reversed(steps) if params.reverse else steps:
         x = [on_each([held], replicas, partial(_slice, step), 1)[0] for held in scanned]
-        carry, outputs = returned_parts(node.params, run(body, [*constants, *carry, *x], replicas))
+        carry, outputs = returned_parts(params, run(body, [*constants, *carry, *x], replicas))
         slices.append(outputs)
-    if node.params["reverse"]:
+    if params.reverse:
         slices.reverse()
     ys = [
         on_each([at[number] for at in slices], replicas, _stack, 1)[0]
@@ -57,7 +59,7 @@ def _empty(output: Operand) -> Array:
 def run_while(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
     """Run the body until the condition fails, on each replica for itself."""
     condition, body = node.graphs
-    of_condition, of_body, first = while_parts(node.params, operands)
+    of_condition, of_body, first = while_parts(Looping.of(node), operands)
     carry = [list(held) for held in first]
     positions = list(range(len(replicas)))  # of the replicas whose loop goes on
     while positions:

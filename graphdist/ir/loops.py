@@ -21,10 +21,12 @@ This module alone knows the order of a loop's operands, inputs, outputs and resu
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, TypeVar, cast
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Node, Operand, Params, Value
+from graphdist.ir.graph import Node, Operand, Value
+from graphdist.ir.op_parameters import Looping, Scanning
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.types import PER_REPLICA, Type
 
@@ -58,39 +60,27 @@ class Stacked(NamedTuple):
     result: Value
 
 
-def scan_parts(params: Params, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
+def scan_parts(
+    params: Scanning, items: Sequence[T]
+) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
     """Return what belongs to constants, carries and scanned operands, one item for each operand."""
-    constants = cast(int, params["num_consts"])
-    scanned = constants + cast(int, params["num_carry"])
+    constants = params.num_consts
+    scanned = constants + params.num_carry
     return items[:constants], items[constants:scanned], items[scanned:]
 
 
-def returned_parts(params: Params, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+def returned_parts(params: Scanning, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
     """Return what belongs to carries and stacked results of a scan, one item for each result."""
-    carries = cast(int, params["num_carry"])
-    return items[:carries], items[carries:]
+    return items[: params.num_carry], items[params.num_carry :]
 
 
-def while_parts(params: Params, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
+def while_parts(
+    params: Looping, items: Sequence[T]
+) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
     """Return what belongs to constants of the condition, to those of the body, and to carries."""
-    of_condition = cast(int, params["num_cond_consts"])
-    carries = of_condition + cast(int, params["num_body_consts"])
+    of_condition = params.num_cond_consts
+    carries = of_condition + params.num_body_consts
     return items[:of_condition], items[of_condition:carries], items[carries:]
-
-
-def scan_params(params: Params, *, num_constants: int, num_carries: int) -> Params:
-    """Return the parameters of a scan that takes so many constants and carries."""
-    return {**params, "num_consts": num_constants, "num_carry": num_carries}
-
-
-def while_params(*, of_condition: int, of_body: int) -> Params:
-    """Return the parameters of a while that takes so many constants."""
-    return {"num_cond_consts": of_condition, "num_body_consts": of_body}
-
-
-def stacks_of(scan: Node) -> tuple[Value, ...]:
-    """Return the results that a scan stacks."""
-    return tuple(returned_parts(scan.params, scan.results)[1])
 
 
 def type_of_slice(type: Type) -> Type:
@@ -108,13 +98,13 @@ def type_of_slice(type: Type) -> Type:
 class Scan:
     """A scan node, maybe with other operands than its own, as in a graph that is rewritten."""
 
-    __slots__ = ("body", "carries", "constants", "node", "scanned", "stacked")
+    __slots__ = ("body", "carries", "constants", "node", "params", "scanned", "stacked")
 
     def __init__(self, node: Node, operands: Sequence[Operand] | None = None) -> None:
         """Take the node apart."""
-        params, operands = node.params, node.operands if operands is None else operands
+        params, operands = Scanning.of(node), node.operands if operands is None else operands
         (body,) = node.graphs
-        self.node, self.body = node, body
+        self.node, self.params, self.body = node, params, body
         constants, first, scanned = scan_parts(params, operands)
         inputs = scan_parts(params, body.inputs)
         following, outputs = returned_parts(params, body.outputs)
@@ -127,12 +117,12 @@ class Scan:
     @property
     def length(self) -> int:
         """Return the number of iterations."""
-        return cast(int, self.node.params["length"])
+        return self.params.length
 
     @property
     def is_reversed(self) -> bool:
         """Return whether the last slice is the first iteration's."""
-        return bool(self.node.params["reverse"])
+        return self.params.reverse
 
 
 class LoopCarry(NamedTuple):
@@ -155,7 +145,7 @@ class While:
         """Take the node apart."""
         self.node = node
         self.condition, self.body = node.graphs
-        of_condition, of_body, first = while_parts(node.params, node.operands)
+        of_condition, of_body, first = while_parts(Looping.of(node), node.operands)
         in_condition = self.condition.inputs[len(of_condition) :]
         inputs = self.body.inputs[len(of_body) :]
         self.of_condition = tuple(map(Taken, of_condition, self.condition.inputs))
@@ -181,7 +171,7 @@ class ScanEdit:
     def __init__(self, scan: Scan, origin: str) -> None:
         """Begin with what the scan has, and no nodes in the body."""
         self.inside, self.environment = Builder(origin), dict[Operand, Operand]()
-        self._node, self._body = scan.node, scan.body
+        self._node, self._params, self._body = scan.node, scan.params, scan.body
         self._constants = list(scan.constants)
         self._carries = [Taken(carry.first, carry.value) for carry in scan.carries]
         self._scanned = list(scan.scanned)
@@ -256,8 +246,8 @@ class ScanEdit:
         )
         operands, node = tuple(operand for operand, _ in taken), self._node
         num_constants, num_carries = len(self._constants), len(self._carries)
-        params = scan_params(node.params, num_constants=num_constants, num_carries=num_carries)
-        if params == node.params:
+        params = replace(self._params, num_consts=num_constants, num_carry=num_carries)
+        if params == self._params:
             results = builder.keep(node, operands, (body,))
         else:
             results = builder.add(node.op, operands, params, (body,), at=node.source)

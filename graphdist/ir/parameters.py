@@ -1,184 +1,153 @@
-"""Parameters and literals, as text: none, numbers, strings, tuples, lists, dicts, dtypes, arrays.
+"""The base of typed parameters: a frozen dataclass that is a read-only mapping of its fields.
 
-What `printer` writes in the braces after a node is read here. Variables are looked up by name
-among those the graph declares, tokens such as `<0: GatherDimensionNumbers>` by number in a side
-table.
+Parameters of our operations are such classes (`op_parameters.py`); those of JAX's operations are
+plain mappings. As mappings, both are printed, parsed, compared and hashed alike:
+
+1. The names are in the order in which the constructor takes them.
+2. A field that has its default is not in the mapping, and so not in the text of a graph.
+3. `Parameters.read` makes them of a mapping, such as the parser's or that of a primitive of JAX. It
+   refuses a parameter that is missing, unknown, or of another type than the field's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from numbers import Real
+from types import UnionType
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from graphdist.ir.errors import ParseError
-from graphdist.ir.graph import GraphVariable, Literal
-from graphdist.ir.numerals import Array, array_from_numbers, rounded_to
-from graphdist.ir.opaque_placeholders import OpaquePlaceholders, Placeholder
-from graphdist.ir.tokens import Cursor
-from graphdist.ir.types import Type, is_dtype, numpy_dtype
+import numpy as np
 
-__all__ = ["ParameterReader"]
+from graphdist.ir.errors import TypeRuleError
 
-_MOST_ELEMENTS = 2**63
-_MOST_DIMENSIONS = 64  # numpy's
-_CONSTANTS = {"none": None, "true": True, "false": False}
+__all__ = ["Parameters"]
 
 
-class ParameterReader:
-    """Reads parameters where the cursor stands.
+@dataclass(frozen=True, slots=True, eq=False)
+class Parameters(Mapping[str, object]):
+    """The parameters of a node; equal to every mapping with the same items.
 
-    >>> reader = ParameterReader(Cursor('axes=(0, 1), mode="clip", limit=[none, -inf]}'), ())
-    >>> reader.items()
-    {'axes': (0, 1), 'mode': 'clip', 'limit': [None, -inf]}
+    >>> @dataclass(frozen=True, slots=True, eq=False)
+    ... class Turning(Parameters):
+    ...     axes: tuple[int, ...]
+    ...     times: int = 1
+    >>> dict(Turning((0, 1))), dict(Turning((0, 1), times=2))
+    ({'axes': (0, 1)}, {'axes': (0, 1), 'times': 2})
     """
 
-    def __init__(self, cursor: Cursor, opaques: Sequence[object] | OpaquePlaceholders) -> None:
-        """Start with no variables declared."""
-        self.cursor = cursor
-        self.opaques = opaques
-        self.variables: dict[str, GraphVariable] = {}
-        self._placeholders: dict[str, Placeholder] = {}
-        self._types: dict[str, Type] = {}
+    @classmethod
+    def of(cls, node: _HasParameters) -> Self:
+        """Return the parameters of a node that has some of this class."""
+        assert isinstance(node.params, cls)
+        return node.params
 
-    def items(self) -> dict[str, object]:
-        """Read `key=value, ..}`."""
-        cursor = self.cursor
-        items: dict[str, object] = {}
-        while not cursor.accept("}"):
-            if items:
-                cursor.expect(",")
-            start = cursor.place
-            key = cursor.name()
-            if key in items:
-                cursor.fail(f"{key!r} is given twice", start)
-            cursor.expect("=")
-            items[key] = self.parameter()
-        return items
+    @classmethod
+    def read(cls, items: Mapping[str, object], op: str) -> Self:
+        """Return the parameters that a mapping has for an operation.
 
-    def variable_name(self) -> str:
-        """Read `@name`."""
-        name = self.cursor.take("variable")[1:]
-        return self.cursor.unquote(name) if name.startswith('"') else name
+        Raises `TypeRuleError`, which names the operation, for a mapping that does not fit.
+        """
+        known = _fields(cls)
+        for name in items:
+            if name not in known:
+                names = ", ".join(known) or "none"
+                raise TypeRuleError(f"{op} has no parameter {name!r}; its parameters: {names}")
+        for name, field in known.items():
+            if name not in items and field.default is MISSING:
+                raise TypeRuleError(f"{op} lacks its parameter {name!r}: {field.written}")
+        taken = {}
+        for name, item in items.items():
+            try:
+                taken[name] = _taken(known[name].type, item)
+            except TypeError as error:
+                what = f"{op} takes {name} as {known[name].written}, not {item!r}"
+                raise TypeRuleError(what) from error
+        return cls(**taken)
 
-    def parameter(self) -> object:
-        """Read one value."""
-        cursor, start = self.cursor, self.cursor.place
-        value = self._untyped()
-        if not isinstance(value, bool | int | float | complex) or not cursor.accept(":"):
-            return value
-        dtype = cursor.take("word")
-        try:
-            return array_from_numbers(dtype, (), [value])[()]
-        except (ValueError, TypeError, OverflowError) as error:
-            cursor.fail(str(error), start, because=error)
+    def __getitem__(self, name: str) -> object:
+        field = _fields(type(self)).get(name)
+        if field is None or field.is_left_out(value := getattr(self, name)):
+            raise KeyError(name)
+        return value
 
-    def literal(self) -> Literal:
-        """Read a number and its dtype, as an operand."""
-        cursor, start = self.cursor, self.cursor.place
-        number = self._untyped()
-        if not isinstance(number, bool | int | float | complex):
-            cursor.fail("expected a value or a literal such as 0.5:f32", start)
-        cursor.expect(":")
-        dtype = cursor.take("word")
-        try:
-            return Literal.of(rounded_to(number, dtype), Type(dtype, ()))
-        except (ValueError, TypeError, OverflowError) as error:
-            cursor.fail(str(error), start, because=error)
+    def __iter__(self) -> Iterator[str]:
+        for name, field in _fields(type(self)).items():
+            if not field.is_left_out(getattr(self, name)):
+                yield name
 
-    def _untyped(self) -> object:
-        """Read one value, without the dtype that may follow a number."""
-        cursor, start = self.cursor, self.cursor.place
-        kind, text = cursor.kind, cursor.text
-        if kind == "variable":
-            name = self.variable_name()
-            if name not in self.variables:
-                cursor.fail(f"variable {name!r} is not declared", start)
-            return self.variables[name]
-        if kind == "end":
-            cursor.fail("expected a value, found the end of the line")
-        cursor.advance()
-        if kind == "number":
-            return cursor.integer_of(text) if text.lstrip("-").isdigit() else float(text)
-        if kind == "string":
-            return cursor.unquote(text)
-        if kind == "opaque":
-            if isinstance(self.opaques, OpaquePlaceholders):
-                # One token is one object, as it was when it was printed.
-                return self._placeholders.setdefault(text, self.opaques.of(text))
-            number = cursor.integer_of(text[1:].partition(":")[0])
-            if number >= len(self.opaques):
-                count = len(self.opaques)
-                cursor.fail(f"{text} is not among the {count} opaque parameters given", start)
-            return self.opaques[number]
-        if text in _CONSTANTS:
-            return _CONSTANTS[text]
-        with cursor.inside():
-            if text == "(":
-                return tuple(self._sequence(")"))
-            if text == "[":
-                return self._sequence("]")
-            if text == "{":
-                return self.items()
-            return self._constructed(text, start)
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
-    def _sequence(self, end: str) -> list[object]:
-        """Read `value, ..` up to `end`; a comma may stand last."""
-        cursor = self.cursor
-        items: list[object] = []
-        while not cursor.accept(end):
-            items.append(self.parameter())
-            if cursor.text != end:
-                cursor.expect(",")
-        return items
 
-    def _constructed(self, text: str, start: tuple[int, int]) -> object:
-        """Read the rest of `dtype<..>`, `array<..>` or `complex(..)`."""
-        cursor = self.cursor
-        try:
-            if text == "dtype" and cursor.accept("<"):
-                dtype = numpy_dtype(cursor.take("word"))
-                cursor.expect(">")
-                return dtype
-            if text == "array" and cursor.accept("<"):
-                return self._array()
-            if text == "complex" and cursor.accept("("):
-                real, imaginary = self._numbers(")")
-                return complex(float(real), float(imaginary))  # type: ignore[arg-type]
-        except ParseError:
-            raise
-        except (ValueError, TypeError, OverflowError) as error:
-            cursor.fail(str(error), start, because=error)
-        cursor.fail(f"expected a value, found {text!r}", start)
+class _HasParameters(Protocol):
+    """A node: `graph.py` imports this module."""
 
-    def _array(self) -> Array:
-        cursor = self.cursor
-        dtype, shape, _ = self.type()
-        if cursor.accept(">"):
-            return array_from_numbers(dtype, shape, ())
-        cursor.expect(":")
-        return array_from_numbers(dtype, shape, self._numbers(">"))
+    params: Mapping[str, object]
 
-    def type(self) -> Type:
-        """Read dtype and shape."""
-        cursor, start = self.cursor, self.cursor.place
-        text = cursor.take("type")
-        type = self._types.get(text)
-        if type is None:
-            dtype, _, sizes = text[:-1].partition("[")
-            if not is_dtype(dtype):
-                cursor.fail(f"no dtype {dtype!r}", start)
-            shape = tuple(cursor.integer_of(size) for size in sizes.split(",") if size)
-            if len(shape) > _MOST_DIMENSIONS:
-                cursor.fail(f"{len(shape)} dimensions; {_MOST_DIMENSIONS} is most", start)
-            type = Type(dtype, shape)
-            if max((*shape, type.size)) >= _MOST_ELEMENTS:
-                cursor.fail("a value of 2**63 elements or more", start)
-            self._types[text] = type
-        return type
 
-    def _numbers(self, end: str) -> list[bool | int | float | complex]:
-        numbers = []
-        for item in self._sequence(end):
-            if not isinstance(item, bool | int | float | complex):
-                raise ValueError(f"expected numbers, found {item!r}")
-            numbers.append(item)
-        return numbers
+class _Field(NamedTuple):
+    """A field as mappings have it."""
+
+    type: Any  # Any: a class, or a type such as tuple[int, ...]
+    written: str
+    """The type as the class says it."""
+    default: object
+    """`MISSING` if there is none."""
+
+    def is_left_out(self, value: object) -> bool:
+        return self.default is not MISSING and value == self.default
+
+
+@cache
+def _fields(cls: type[Parameters]) -> dict[str, _Field]:
+    """Return the fields in the order of the constructor, which takes keywords alone last."""
+    types = get_type_hints(cls)
+    own = sorted(fields(cls), key=lambda field: bool(field.kw_only))
+    return {each.name: _Field(types[each.name], str(each.type), each.default) for each in own}
+
+
+def _taken(type: Any, value: Any) -> object:  # Any: as above, and whatever a text may hold
+    """Return a value as a field of this type has it; raises `TypeError` for others.
+
+    >>> _taken(tuple[int, ...], [np.int64(2), 3]), _taken(int | None, None)
+    ((2, 3), None)
+    """
+    origin, arguments = get_origin(type), get_args(type)
+    if type is int and not isinstance(value, bool):
+        return operator.index(value)
+    if origin is UnionType or origin is Union:  # the second of `Literal[..] | None`
+        for alternative in arguments:
+            with suppress(TypeError):
+                return _taken(alternative, value)
+    if origin is tuple and isinstance(value, tuple | list):
+        types = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        if len(types) == len(value):
+            return tuple(map(_taken, types, value))
+    if not _is_of(type, origin, value):
+        raise TypeError(f"{value!r} is not {type}")
+    return value
+
+
+def _is_of(type: Any, origin: object, value: Any) -> bool:  # Any: as above
+    """Return whether a value is of a type that is no integer and is not made of others."""
+    if origin is np.ndarray:  # or random keys of JAX, or what stands for an array in a text
+        return hasattr(value, "dtype") and hasattr(value, "shape")
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(type)
+    if type is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
+    return origin is None and type is not int and isinstance(value, type)

@@ -19,7 +19,7 @@ from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, GraphVariable, Op, Operand, Piece, Stage, Value
 from graphdist.ir.opaque_placeholders import OpaquePlaceholders
 from graphdist.ir.ops import OPS
-from graphdist.ir.parameters import ParameterReader
+from graphdist.ir.parameter_reader import ParameterReader
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.tokens import MOST_CHARACTERS, Cursor
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
@@ -250,7 +250,7 @@ class _Parser:
             )
         except TypeRuleError as error:
             cursor.fail(error.what, start, because=error)
-        # Type rules trust their parameters; text may hold anything.
+        # Type rules trust sizes and the number of graphs; text may hold anything.
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             problem = f"{op.name} does not take these parameters or graphs: {error!r}"
             cursor.fail(problem, start, because=error)

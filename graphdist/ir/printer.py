@@ -57,11 +57,12 @@ def print_graph(graph: Graph, sources: bool = False) -> str:
 
     >>> from graphdist.ir.builder import Builder
     >>> from graphdist.ir.graph import Stage
+    >>> from graphdist.ir.op_parameters import Scaling
     >>> from graphdist.ir.ops import SCALE
     >>> from graphdist.ir.source import UNKNOWN
     >>> from graphdist.ir.types import PER_REPLICA, Type
     >>> builder, x = Builder(), Value(Type("f32", (2,), PER_REPLICA), "x")
-    >>> (y,) = builder.add(SCALE, (x,), {"factor": 2.0}, at=UNKNOWN)
+    >>> (y,) = builder.add(SCALE, (x,), Scaling(2.0), at=UNKNOWN)
     >>> nodes = tuple(builder.nodes)
     >>> print(print_graph(Graph("double", Stage.SPMD, 4, (x,), nodes, (y,), (), (True,))))
     graph double on 4 replicas, stage spmd

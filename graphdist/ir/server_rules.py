@@ -6,26 +6,24 @@
   the parameter `fill`, for a row of this number.
 * `push(variables.., sent..)` is an update that a server makes: its nested graph takes the values of
   `num_variables` variables, and what the worker sends.
-
-Both have `bytes`, the bytes that are sent, and may have `server`, the number of the server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
 from graphdist.ir.arrays import Array
 from graphdist.ir.control_flow_rules import check_fits
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Params
+from graphdist.ir.graph import Graph
+from graphdist.ir.op_parameters import Pulling, Pushing
 from graphdist.ir.types import MIRRORED, Type, join
 
 
 def pull_rule(
-    operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
+    operands: Sequence[Type], params: Pulling, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the type of the variable, or of some of its rows."""
     if not operands:
@@ -39,33 +37,32 @@ def pull_rule(
             raise TypeRuleError(f"pull of rows of {found} and {shards}: the rows are of one type")
         shape = (*rows.shape[:-1], *found.shape[1:])
         found = Type(found.dtype, shape, join(type.distribution for type in operands))
-    _check_bytes("pull", found.bytes, params)
+    _check_bytes("pull", found.bytes, params.bytes)
     return (found,)
 
 
 def push_rule(
-    operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
+    operands: Sequence[Type], params: Pushing, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the types that the update of a server returns."""
     (update,) = graphs
     # A worker of one replica may send a value that is per replica: there is one.
     sent = [type.distributed(MIRRORED) for type in operands]
     check_fits("push", sent, [value.type for value in update.inputs])
-    count = cast(int, params["num_variables"])
-    _check_bytes("push", sum(type.bytes for type in operands[count:]), params)
+    _check_bytes("push", sum(type.bytes for type in operands[params.num_variables :]), params.bytes)
     return tuple(output.type for output in update.outputs)
 
 
-def _check_bytes(name: str, sent: int, params: Params) -> None:
-    if params["bytes"] != sent:
-        raise TypeRuleError(f"{name} of {sent} bytes, which says that it has {params['bytes']}")
+def _check_bytes(name: str, sent: int, said: int) -> None:
+    if said != sent:
+        raise TypeRuleError(f"{name} of {sent} bytes, which says that it has {said}")
 
 
-def pull(arrays: list[Array], params: Params) -> list[Array]:
+def pull(arrays: list[Array], params: Pulling) -> list[Array]:
     """Return a variable, or rows of these numbers.
 
     >>> table = np.float32([[1, 2], [3, 4]])
-    >>> pull([table, np.int32([[1], [7]])], {"fill": 0})
+    >>> pull([table, np.int32([[1], [7]])], Pulling(bytes=16, fill=0))
     [array([[3., 4.],
            [0., 0.]], dtype=float32)]
     """
@@ -74,6 +71,6 @@ def pull(arrays: list[Array], params: Params) -> list[Array]:
     *shards, last = arrays
     table, numbers = np.concatenate(shards), last[..., 0].astype(np.int64)
     rows = np.asarray(table[np.clip(numbers, 0, len(table) - 1)])
-    if "fill" in params:
-        rows[(numbers < 0) | (numbers >= len(table))] = cast(float, params["fill"])
+    if params.fill is not None:
+        rows[(numbers < 0) | (numbers >= len(table))] = params.fill
     return [rows]

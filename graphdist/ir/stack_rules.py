@@ -9,16 +9,17 @@ the same dimension: a part of a slice is then no slice of the part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Params
+from graphdist.ir.graph import Graph
 from graphdist.ir.loops import type_of_slice
+from graphdist.ir.op_parameters import Joining, TakingPart
+from graphdist.ir.parameters import Parameters
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 
 
 def take_step_rule(
-    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+    types: Sequence[Type], params: Parameters, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the type of a stack's slice at a number."""
     stack, step = _value_and_number(types, "take_step", "stack")
@@ -28,11 +29,11 @@ def take_step_rule(
 
 
 def take_part_rule(
-    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+    types: Sequence[Type], params: TakingPart, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the type of a value's part of a number."""
     type, number = _value_and_number(types, "take_part", "value")
-    axis, count = cast(int, params["axis"]), cast(int, params["count"])
+    axis, count = params.axis, params.count
     if not 0 <= axis < len(type.shape) or type.shape[axis] % count:
         raise TypeRuleError(
             f"take_part of {type}, of {count} along dimension {axis}: the dimension does not divide"
@@ -41,10 +42,10 @@ def take_part_rule(
 
 
 def join_parts_rule(
-    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+    types: Sequence[Type], params: Joining, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the type of the value whose parts are stacked."""
-    (stack,), axis = types, cast(int, params["axis"])
+    (stack,), axis = types, params.axis
     if not 0 <= axis < len(stack.shape) - 1:
         raise TypeRuleError(
             f"join_parts of {stack} along dimension {axis} of {max(len(stack.shape) - 1, 0)}"

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.divergence import links
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
-from graphdist.ir.ops import AGGREGATE, ASSIGN, READ
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import AGGREGATE, ASSIGN, READ, reducer_of, variable_named_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +56,12 @@ def _leads_to(graph: Graph) -> dict[Operand, list[Value]]:
     found: dict[Operand, list[Value]] = defaultdict(list)
     cells: dict[str, list[Value]] = defaultdict(list)
     for node in walk(graph):
-        if node.op is READ and _variable(node).is_local:
-            cells[_variable(node).name] += node.results
+        if node.op is READ and variable_named_by(node).is_local:
+            cells[variable_named_by(node).name] += node.results
     for node in walk(graph):
         if node.op is ASSIGN:
             for operand in node.operands:
-                found[operand] += cells[_variable(node).name]
+                found[operand] += cells[variable_named_by(node).name]
         elif node.graphs:
             for value, operand in links(node):
                 found[operand].append(value)
@@ -75,15 +74,12 @@ def _leads_to(graph: Graph) -> dict[Operand, list[Value]]:
 def _is_mean(node: Node) -> bool:
     """Return whether a node is a mean over replicas, or writes what will be one when it is read."""
     if node.op is AGGREGATE:
-        return node.params["context"] == "replica" and _variable(node).aggregation == "mean"
-    return node.op.is_collective and node.params.get("reducer") == "mean"
+        params = AGGREGATE.of(node)
+        return params.context == "replica" and params.variable.aggregation == "mean"
+    return reducer_of(node) == "mean"
 
 
 def _is_combined(node: Node) -> bool:
-    if node.op is not AGGREGATE or node.params["context"] != "replica":
+    if node.op is not AGGREGATE or AGGREGATE.of(node).context != "replica":
         return False
-    return _variable(node).aggregation != "none"
-
-
-def _variable(node: Node) -> GraphVariable:
-    return cast(GraphVariable, node.params["variable"])
+    return variable_named_by(node).aggregation != "none"

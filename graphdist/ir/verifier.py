@@ -16,26 +16,14 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError, VerifyError
 from graphdist.ir.graph import Graph, Node, Op, Operand, Stage, Value
-from graphdist.ir.ops import (
-    CROSS_REPLICA,
-    LOGICAL_ONLY,
-    OPS,
-    OWN_SLICE,
-    PACK_SLICES,
-    REPLICA_ID,
-    SELECT_REPLICA,
-    UNPACK_SLICES,
-    num_copies_of,
-)
+from graphdist.ir.op_parameters import OverReplicas
+from graphdist.ir.ops import CROSS_REPLICA, LOGICAL_ONLY, OPS
 from graphdist.ir.printer import names, print_literal, print_node
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 
 __all__ = ["verify"]
 
-_SPANNING = frozenset(
-    {op for op in OPS.values() if op.is_collective}
-    | {REPLICA_ID, SELECT_REPLICA, OWN_SLICE, PACK_SLICES, UNPACK_SLICES}
-)
+_SPANNING = frozenset(op for op in OPS.values() if issubclass(op.parameters, OverReplicas))
 """Operations that name the number of replicas."""
 
 _GONE = {
@@ -165,10 +153,8 @@ def _replicas_are_counted_alike(graph: Graph) -> None:
             raise _refuse(graph, what, node)
 
 
-def _spanned(node: Node) -> object:
-    """Return how many replicas a node names: the slices of a value, times its copies."""
-    size = node.params.get("group_size")
-    return size * num_copies_of(node.params) if isinstance(size, int) else size
+def _spanned(node: Node) -> int:
+    return OverReplicas.of(node).num_replicas
 
 
 def _slices_fit_variables(graph: Graph) -> None:

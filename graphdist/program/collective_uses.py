@@ -14,7 +14,8 @@ from typing import NamedTuple
 from graphdist.ir.analyses import collectives
 from graphdist.ir.cost import Exchange, every, exchanges, executions
 from graphdist.ir.graph import Graph, Node
-from graphdist.ir.ops import ALL_REDUCE, num_copies_of
+from graphdist.ir.op_parameters import OverReplicas
+from graphdist.ir.ops import ALL_REDUCE, reducer_of
 from graphdist.runtime.collective_matching import Asked, Match, match_collectives
 from graphdist.runtime.module_collectives import ModuleCollective
 from graphdist.runtime.targets.roofline import collective_seconds
@@ -92,13 +93,8 @@ def _shared_by(graph: Graph) -> dict[int, int]:
 
 def _asked(node: Node) -> Asked:
     (operand,) = node.operands
-    return Asked(node.op.name, operand.type.dtype, operand.type.size, _group_size(node))
-
-
-def _group_size(node: Node) -> int:
-    size = node.params["group_size"]
-    assert isinstance(size, int)
-    return size
+    group_size = OverReplicas.of(node).group_size
+    return Asked(node.op.name, operand.type.dtype, operand.type.size, group_size)
 
 
 def _as_compiled(node: Node, match: Match) -> tuple[Exchange, ...]:
@@ -121,15 +117,15 @@ def _use(made: Matched, topology: Topology | None, is_known: bool) -> Collective
     node, frame = made.node, made.node.source.frame
     return CollectiveUse(
         kind=node.op.name,
-        reducer=str(node.params.get("reducer", "")),
+        reducer=reducer_of(node),
         dtype=node.operands[0].type.dtype,
         bytes=sum(operand.type.bytes for operand in node.operands),
-        group_size=_group_size(node),
+        group_size=OverReplicas.of(node).group_size,
         times=made.times,
         pass_name=node.origin,
         source=str(node.source),
         became=_became(node.op.name, made.match) if is_known else NOT_COMPILED,
-        num_groups=num_copies_of(node.params),
+        num_groups=OverReplicas.of(node).num_copies,
         every=made.every,
         code=frame.text if frame else "",
         seconds=0.0 if topology is None else _seconds(topology, made),

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import cast
 
 from graphdist.ir.divergence import Sources
 from graphdist.ir.errors import GraphdistError
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, READ, REDUCE, REPLICA_ID
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.infer_distribution import diverges, infer_distribution
@@ -82,7 +81,7 @@ def _is_independent(graph: Graph, sources: Sources, on_read: Collection[str], va
 def _is_own(node: Node, on_read: Collection[str]) -> bool:
     """Return whether the result of a node could differ between several replicas."""
     if node.op is READ:
-        variable = cast(GraphVariable, node.params["variable"])
+        variable = READ.of(node).variable
         return variable.is_local or variable.name in on_read
     exchanges = node.op.is_collective and node.op not in _MIRRORED_RESULTS
     return exchanges or node.op.varies or node.op is REPLICA_ID

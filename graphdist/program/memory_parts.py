@@ -13,8 +13,7 @@ from dataclasses import astuple, dataclass
 from graphdist.ir.analyses import producers, users
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
-from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
-from graphdist.passes import scatter_in_parts
+from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN, TAKE_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,9 @@ def _sums(graph: Graph) -> Iterator[Value]:
 
 def _scatters(node: Node) -> bool:
     """Return whether a node scatters a gradient, at once or part by part."""
-    return node.op is REDUCE_SCATTER or (node.op is SCAN and node.origin == scatter_in_parts.NAME)
+    if node.op is SCAN:
+        return any(inner.op is TAKE_PART for inner in node.graphs[0].nodes)
+    return node.op is REDUCE_SCATTER
 
 
 def _gathered(body: Graph) -> int:

@@ -18,7 +18,6 @@ from threading import RLock
 from typing import Any, Protocol  # Any: users' arguments and results
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.graph import GraphVariable
 from graphdist.ir.ops import ASSIGN
 from graphdist.ir.source import Source
 from graphdist.program.binding import Binding
@@ -171,7 +170,6 @@ class Program:
         names = {} if self.traced is None else _storages(self.traced)
         name = next((name for name, found in names.items() if found is storage), None)
         for node in () if self.traced is None or name is None else walk(self.traced.graph):
-            assigned = node.params.get("variable")
-            if node.op is ASSIGN and isinstance(assigned, GraphVariable) and assigned.name == name:
+            if node.op is ASSIGN and ASSIGN.of(node).variable.name == name:
                 return node.source
         return None

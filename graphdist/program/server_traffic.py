@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast  # Any: JSON
+from typing import Any  # Any: JSON
 
 from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.op_parameters import Pulling, Pushing
 from graphdist.ir.ops import PULL, PUSH
 from graphdist.program.amounts import size_text
 
@@ -51,8 +52,8 @@ def server_requests(graph: Graph) -> tuple[ServerRequest, ...]:
     sent: dict[int | None, set[Operand]] = {}
     found = []
     for node in graph.nodes:
-        if node.op in (PULL, PUSH):
-            server = cast("int | None", node.params.get("server"))
+        if isinstance(node.params, Pulling | Pushing):
+            server = node.params.server
             found.append(_request(node, names, server, sent.setdefault(server, set())))
     return tuple(
         sorted(found, key=lambda request: -1 if request.server is None else request.server)
@@ -64,11 +65,11 @@ def _request(
 ) -> ServerRequest:
     # A read of rows takes their numbers after the variables.
     of_read = max(1, len(node.operands) - 1)
-    count = cast(int, node.params["num_variables"]) if node.op is PUSH else of_read
+    count = PUSH.of(node).num_variables if node.op is PUSH else of_read
     variables = tuple(names[operand] for operand in node.operands[:count])
     given, place = node.operands[count:], str(node.source)
     if node.op is PULL:
-        size = cast(int, node.params["bytes"])
+        size = PULL.of(node).bytes
         return ServerRequest("read rows" if given else "read", variables, size, server, place)
     new = dict.fromkeys(operand for operand in given if operand not in sent)
     sent.update(new)

@@ -16,7 +16,8 @@ from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
-from graphdist.ir.ops import num_copies_of
+from graphdist.ir.op_parameters import OverReplicas
+from graphdist.ir.ops import reducer_of
 from graphdist.ir.source import Source
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.program.explanation import Explanation, explanation
@@ -90,12 +91,16 @@ class Collective:
 
 
 def _collective(node: Node) -> Collective:
-    size = node.params["group_size"]
-    assert isinstance(size, int)
-    moved = sum(operand.type.bytes for operand in node.operands)
-    reducer = str(node.params.get("reducer", ""))
-    groups = num_copies_of(node.params)
-    return Collective(node.op.name, reducer, moved, size, node.origin, node.source, groups)
+    replicas = OverReplicas.of(node)
+    return Collective(
+        node.op.name,
+        reducer_of(node),
+        sum(operand.type.bytes for operand in node.operands),
+        replicas.group_size,
+        node.origin,
+        node.source,
+        replicas.num_copies,
+    )
 
 
 @dataclass(frozen=True, repr=False)

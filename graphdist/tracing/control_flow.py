@@ -15,7 +15,7 @@ from jax import lax
 from jax.extend import core as jex
 
 from graphdist.ir.graph import Graph, GraphVariable, Operand, Params
-from graphdist.ir.loops import scan_params, while_params
+from graphdist.ir.op_parameters import Branching, Looping, Scanning
 from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
 from graphdist.tracing.importer import Environment, Importer, bind
 from graphdist.tracing.loop_marks import marks_of
@@ -35,11 +35,13 @@ def import_scan(importer: Importer, equation: Any, environment: Environment) -> 
             hint="close over the variable, or carry its value",
         )
     body = importer.nested(params["jaxpr"], handles, "body")
-    kept = scan_params(
-        {name: params[name] for name in ("length", "reverse", "unroll")}
-        | marks_of(params["jaxpr"].jaxpr),
-        num_constants=num_consts - _count(handles),
-        num_carries=num_carry,
+    kept = Scanning(
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+        num_consts=num_consts - _count(handles),
+        num_carry=num_carry,
+        **marks_of(params["jaxpr"].jaxpr),
     )
     operands = _values(importer, equation.invars, environment)
     _finish(importer, equation, environment, SCAN, operands, kept, (body,))
@@ -80,9 +82,9 @@ def import_while(importer: Importer, equation: Any, environment: Environment) ->
             hint="carry the predicate, and compute it in the body together with the assignment",
         )
     body = importer.nested(body_jaxpr, handles[of_condition:], "body")
-    kept = while_params(
-        of_condition=of_condition - _count(handles[:of_condition]),
-        of_body=of_body - _count(handles[of_condition : of_condition + of_body]),
+    kept = Looping(
+        of_condition - _count(handles[:of_condition]),
+        of_body - _count(handles[of_condition : of_condition + of_body]),
     )
     operands = _values(importer, invars, environment)
     _finish(importer, equation, environment, WHILE, operands, kept, (condition, body))
@@ -125,7 +127,7 @@ def import_cond(importer: Importer, equation: Any, environment: Environment) -> 
         for number, branch in enumerate(equation.params["branches"])
     )
     operands = _values(importer, equation.invars, environment)
-    _finish(importer, equation, environment, COND, operands, {}, branches)
+    _finish(importer, equation, environment, COND, operands, Branching(), branches)
 
 
 def _handles(atoms: Sequence[Any], environment: Environment) -> tuple[GraphVariable | None, ...]:
@@ -170,8 +172,6 @@ def _assigned(graph: Graph) -> set[GraphVariable]:
     while pending:
         for node in pending.pop().nodes:
             if node.op is ASSIGN:
-                variable = node.params["variable"]
-                assert isinstance(variable, GraphVariable)
-                found.add(variable)
+                found.add(ASSIGN.of(node).variable)
             pending.extend(node.graphs)
     return found

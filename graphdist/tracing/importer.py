@@ -22,6 +22,7 @@ from jax.extend import core as jex
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Stage, Value
+from graphdist.ir.op_parameters import Holding
 from graphdist.ir.ops import CONSTANT, READ
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type, dtype_name
@@ -99,7 +100,7 @@ class Importer:
             constant = np.asarray(constant)
             if not constant.shape:
                 return _literal(constant, Type(dtype_name(constant.dtype), ()))
-        (value,) = self.builder.add(CONSTANT, (), {"value": constant}, at=Source())
+        (value,) = self.builder.add(CONSTANT, (), Holding(constant), at=Source())
         return value
 
     def resolved(self, atom: Any, environment: Environment) -> Operand | GraphVariable:

@@ -29,9 +29,9 @@ def marked(taken: jax.Array, **mark: str | bool) -> jax.Array:
     return found
 
 
-def marks_of(jaxpr: Any) -> dict[str, str | bool]:
-    """Return the marks in the jaxpr of a loop's body."""
-    found: dict[str, str | bool] = {}
+def marks_of(jaxpr: Any) -> dict[str, Any]:
+    """Return the marks in the jaxpr of a loop's body, as `Scanning` has them."""
+    found: dict[str, Any] = {}
     for equation in jaxpr.eqns:
         if equation.primitive is loop_mark_p:
             found.update(equation.params)

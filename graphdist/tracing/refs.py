@@ -18,6 +18,7 @@ from jax.extend import core as jex
 from jax.extend.core import primitives as jax_primitives
 
 from graphdist.ir.graph import GraphVariable, Operand, Value
+from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.ops import ASSIGN, READ
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.tracing.importer import Environment, Importer, bind
@@ -101,13 +102,13 @@ def import_add_update(importer: Importer, equation: Any, environment: Environmen
 
 def _read(importer: Importer, equation: Any, variable: GraphVariable) -> tuple[Value, ...]:
     source = source_of_equation(equation)
-    params = {"variable": variable}
+    params = OfVariable(variable)
     return importer.builder.add(READ, (), params, at=source, hint=variable.name)
 
 
 def _assign(importer: Importer, equation: Any, variable: GraphVariable, value: Operand) -> None:
     source = source_of_equation(equation)
-    importer.builder.add(ASSIGN, (value,), {"variable": variable}, at=source)
+    importer.builder.add(ASSIGN, (value,), OfVariable(variable), at=source)
 
 
 def _check_write(importer: Importer, equation: Any, variable: GraphVariable) -> None:

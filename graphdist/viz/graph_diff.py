@@ -25,6 +25,7 @@ from itertools import pairwise
 
 from graphdist.ir.compare import parameter_key
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import node_lines, print_literal
 
 __all__ = ["Diff", "diff", "diffs"]
@@ -334,7 +335,7 @@ def _keyed_inputs(graph: Graph) -> list[tuple[str, Value]]:
 
 
 def _variable_of(node: Node) -> str:
-    return str(getattr(node.params.get("variable"), "name", ""))
+    return node.params.variable.name if isinstance(node.params, OfVariable) else ""
 
 
 def _line_key(node: Node) -> Hashable:

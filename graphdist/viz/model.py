@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from graphdist.ir.cost import of_node, trips
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.op_parameters import OfVariable, OverReplicas
+from graphdist.ir.ops import reducer_of
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
@@ -180,7 +182,7 @@ class _Known:
         return found
 
     def _facts_of(self, node: Node, parameters: str) -> Facts:
-        variable = node.params.get("variable")
+        params = node.params
         collects = node.op.is_collective
         return Facts(
             op_text(node),
@@ -189,14 +191,14 @@ class _Known:
             flops=of_node(node).total_flops,
             trips=trips(node) if node.op.name == "scan" else 0,
             moved=sum(operand.type.bytes for operand in node.operands) if collects else 0,
-            group_size=cast(int, node.params.get("group_size", 0)) if collects else 0,
-            reducer=str(node.params.get("reducer", "")) if collects else "",
+            group_size=OverReplicas.of(node).group_size if collects else 0,
+            reducer=reducer_of(node),
             is_collective=collects,
             origin=node.origin,
             scope=node.source.scope,
             seconds=node_seconds(node, self._topology) if self._topology else 0.0,
             frames=node.source.frames,
-            variable=f"@{variable.name}" if isinstance(variable, GraphVariable) else "",
+            variable=f"@{params.variable.name}" if isinstance(params, OfVariable) else "",
         )
 
     def facts_of_input(self, value: Value, variable: str) -> Facts:

@@ -16,6 +16,7 @@ from graphdist.data.chunks import MOST_BYTES, ChunkSize, Step, StepInput, groupe
 from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.failures import FailedElement
 from graphdist.data.worker_input import Agreement
+from graphdist.ir.ops import SCAN
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 
 ROWS = np.random.default_rng(0).standard_normal((8 * 13 + 3, 6)).astype("f")
@@ -216,8 +217,8 @@ def test_the_graph_of_a_chunk_has_one_body() -> None:
         several: Any = reduction.several
         graph = several.trace((state, spec), {}).lower().graph
     (loop,) = [node for node in graph.nodes if node.op.name == "scan"]
-    assert loop.params["length"] == 4
-    assert loop.params["steps"] is True
+    assert SCAN.of(loop).length == 4
+    assert SCAN.of(loop).steps
     names = [node.op.name for node in loop.graphs[0].nodes]
     assert names.count("all_reduce") == 1  # the gradient and the losses, packed
 

@@ -9,6 +9,7 @@ import pytest
 from graphdist.ir import ops
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.interpreter import interpret
+from graphdist.ir.op_parameters import CountingSteps
 from graphdist.ir.parser import parse
 from graphdist.ir.types import Type
 from graphdist.runtime.emit import emit
@@ -47,7 +48,5 @@ def test_a_count_beyond_the_number_is_due() -> None:
     ],
 )
 def test_refused(types: list[Type], every: int, said: str) -> None:
-    rule = ops.COUNT_STEP.rule
-    assert rule is not None
     with pytest.raises(TypeRuleError, match=said):
-        rule(types, {"every": every}, ())
+        ops.COUNT_STEP.rule(types, CountingSteps(every), ())

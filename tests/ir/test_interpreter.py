@@ -176,7 +176,7 @@ def test_replica_id() -> None:
 
 
 def test_to_replicas_is_the_value() -> None:
-    check(apply(ops.TO_REPLICAS, f32(1, 2))[0], 1, 2)
+    check(apply(ops.TO_REPLICAS, f32(1, 2), group_size=2)[0], 1, 2)
 
 
 def test_select_replica() -> None:

@@ -87,17 +87,31 @@ CASES = {
     ),
     "parameter missing": (
         "jax.add(%x, 1.0:f32) {axis=0}",
-        "scale(%x, %x)",
-        "line 4, column 3: scale takes 1 operand, not 2\n"
-        "    %y = scale(%x, %x) : f32[4] per_replica\n"
+        "own_slice(%x) {axis=0}",
+        "line 4, column 3: own_slice lacks its parameter 'group_size': int\n"
+        "    %y = own_slice(%x) {axis=0} : f32[4] per_replica\n"
+        "    ^",
+    ),
+    "parameter of another operation": (
+        "jax.add(%x, 1.0:f32) {axis=0}",
+        "scale(%x) {factor=2, axis=0}",
+        "line 4, column 3: scale has no parameter 'axis'; its parameters: factor\n"
+        "    %y = scale(%x) {factor=2, axis=0} : f32[4] per_replica\n"
+        "    ^",
+    ),
+    "parameter of another type": (
+        "jax.add(%x, 1.0:f32) {axis=0}",
+        'concatenate(%x) {axis="0"}',
+        "line 4, column 3: concatenate takes axis as int, not '0'\n"
+        '    %y = concatenate(%x) {axis="0"} : f32[4] per_replica\n'
         "    ^",
     ),
     "parameters a rule chokes on": (
         "jax.add(%x, 1.0:f32) {axis=0}",
-        'concatenate(%x) {axis="0"}',
-        "line 4, column 3: concatenate does not take these parameters or graphs: "
-        "TypeError(\"'<' not supported between instances of 'str' and 'int'\")\n"
-        '    %y = concatenate(%x) {axis="0"} : f32[4] per_replica\n'
+        'reduce_scatter(%x) {reducer="sum", axis=0, group_size=0}',
+        "line 4, column 3: reduce_scatter does not take these parameters or graphs: "
+        "ZeroDivisionError('integer modulo by zero')\n"
+        '    %y = reduce_scatter(%x) {reducer="sum", axis=0, group_size=0} : f32[4] per_replica\n'
         "    ^",
     ),
     "results and types": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -12,8 +12,9 @@ from graphdist.ir import ops
 from graphdist.ir.arrays import Array
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Op, Stage, Value
+from graphdist.ir.graph import Graph, Op, Params, Stage, Value
 from graphdist.ir.interpreter import interpret
+from graphdist.ir.op_parameters import Joining, TakingPart
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, dtype_name, sharded
 from graphdist.runtime.emit import emit
@@ -23,10 +24,9 @@ NUMBER = Type("i32", (), MIRRORED)
 NUMBERS = (0, 1, 2, 7, -1, -9)
 
 
-def result_type(op: Op, types: Sequence[Type], params: Mapping[str, object]) -> str:
-    assert op.rule is not None
-    (type,) = op.rule(types, params, ())
-    return str(type)
+def result_type(op: Op, types: Sequence[Type], params: Params) -> str:
+    (result,) = Builder().add(op, [Value(type) for type in types], params, at=UNKNOWN)
+    return str(result.type)
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def result_type(op: Op, types: Sequence[Type], params: Mapping[str, object]) -> 
 )
 def test_a_part_of_a_slice(distribution: Distribution, axis: int, part: str, joined: str) -> None:
     value = Type("f32", (6, 4), distribution)
-    assert result_type(ops.TAKE_PART, [value, NUMBER], {"axis": axis, "count": 2}) == part
+    assert result_type(ops.TAKE_PART, [value, NUMBER], TakingPart(axis, 2)) == part
     along = distribution.dimension
     of_stack = distribution if along is None else distribution.along(along + 1)
     stack = Type("f32", (6, 2, 3), of_stack)
-    assert result_type(ops.JOIN_PARTS, [stack], {"axis": axis}) == joined
+    assert result_type(ops.JOIN_PARTS, [stack], Joining(axis)) == joined
 
 
 def test_a_number_that_differs() -> None:
     types = [Type("f32", (6, 4), MIRRORED), NUMBER.distributed(PER_REPLICA)]
-    taken = result_type(ops.TAKE_PART, types, {"axis": 0, "count": 3})
+    taken = result_type(ops.TAKE_PART, types, TakingPart(0, 3))
     assert taken == "f32[2,4] per_replica"
 
 
@@ -59,19 +59,19 @@ def test_a_number_that_differs() -> None:
     [
         (ops.TAKE_STEP, [NUMBER, NUMBER], {}, "is no stack"),
         (ops.TAKE_STEP, [Type("f32", (2,))], {}, "not 1 operands"),
-        (ops.TAKE_PART, [Type("f32", (6,))] * 2, {"axis": 0, "count": 2}, r"not at an i32\[\]"),
-        (ops.TAKE_PART, [Type("f32", (6,)), NUMBER], {"axis": 0, "count": 4}, "does not divide"),
-        (ops.TAKE_PART, [Type("f32", (6,)), NUMBER], {"axis": 1, "count": 2}, "does not divide"),
-        (ops.JOIN_PARTS, [Type("f32", (6, 2))], {"axis": 1}, "along dimension 1 of 1"),
-        (ops.JOIN_PARTS, [Type("f32", ())], {"axis": 0}, "along dimension 0 of 0"),
+        (ops.TAKE_PART, [Type("f32", (6,))] * 2, TakingPart(0, 2), r"not at an i32\[\]"),
+        (ops.TAKE_PART, [Type("f32", (6,)), NUMBER], TakingPart(0, 4), "does not divide"),
+        (ops.TAKE_PART, [Type("f32", (6,)), NUMBER], TakingPart(1, 2), "does not divide"),
+        (ops.JOIN_PARTS, [Type("f32", (6, 2))], Joining(1), "along dimension 1 of 1"),
+        (ops.JOIN_PARTS, [Type("f32", ())], Joining(0), "along dimension 0 of 0"),
     ],
 )
-def test_refused(op: Op, types: list[Type], params: dict[str, object], message: str) -> None:
+def test_refused(op: Op, types: list[Type], params: Params, message: str) -> None:
     with pytest.raises(TypeRuleError, match=message):
         result_type(op, types, params)
 
 
-def both(op: Op, params: Mapping[str, object], *arrays: Array) -> Array:
+def both(op: Op, params: Params, *arrays: Array) -> Array:
     """Return what the interpreter makes of arrays; a device makes the same."""
     inputs = tuple(Value(Type(dtype_name(array.dtype), array.shape, MIRRORED)) for array in arrays)
     builder = Builder()
@@ -92,7 +92,7 @@ def test_parts_joined_are_the_value(axis: int) -> None:
     wanted = np.split(value, 3, axis)
     for number, part in zip(NUMBERS, parts, strict=True):
         np.testing.assert_array_equal(part, wanted[min(max(number, 0), 2)])
-    joined = both(ops.JOIN_PARTS, {"axis": axis}, np.stack(parts[:3]))
+    joined = both(ops.JOIN_PARTS, Joining(axis), np.stack(parts[:3]))
     np.testing.assert_array_equal(joined, value)
 
 

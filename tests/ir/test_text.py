@@ -35,7 +35,7 @@ assigned=true, is_local=true}
 preferred_element_type=dtype<f32>} : f32[2,3] per_replica
   %1 = jax.scatter-add(%0, 0.1:f32) {mode="clip", limit=-inf} : f32[2,3] per_replica
   %k = constant() {value=array<bf16[5]: 0.1, 2.0, 3.0, -inf, nan>} : bf16[5] mirrored
-  %c, %ys = scan(%lr, %k) {num_consts=0, num_carry=1, length=5, reverse=false} : \
+  %c, %ys = scan(%lr, %k) {length=5, reverse=false, num_consts=0, num_carry=1} : \
 f32[], bf16[5] mirrored
     body(%a: f32[], %b: bf16[] mirrored) {
       %2 = jax.cumsum(%a, true:bool, complex(1.0, nan):c64) {options={axes=[0, 1], "a b"="\\n#"}} \

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from graphdist.ir import ops, verifier
 from graphdist.ir.errors import VerifyError
-from graphdist.ir.graph import Graph, Node, Op, Operand, Value
+from graphdist.ir.graph import Graph, Node, Op, Operand, TypedOp, Value
 from graphdist.ir.parser import parse
 from graphdist.ir.source import UNKNOWN, at_line
 from graphdist.ir.types import Type
@@ -44,7 +44,8 @@ def node(
     operands: Sequence[Operand], results: Sequence[Value], op: Op = F, **params: object
 ) -> Node:
     """Return a node as only a broken pass makes one: without a builder."""
-    return Node(op, tuple(operands), params, (), tuple(results), at_line("train.py", 7))
+    typed = op.parameters.read(params, op.name) if isinstance(op, TypedOp) else params
+    return Node(op, tuple(operands), typed, (), tuple(results), at_line("train.py", 7))
 
 
 def with_nodes(*nodes: Node) -> Graph:
@@ -119,12 +120,14 @@ CASES: dict[str, tuple[Graph, str]] = {
         "  in graph 'f':\n"
         '    %v = all_reduce(%x) {reducer="sum", group_size=4} : f32[4] mirrored',
     ),
-    "a nested replica_id says nothing of replicas": (
-        with_branch(BRANCH.replace(nodes=(NEG, node([], [value(N.type)], ops.REPLICA_ID)))),
-        "replica_id spans None replicas, the graph has 2\n"
+    "a nested replica_id spans other replicas": (
+        with_branch(
+            BRANCH.replace(nodes=(NEG, node([], [value(N.type)], ops.REPLICA_ID, group_size=3)))
+        ),
+        "replica_id spans 3 replicas, the graph has 2\n"
         "  train.py:7\n"
         "  in graph 'f':\n"
-        "    %v = replica_id() : i32[] per_replica",
+        "    %v = replica_id() {group_size=3} : i32[] per_replica",
     ),
     "a logical operation is left": (
         with_nodes(node([], [value(W.type)], ops.READ, variable=GRAPH.variables[0])),
@@ -249,9 +252,11 @@ def test_only_a_full_check_derives_types_again() -> None:
 def test_a_full_check_tells_what_a_rule_refuses() -> None:
     graph = with_nodes(node([X, X], [value(X.type)], ops.SCALE, factor=2))
     assert message(graph, full=True).splitlines()[0] == "scale takes 1 operand, not 2"
-    graph = with_nodes(node([X], [], ops.RESHAPE))
+    scan = {"length": 1, "reverse": False, "num_consts": 0, "num_carry": 1}
+    graph = with_nodes(node([X], [], ops.SCAN, **scan))
     assert message(graph, full=True).splitlines()[0] == (
-        "the rule of reshape fails on this node: KeyError('shape')"
+        "the rule of scan fails on this node: "
+        "ValueError('not enough values to unpack (expected 1, got 0)')"
     )
 
 

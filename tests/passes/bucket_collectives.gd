@@ -150,3 +150,26 @@ graph f on 4 replicas, stage spmd
   %10, %11 = unpack_slices(%9) {shapes=((4, 3), (3, 4)), axes=(0, 1), group_size=2, num_copies=2} : f32[4,3] mirrored, f32[3,4] mirrored
   return %10, %11, per_replica %6, per_replica %7
 }
+
+# title: what is packed already, by whatever pass, is not packed again
+graph f on 2 replicas, stage spmd
+(%x: f32[2] per_replica, %y: f32[3] per_replica) {
+  %0 = pack(%x, %y) : f32[5] per_replica
+  %1 = all_reduce(%0) {reducer="sum", group_size=2} : f32[5] mirrored
+  %2, %3 = unpack(%1) {shapes=((2,), (3,))} : f32[2] mirrored, f32[3] mirrored
+  %4 = pack(%y, %x) : f32[5] per_replica
+  %5 = all_reduce(%4) {reducer="sum", group_size=2} : f32[5] mirrored
+  %6, %7 = unpack(%5) {shapes=((3,), (2,))} : f32[3] mirrored, f32[2] mirrored
+  return %2, %3, %6, %7
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[2] per_replica, %y: f32[3] per_replica) {
+  %0 = pack(%x, %y) : f32[5] per_replica
+  %1 = all_reduce(%0) {reducer="sum", group_size=2} : f32[5] mirrored
+  %2, %3 = unpack(%1) {shapes=((2,), (3,))} : f32[2] mirrored, f32[3] mirrored
+  %4 = pack(%y, %x) : f32[5] per_replica
+  %5 = all_reduce(%4) {reducer="sum", group_size=2} : f32[5] mirrored
+  %6, %7 = unpack(%5) {shapes=((3,), (2,))} : f32[3] mirrored, f32[2] mirrored
+  return %2, %3, %6, %7
+}

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph
-from graphdist.ir.ops import TAKE_PART
+from graphdist.ir.ops import REDUCE_SCATTER, TAKE_PART
 from graphdist.ir.parser import parse
 from graphdist.passes.scatter_in_parts import ScatterInParts
 from graphdist.passes.stage_collectives import StageCollectives
@@ -90,7 +90,9 @@ def in_two_stages(graph: Graph) -> Graph:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("graphdist.passes.stage_collectives._SCATTER_FROM", 8)
         staged = StageCollectives()(graph)
-    assert any("stages" in node.params for node in walk(staged))
+    assert any(
+        node.op is REDUCE_SCATTER and REDUCE_SCATTER.of(node).stages for node in walk(staged)
+    )
     return staged
 
 

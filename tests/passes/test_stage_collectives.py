@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
+from graphdist.ir.ops import ALL_GATHER
 from graphdist.ir.parser import parse
 from graphdist.passes.stage_collectives import StageCollectives
 
@@ -25,7 +26,7 @@ def test_large_gathers_are_staged_in_three_dimensions_alone() -> None:
     assert StageCollectives()(graph) is graph
     staged = StageCollectives(is_three_dimensional=True)
     (node,) = staged(graph).nodes
-    assert node.params["stages"] == (8, 8)
+    assert ALL_GATHER.of(node).stages == (8, 8)
     assert str(staged(staged(graph))) == str(staged(graph))
     assert StageCollectives(2, is_three_dimensional=True)(graph) is graph
 

@@ -19,7 +19,7 @@ def test_a_trace_has_the_loop_over_a_chunk() -> None:
     strategy = STRATEGIES["mirrored"]()
     training = Training(strategy)
     (loop,) = nodes(training.inside.trace(distributed(strategy)), "scan")
-    assert loop.params["length"] == 64
+    assert loop.params.length == 64
     assert [str(each.type) for each in loop.results] == ["i32[]", "f32[]"]  # what is carried
     lowered = training.inside.trace(distributed(strategy)).lower()
     (loop,) = nodes(lowered, "scan")
@@ -29,7 +29,7 @@ def test_a_trace_has_the_loop_over_a_chunk() -> None:
 
     short = gd.function(training.epoch, steps_per_execution=3)
     by_three = short.trace(distributed(strategy))
-    assert [node.params["length"] for node in nodes(by_three, "scan")] == [3]
+    assert [node.params.length for node in nodes(by_three, "scan")] == [3]
     compiled = by_three.lower().compile()
     assert compiled.report().collectives
 
@@ -49,7 +49,7 @@ def test_a_trace_of_breaks_new_variables_pairs_and_numbers() -> None:
 
     dataset = distributed(strategy)
     graph = fn.trace(dataset, dataset)
-    assert [node.params["length"] for node in nodes(graph, "scan")] == [5, 5, 5]
+    assert [node.params.length for node in nodes(graph, "scan")] == [5, 5, 5]
     assert [str(each.type) for each in graph.lower().graph.outputs] == [
         "f32[6] mirrored",
         "i32[] mirrored",

@@ -11,7 +11,9 @@ import pytest
 import graphdist as gd
 from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph
+from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.ops import TAKE_PART
+from graphdist.ir.parser import parse
 from graphdist.passes import pipelines
 from graphdist.program.memory_parts import MemoryParts, memory_parts
 
@@ -97,6 +99,7 @@ def test_a_gradient_that_is_scattered_in_parts_is_not_saved(
         graph = chunked_step(gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True))
         assert any(node.op is TAKE_PART for node in walk(graph)) == (largest < LAYER)
         counted.append(memory_parts(graph))
+        assert memory_parts(parse(str(graph), PLACEHOLDERS)) == counted[-1]
     assert counted[0] == counted[1]
     assert counted[0].full == 2 * (2 * WIDTH * WIDTH)  # the parameter and its gradient, in bfloat16
 

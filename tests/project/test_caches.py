@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # pytest alone imports a conftest
 # A cached function, and why it needs no limit.
 FEW = {
     "_end_before_ray": "nothing",
+    "_fields": "the classes of parameters",
     "_gpu_devices": "topologies that the program names",
     "_kernel": "nothing",
     "_moves": "distributions of variables, for each strategy",

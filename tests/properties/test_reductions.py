@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
+from graphdist.ir.cost import trips
 from graphdist.ir.graph import Graph
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass, run_passes
@@ -99,7 +100,7 @@ def count(graph: Graph) -> int:
     """Return how many collectives a replica runs, those of a loop once a turn."""
     total = 0
     for node in graph.nodes:
-        turns = int(str(node.params.get("length", 1)))
+        turns = trips(node)
         total += node.op.is_collective + turns * sum(map(count, node.graphs))
     return total
 

@@ -15,7 +15,7 @@ import pytest
 import graphdist as gd
 from graphdist.ir.analyses import collectives
 from graphdist.ir.cost import executions
-from graphdist.ir.ops import ALL_GATHER
+from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.stored_slices import LARGEST_IN_FULL
 from tests.state.sharded_models import (
     FULL,
@@ -271,7 +271,7 @@ def test_microbatches_gather_once_or_each(gather: str, times: int, of: str) -> N
     found = [count for node, count in executions(graph) if node.op.name == "all_gather"]
     loops = [node for node in graph.nodes if node.op.name == "scan"]
     assert found == [times] * (len(loops) if gather == "each" else len(found))
-    assert {loop.params.get("gather") for loop in loops} == {None if gather == "auto" else gather}
+    assert {SCAN.of(loop).gather for loop in loops} == {None if gather == "auto" else gather}
     x = numbers().T[:16]
     rows = strategy.experimental_distribute_values_from_function(
         lambda context: x[8 * context.replica_id_in_sync_group :][:8]

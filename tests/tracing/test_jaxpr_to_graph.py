@@ -15,6 +15,7 @@ import pytest
 from jax import lax
 
 import graphdist as gd
+from graphdist.ir.ops import SCAN
 from graphdist.runtime.emit import emit, lines_named
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.state import TraceError
@@ -114,7 +115,7 @@ def test_a_scan_that_assigns_takes_the_variable_by_name_and_not_as_an_operand() 
 
     graph = graph_of(fn, (3,))
     (scan,) = [node for node in graph.nodes if node.op.name == "scan"]
-    assert scan.params["num_consts"] == 0
+    assert SCAN.of(scan).num_consts == 0
     assert len(scan.operands) == 2
     product, seen = run(graph, [[1, 2, 3], [4, 5, 6]], state={"v": [0, 100]}).outputs
     assert np.asarray(product).tolist() == [6, 120]

@@ -1,0 +1,218 @@
+"""Typed parameters: what they are made of, what is refused, how they print, and what mypy knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, assert_type  # Any: operations of all kinds
+
+import numpy as np
+import pytest
+
+from graphdist.ir import op_parameters as of
+from graphdist.ir import ops
+from graphdist.ir.arrays import Array
+from graphdist.ir.builder import Builder
+from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Stage, TypedOp, Value
+from graphdist.ir.parameters import Parameters
+from graphdist.ir.parser import parse
+from graphdist.ir.printer import print_graph
+from graphdist.ir.source import UNKNOWN
+from graphdist.ir.types import MIRRORED, Type
+
+VARIABLE = GraphVariable("w", Type("f32", (4,), MIRRORED))
+VALUE = np.arange(3, dtype=np.float32)
+PAIRS = ((0, 1), (1, 0))
+ALL: dict[Op, tuple[Parameters, str]] = {
+    ops.READ: (of.OfVariable(VARIABLE), "variable"),
+    ops.ASSIGN: (of.OfVariable(VARIABLE), "variable"),
+    ops.AGGREGATE: (of.Aggregating(VARIABLE, "replica"), "variable context"),
+    ops.REPLICA_ID: (of.OverReplicas(group_size=2), "group_size"),
+    ops.TO_REPLICAS: (of.OverReplicas(group_size=2), "group_size"),
+    ops.REDUCE: (of.Reducing("sum", group_size=2), "reducer group_size"),
+    ops.GATHER: (of.AlongAxis(0, group_size=2), "axis group_size"),
+    ops.ALL_REDUCE: (
+        of.Reducing("sum", group_size=2, num_copies=4),
+        "reducer group_size num_copies",
+    ),
+    ops.ALL_GATHER: (of.Gathering(0, group_size=4, stages=(2, 2)), "axis group_size stages"),
+    ops.REDUCE_SCATTER: (
+        of.ReduceScattering("sum", 0, group_size=4, num_copies=2, stages=(2, 2)),
+        "reducer axis group_size num_copies stages",
+    ),
+    ops.COLLECTIVE_PERMUTE: (of.Permuting(PAIRS, group_size=2), "pairs group_size"),
+    ops.ALL_TO_ALL: (of.Exchanging(0, 1, group_size=2), "split_axis concat_axis group_size"),
+    ops.OWN_SLICE: (of.AlongAxis(0, group_size=2, num_copies=2), "axis group_size num_copies"),
+    ops.CONSTANT: (of.Holding(VALUE), "value"),
+    ops.SELECT_REPLICA: (of.Selecting(0, group_size=2), "replica group_size"),
+    ops.SCALE: (of.Scaling(0.5), "factor"),
+    ops.PACK: (Parameters(), ""),
+    ops.UNPACK: (
+        of.Unpacking(((2, 3), ()), axes=(0, 1), num_copies=2, starts_at_run_time=True),
+        "shapes axes num_copies starts_at_run_time",
+    ),
+    ops.PACK_SLICES: (of.PackingSlices((0, 1), group_size=2), "axes group_size"),
+    ops.UNPACK_SLICES: (
+        of.UnpackingSlices(((2,),), (0,), group_size=2),
+        "shapes axes group_size",
+    ),
+    ops.CONCATENATE: (of.Joining(1), "axis"),
+    ops.RESHAPE: (of.Reshaping((2, 3)), "shape"),
+    ops.TAKE_STEP: (Parameters(), ""),
+    ops.TAKE_PART: (of.TakingPart(0, 2), "axis count"),
+    ops.JOIN_PARTS: (of.Joining(0), "axis"),
+    ops.COUNT_STEP: (of.CountingSteps(3), "every"),
+    ops.BARRIER: (Parameters(), ""),
+    ops.PULL: (of.Pulling(8, fill=0.0, server=0), "bytes fill server"),
+    ops.PUSH: (of.Pushing(1, 8), "num_variables bytes"),
+    ops.SCAN: (
+        of.Scanning(length=3, reverse=False, unroll=1, gather="each", num_consts=0, num_carry=1),
+        "length reverse unroll gather num_consts num_carry",
+    ),
+    ops.WHILE: (of.Looping(0, 1), "num_cond_consts num_body_consts"),
+    ops.COND: (of.Branching(every=2), "every"),
+}
+"""Parameters of each operation, and their names in the order of the text."""
+
+
+def test_every_operation_has_parameters_here() -> None:
+    assert set(ALL) == set(ops.OPS.values())
+
+
+@pytest.mark.parametrize("op", ops.OPS.values(), ids=lambda op: str(op.name))
+def test_they_are_mappings_of_which_they_can_be_made(op: TypedOp[Any]) -> None:
+    params, names = ALL[op]
+    assert type(params) is op.parameters
+    assert list(params) == names.split()
+    assert len(params) == len(names.split())
+    assert bool(params) == bool(names)
+    again = op.parameters.read(dict(reversed([*params.items()])), op.name)
+    assert (type(again), again, repr(again)) == (type(params), params, repr(params))
+
+
+def test_a_field_with_its_default_is_not_in_the_mapping() -> None:
+    params = of.Reducing("sum", group_size=2, num_copies=1)
+    assert params == {"reducer": "sum", "group_size": 2}
+    assert "num_copies" not in params
+    assert params.get("num_copies", 7) == 7
+    assert replace(params, num_copies=3) == {**params, "num_copies": 3}
+    assert of.Branching() == {}
+
+
+def test_numbers_of_numpy_and_lists_are_taken() -> None:
+    items = {"axis": np.int64(1), "group_size": np.int32(4), "stages": [2, np.int64(2)]}
+    params = of.Gathering.read(items, "all_gather")
+    assert (params.axis, params.group_size, params.stages) == (1, 4, (2, 2))
+    assert {type(number) for number in (params.axis, *params.stages)} == {int}
+    factor: object = np.float32(0.5)
+    assert of.Scaling.read({"factor": factor}, "scale").factor is factor
+
+
+@pytest.mark.parametrize(
+    ("op", "items", "message"),
+    [
+        (ops.SCALE, {}, "scale lacks its parameter 'factor': float"),
+        (
+            ops.OWN_SLICE,
+            {"axis": 0, "group_size": 2, "stages": (2,)},
+            "own_slice has no parameter 'stages'; its parameters: axis, group_size, num_copies",
+        ),
+        (ops.PACK, {"axis": 0}, "pack has no parameter 'axis'; its parameters: none"),
+        (ops.SCALE, {"factor": True}, "scale takes factor as float, not True"),
+        (ops.SCALE, {"factor": "2"}, "scale takes factor as float, not '2'"),
+        (ops.CONCATENATE, {"axis": True}, "concatenate takes axis as int, not True"),
+        (ops.CONCATENATE, {"axis": 1.0}, "concatenate takes axis as int, not 1.0"),
+        (ops.RESHAPE, {"shape": 3}, "reshape takes shape as tuple[int, ...], not 3"),
+        (ops.RESHAPE, {"shape": ("3",)}, "reshape takes shape as tuple[int, ...], not ('3',)"),
+        (
+            ops.COLLECTIVE_PERMUTE,
+            {"pairs": ((0, 1, 2),), "group_size": 4},
+            "collective_permute takes pairs as tuple[tuple[int, int], ...], not ((0, 1, 2),)",
+        ),
+        (
+            ops.AGGREGATE,
+            {"variable": VARIABLE, "context": "both"},
+            "aggregate takes context as Literal['replica', 'cross'], not 'both'",
+        ),
+        (ops.READ, {"variable": "w"}, "read takes variable as GraphVariable, not 'w'"),
+        (ops.CONSTANT, {"value": 3}, "constant takes value as Array, not 3"),
+        (ops.PULL, {"bytes": 8, "server": "a"}, "pull takes server as int | None, not 'a'"),
+        (
+            ops.SCAN,
+            {"length": 1, "reverse": 0, "num_consts": 0, "num_carry": 1},
+            "scan takes reverse as bool, not 0",
+        ),
+        (ops.COND, {"every": None}, "cond takes every as int, not None"),
+    ],
+)
+def test_what_does_not_fit_is_refused(op: Op, items: dict[str, object], message: str) -> None:
+    operands = [Value(Type("f32", (4,)))]
+    with pytest.raises(TypeRuleError) as caught:
+        Builder().add(op, operands, items, at=UNKNOWN)
+    assert str(caught.value) == message
+
+
+def node_of(op: Op, params: object) -> Node:
+    builder = Builder()
+    assert isinstance(params, dict | Parameters)
+    builder.add(op, [Value(Type("f32", (4, 4), MIRRORED))], params, at=UNKNOWN)
+    return builder.nodes[0]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        of.AlongAxis(1, group_size=2),
+        {"axis": 1, "group_size": 2},
+        of.Gathering(1, group_size=2),
+    ],
+    ids=["theirs", "mapping", "another class"],
+)
+def test_nodes_have_the_class_of_their_operation(params: object) -> None:
+    node = node_of(ops.OWN_SLICE, params)
+    assert type(node.params) is of.AlongAxis
+    assert ops.OWN_SLICE.of(node) is node.params
+    assert of.OverReplicas.of(node) is node.params
+    with pytest.raises(AssertionError):
+        ops.ALL_GATHER.of(node)
+    with pytest.raises(AssertionError):
+        of.Reducing.of(node)
+
+
+def test_the_type_checker_knows_them() -> None:
+    node = node_of(ops.ALL_GATHER, {"axis": 1, "group_size": 2})
+    params = ops.ALL_GATHER.of(node)
+    assert_type(params, of.Gathering)
+    assert_type(params.axis, int)
+    assert_type(params.stages, tuple[int, ...])
+    assert_type(of.OverReplicas.of(node), of.OverReplicas)
+    assert_type(of.OverReplicas.of(node).group_size, int)
+    assert_type(ops.CONSTANT.of(node_of(ops.CONSTANT, of.Holding(VALUE))).value, Array)
+    assert (params.axis, params.num_replicas) == (1, 2)
+
+
+def test_the_text_has_them_in_one_order_whatever_the_order_they_were_given_in() -> None:
+    texts = [
+        '{reducer="sum", axis=1, group_size=2}',
+        '{group_size=2, num_copies=1, reducer="sum", axis=1}',
+    ]
+    printed = set()
+    for text in texts:
+        graph = parse(f"""graph f on 2 replicas, stage spmd
+(%x: f32[4,4] per_replica) {{
+  %y = reduce_scatter(%x) {text} : f32[4,2] sharded(1)
+  return per_replica %y
+}}""")
+        assert type(graph.nodes[0].params) is of.ReduceScattering
+        printed.add(print_graph(graph))
+        assert print_graph(parse(print_graph(graph))) == print_graph(graph)
+    assert len(printed) == 1
+    assert texts[0] in printed.pop()
+
+
+def test_parameters_that_print_as_tokens_are_read_back() -> None:
+    builder, value = Builder(), np.arange(99.0)
+    outputs = builder.add(ops.CONSTANT, (), of.Holding(value), at=UNKNOWN)
+    graph = Graph("f", Stage.SPMD, 1, (), tuple(builder.nodes), outputs, (), (False,))
+    again = parse(print_graph(graph), [value])
+    assert ops.CONSTANT.of(again.nodes[0]).value is value
