@@ -135,16 +135,27 @@ class _Moves:
             return graph
         builder = Builder(NAME)
         environment: dict[Operand, Operand] = {}
+        builds = {node: _Building(node, environment, graph, builder) for node in trees}
+        parts_of: dict[Node, list[tuple[_Leaf, _Building]]] = {}
+        for reduction, tree in trees.items():
+            for leaf in _leaves(tree):
+                made = producers(graph).get(leaf.value) if type(leaf.value) is Value else None
+                if leaf.value in moving:
+                    builds[reduction].there.add(leaf.value)
+                elif made is not None:
+                    parts_of.setdefault(made, []).append((leaf, builds[reduction]))
         for node in graph.nodes:
             if node in trees:
-                build = _Building(node, moving, environment, graph, builder)
-                environment[node.results[0]] = build.reduced(trees[node])
+                environment[node.results[0]] = builds[node].reduced(trees[node])
                 continue
             if node in loops:
                 results = self._rebuilt(node, loops[node], environment, graph, builder)
             else:
                 results = builder.keep(node, substitute(environment, node.operands), node.graphs)
             environment.update(zip(node.results, results, strict=True))
+            # Each part is reduced where it is made: it is not kept for the last one.
+            for leaf, build in parts_of.get(node, ()):
+                build.reduce(leaf)
         outputs = substitute(environment, graph.outputs)
         return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
 
@@ -230,7 +241,7 @@ class _Moves:
                 edit.keep_node(each)
                 continue
             carried, reduction = additions[each]
-            build = _Building(reduction, (), edit.environment, scan.body, edit.inside)
+            build = _Building(reduction, edit.environment, scan.body, edit.inside)
             operands = [
                 edit.environment[carried]
                 if operand is carried
@@ -242,7 +253,7 @@ class _Moves:
             if result in loop.stacked:
                 maps, reduction = loop.stacked[result]
                 (slice_out,) = substitute(edit.environment, (output,))
-                build = _Building(reduction, (), {}, scan.body, edit.inside)
+                build = _Building(reduction, {}, scan.body, edit.inside)
                 edit.stack(result, build.of_leaf(slice_out, maps))
         return edit.finish(builder)
 
@@ -335,22 +346,29 @@ class _Building:
     def __init__(
         self,
         reduction: Node,
-        there: Collection[Value],
         environment: Mapping[Operand, Operand],
         graph: Graph,
         builder: Builder,
     ) -> None:
-        """Reduce as `reduction` does; what is `there` is reduced already."""
-        self.reduction, self.there, self.environment = reduction, there, environment
+        """Reduce as `reduction` does."""
+        self.reduction, self.environment = reduction, environment
         self.made_by, self.builder = producers(graph), builder
+        self.there: set[Operand] = set()
+        """What a loop returns reduced."""
+        self._parts: dict[_Leaf, Operand] = {}
+
+    def reduce(self, leaf: _Leaf) -> None:
+        """Reduce a part before the others are there."""
+        (value,) = substitute(self.environment, (leaf.value,))
+        self._parts[leaf] = self.of_leaf(value, leaf.maps)
 
     def reduced(self, tree: Tree) -> Operand:
         """Return the reduced value of a tree."""
         if isinstance(tree, _Leaf):
             (value,) = substitute(self.environment, (tree.value,))
-            if type(tree.value) is Value and tree.value in self.there:
-                return value
-            return self.of_leaf(value, tree.maps)
+            if tree in self._parts:
+                return self._parts[tree]
+            return value if tree.value in self.there else self.of_leaf(value, tree.maps)
         node = tree.node
         new = [None if each is None else self.reduced(each) for each in tree.operands]
         (dtype,) = {operand.type.dtype for operand in new if operand is not None}
