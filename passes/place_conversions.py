@@ -17,7 +17,7 @@ After:   %t = reduce_scatter(%x)    %w_new = sub(%w, %t)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -42,7 +42,7 @@ from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
-from graphdist.passes.sharded_variables import Sharding, rules_of, sharded_variables
+from graphdist.passes.sharded_variables import Sharding, reason_of, rules_of, sharded_variables
 
 NAME = "place_conversions"
 _ROUNDS = 8
@@ -86,11 +86,12 @@ class PlaceConversions:
         return graph
 
     def declined(self, graph: Graph) -> list[str]:
-        """Return the variables that are updated unsharded, and why."""
-        if not self.sharding.is_on or graph.num_replicas == 1:
+        """Return the variables that are updated unsharded, and the stacks gathered, and why."""
+        if graph.num_replicas == 1:
             return []
-        _, reasons = sharded_variables(graph, self.sharding, self._rules(graph))
-        return [f"{name}: {reason}" for name, reason in reasons.items() if reason]
+        placed, reasons = sharded_variables(graph, self.sharding, self._rules(graph))
+        updates = [f"{name}: {reason}" for name, reason in reasons.items() if reason]
+        return [*(updates if self.sharding.is_on else ()), *_stacks_in_full(placed)]
 
     def _rules(self, graph: Graph) -> Rules:
         return rules_of(graph, self.sharding, self.smallest, self.most_bytes)
@@ -421,6 +422,18 @@ class _Scope:
             results = self.builder.add(node.op, operands, node.params, at=node.source, types=types)
         for (result, own, _), made in zip(passing, results, strict=True):
             self.made[result, own] = made
+
+
+def _stacks_in_full(placed: PlacedValues) -> Iterator[str]:
+    """Yield the stacks of layers that are gathered in full, though loops take them by slices."""
+    for value, definition in placed.program.of.items():
+        if value not in placed.gathered or definition.kind is ValueKind.SLICE:
+            continue
+        children = placed.program.children.get(value, ())
+        if any(placed.program.of[child].kind is ValueKind.SLICE for child in children):
+            because = placed.because.get(value, "it is used so")
+            reason = because if isinstance(because, str) else reason_of(because)
+            yield f"{value.type.bytes:,} bytes of {value.type} gathered at once: {reason}"
 
 
 def _operands_on_shards(node: Node, factors: Factors, factor: int) -> list[Form]:

@@ -31,7 +31,7 @@ from graphdist.passes.asked_values import placed_values_of
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.shard_dimensions import is_scanned
 
-__all__ = ["SHARDING", "Sharding", "rules_of", "sharded_variables"]
+__all__ = ["SHARDING", "Sharding", "reason_of", "rules_of", "sharded_variables"]
 
 _ROUNDS = 16
 """How often variables are given up and the rest tried again, before all are given up."""
@@ -250,6 +250,9 @@ def _why_not(output: Operand, placed: PlacedValues, without: AbstractSet[Value])
 
 
 def _text(because: Node | str) -> str:
-    if isinstance(because, str):
-        return because
-    return f"{because.op.name} at {because.source} needs all of it"
+    return because if isinstance(because, str) else reason_of(because)
+
+
+def reason_of(node: Node) -> str:
+    """Return that a node needs a value in full."""
+    return f"{node.op.name} at {node.source} needs all of it"
