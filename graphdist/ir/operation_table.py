@@ -187,7 +187,7 @@ _PRODUCTS: Mapping[str, Row] = {
     "jax.dot_general": Row(products.dot_general, linear_in=linear.in_each(0, 1)),
     "jax.ragged_dot_general": Row(products.ragged_dot_general, linear_in=linear.in_each(0, 1)),
     "jax.conv_general_dilated": Row(
-        products.convolution, products.features_of_shards, linear.in_each(0, 1)
+        products.convolution_factors, products.features_of_shards, linear.in_each(0, 1)
     ),
     "jax.reduce_window_sum": Row(products.windows, linear_in=_IN_THE_FIRST),
     "jax.select_and_scatter_add": Row(products.windows, linear_in=_IN_THE_FIRST),

@@ -72,7 +72,7 @@ _BATCH, _OUT, _IN, _SPACE = range(4)
 """The factors of a convolution; the numbers of its spatial dimensions begin at the last one."""
 
 
-def convolution(node: Node) -> Factors:
+def convolution_factors(node: Node) -> Factors:
     """Pass batch and output features through, and sum the input features."""
     numbers = cast(Any, node.params["dimension_numbers"])
     (groups,) = integers(node, "feature_group_count")
