@@ -17,9 +17,9 @@ makes them there.
    the operands of loops are gathered inside, a slice at a time, where that holds less in memory.
 3. *Apply.* See `place_conversions.py`.
 
-The idea of layouts that spread over factors is GSPMD's (Xu et al. 2021), of conversions at a
-minimum cut that of register and communication placement in general; the shards of updates are those
-of Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training".
+Layouts that spread over the factors of operations are those of Xu et al. 2021, "GSPMD: General and
+Scalable Parallelization for ML Computation Graphs". Updates on shards are those of Xu et al. 2020,
+"Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training".
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def placed_values_of(
     program = definitions(graph)
     dimension = shard_dimensions(program, stages, rules.count)
     placed = PlacedValues(graph, program, rules, dimension, wanted=wanted, in_shards=in_shards)
+    if not dimension:
+        return placed
     derive(placed, without)
     found: set[Value] = set()
     roots: set[Value] = set()

@@ -21,11 +21,11 @@ After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from graphdist.ir.analyses import walk
+from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.definitions import definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Params, Stage, Value
@@ -89,12 +89,17 @@ def _inside_loops(variable: GraphVariable, graph: Graph) -> GraphVariable:
 
 def _is_scanned(variable: GraphVariable, graph: Graph) -> bool:
     program = definitions(graph)
-    reads = (node for node in walk(graph) if node.op is READ)
-    return any(
-        is_scanned(program, node.results[0])
-        for node in reads
-        if variable_named_by(node).name == variable.name
-    )
+    return any(is_scanned(program, value) for value in _reads(graph).get(variable.name, ()))
+
+
+@kept_analysis
+def _reads(graph: Graph) -> Mapping[str, Sequence[Value]]:
+    """Return the values that are read of each variable, by its name."""
+    found: dict[str, list[Value]] = {}
+    for node in walk(graph):
+        if node.op is READ:
+            found.setdefault(variable_named_by(node).name, []).extend(node.results)
+    return found
 
 
 class _State:

@@ -93,8 +93,12 @@ class ReductionsIntoLoops:
         """Return the graph with reductions in the loops that make what they reduce."""
         if graph.num_replicas == 1 or ALL_REDUCE.name not in operations(graph):
             return graph
+        rules = rules_of(graph, self.sharding, self.smallest)
+        # The analysis costs more than to see that nothing can move, whatever it says.
+        reduced = {node.results[0] for node in walk(graph) if is_reduced(node)}
+        if _Moves(reduced, rules, self.most_bytes)(graph) is graph:
+            return graph
         while True:
-            rules = rules_of(graph, self.sharding, self.smallest)
             placed, _ = sharded_variables(graph, self.sharding, rules)
             moves = _Moves(placed.shards - placed.full, rules, self.most_bytes)
             moved = moves(graph)

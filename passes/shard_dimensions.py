@@ -44,7 +44,8 @@ def shard_dimensions(
 
 def _set_last(program: Definitions, found: dict[Value, int]) -> None:
     """Let loops return what they carry as they carry it."""
-    for value, definition in program.of.items():
+    for value in program.passing:
+        definition = program.of[value]
         if definition.kind is ValueKind.LAST:
             (carry,) = definition.parents
             found.pop(value, None)
@@ -54,6 +55,8 @@ def _set_last(program: Definitions, found: dict[Value, int]) -> None:
 
 def is_scanned(program: Definitions, value: Value) -> bool:
     """Return whether a loop takes slices of a value along dimension 0, or of what goes with it."""
+    if not program.has_slices:
+        return False
     alike = shard_dimensions(program, [[(value, 0)]], 1)
     return any(
         dimension == 0 and program.of[child].kind is ValueKind.SLICE

@@ -76,6 +76,8 @@ def sharded_variables(
     outputs = dict(zip((variable.name for variable in graph.assigned), graph.outputs, strict=False))
     found = {
         variable.name: _candidate(variable, inputs[variable.name], program, sharding, rules)
+        if type(outputs[variable.name]) is Value
+        else "it is set to a number"
         for variable in graph.assigned
     }
     reasons = {name: each if isinstance(each, str) else "" for name, each in found.items()}

@@ -7,7 +7,7 @@ as `graphdist.ir.loops` has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -71,12 +71,15 @@ class Definitions:
     """All values of a program, nested graphs included, in the order in which they are defined.
 
     `of` has the definition of each value, `nodes` the nodes that take it, `children` the values
-    that it passes to.
+    that it passes to. `passing` are the values that are not computed, `has_slices` says whether one
+    of them is the slice of a scanned operand.
     """
 
     of: Mapping[Value, Definition]
     nodes: Mapping[Value, list[Node]]
     children: Mapping[Value, list[Value]]
+    passing: Sequence[Value]
+    has_slices: bool
 
 
 @kept_analysis
@@ -119,7 +122,9 @@ def definitions(graph: Graph) -> Definitions:
             for parent in dict.fromkeys(node.operands):
                 if type(parent) is Value:
                     nodes.setdefault(parent, []).append(node)
-    return Definitions(of, nodes, children)
+    passing = [value for value, each in of.items() if each.kind is not ValueKind.COMPUTED]
+    has_slices = any(of[value].kind is ValueKind.SLICE for value in passing)
+    return Definitions(of, nodes, children, passing, has_slices)
 
 
 def _of_nodes(graph: Graph, times: int) -> Iterator[tuple[Value, Definition]]:
