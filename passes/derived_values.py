@@ -16,7 +16,7 @@ from graphdist.ir.graph import Node, Value
 from graphdist.ir.operation_table import divides
 from graphdist.ir.ops import WHILE
 from graphdist.ir.types import MIRRORED, numpy_dtype
-from graphdist.passes.placed_values import PlacedValues, is_reduced, is_stored
+from graphdist.passes.placed_values import PlacedValues, is_cheap, is_reduced, is_stored
 
 
 def derive(placed: PlacedValues, without: AbstractSet[Value]) -> None:
@@ -75,7 +75,8 @@ def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
     }
     found = placed.factor(value)
     if found is not None and found[1] in held:
-        return True
+        # Products of values sharded along several factors would gather one for each product.
+        return len(held) == 1 or is_cheap(node)
     if len(held) != 1 or len(node.results) > 1:
         return False
     (factor,) = held
