@@ -103,11 +103,14 @@ class PlacedValues:
     def is_scattered(self, value: Value) -> bool:
         """Return whether a reduce_scatter leaves the shards of a sum over shards.
 
-        It would add up what all groups of replicas have, each of them the whole sum.
+        It would add up what all groups of replicas have, each of them the whole sum. And of what is
+        there in full the sum is computed in full: nothing is sent.
         """
         factors, factor = self.terms[value]
         is_sum = factors.summed[factor] == "sum"
-        return is_sum and self.rules.num_copies == 1 and value not in self.full
+        derived = filter(self.is_derived, self.program.of[value].parents)
+        is_there = value in self.full or self.full.issuperset(derived)
+        return is_sum and self.rules.num_copies == 1 and not is_there
 
     def derived_along(self, operand: Operand) -> int | None:
         """Return along which dimension a derived value is sharded; a number is along none."""
