@@ -75,7 +75,7 @@ class PlaceConversions:
             return graph
         for _ in range(_ROUNDS):
             placed, _ = sharded_variables(graph, self.sharding, self._rules(graph))
-            if not placed.derived:
+            if not (placed.derived or placed.shards):
                 return graph
             rebuilt = _rebuilt(graph, placed)
             if is_same_program(graph, rebuilt):

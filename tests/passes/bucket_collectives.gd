@@ -78,7 +78,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[3] per_replica) {
-  %c, %d = scan(0.0:f32, 0.0:f32, %x) {num_consts=0, num_carry=2, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[] mirrored
+  %c, %d = scan(0.0:f32, 0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=2} : f32[] mirrored, f32[] mirrored
     body(%c_in: f32[] mirrored, %d_in: f32[] mirrored, %row: f32[] per_replica) {
       %square = jax.mul(%row, %row) {out_dtype=none} : f32[] per_replica
       %0 = pack(%row, %square) : f32[2] per_replica
@@ -102,9 +102,9 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[4,3] per_replica, %y: f32[3,2] per_replica, %z: f32[6] per_replica) {
-  %c = reduce_scatter(%z) {reducer="sum", group_size=2, axis=0} : f32[3] sharded(0)
+  %c = reduce_scatter(%z) {reducer="sum", axis=0, group_size=2} : f32[3] sharded(0)
   %0 = pack_slices(%x, %y) {axes=(0, 1), group_size=2} : f32[18] per_replica
-  %1 = reduce_scatter(%0) {reducer="mean", group_size=2, axis=0} : f32[9] sharded(0)
+  %1 = reduce_scatter(%0) {reducer="mean", axis=0, group_size=2} : f32[9] sharded(0)
   %2, %3 = unpack(%1) {shapes=((2, 3), (3, 1)), axes=(0, 1)} : f32[2,3] sharded(0), f32[3,1] sharded(1)
   return per_replica %2, per_replica %3, per_replica %c
 }

@@ -150,7 +150,7 @@ graph f on 2 replicas, stage logical
   variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
 (%x: f32[4] mirrored) {
   %a = read() {variable=@w} : f32[4] mirrored
-  %u = scan(%x) {num_consts=0, num_carry=1, length=2, reverse=false} : f32[4] mirrored
+  %u = scan(%x) {length=2, reverse=false, num_consts=0, num_carry=1} : f32[4] mirrored
     body(%c: f32[4] mirrored) {
       %r = read() {variable=@w} : f32[4] mirrored
       %s = jax.add(%c, %r) : f32[4] mirrored
@@ -179,7 +179,7 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%x: f32[4] per_replica) {
   %r = replica_id() {group_size=2} : i32[] per_replica
-  %a, %b = scan(%r) {num_consts=0, num_carry=1, length=2, reverse=false} : i32[] per_replica, i32[2] per_replica
+  %a, %b = scan(%r) {length=2, reverse=false, num_consts=0, num_carry=1} : i32[] per_replica, i32[2] per_replica
     body(%c: i32[] per_replica) {
       %q = replica_id() {group_size=2} : i32[] per_replica
       %s = jax.add(%c, %q) : i32[] per_replica

@@ -74,7 +74,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[4] per_replica) {
-  %0, %1 = scan(%x, %x) {num_consts=0, num_carry=1, length=4, reverse=false} : f32[4] per_replica, f32[4] per_replica
+  %0, %1 = scan(%x, %x) {length=4, reverse=false, num_consts=0, num_carry=1} : f32[4] per_replica, f32[4] per_replica
     body(%c: f32[4] per_replica, %e: f32[] per_replica) {
       %s = jax.floor(%c) : f32[4] per_replica
       return %s, %e
@@ -97,7 +97,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[4] per_replica) {
-  %a, %b = scan(%x, %x) {num_consts=0, num_carry=2, length=4, reverse=false} : f32[4] per_replica, f32[4] per_replica
+  %a, %b = scan(%x, %x) {length=4, reverse=false, num_consts=0, num_carry=2} : f32[4] per_replica, f32[4] per_replica
     body(%c: f32[4] per_replica, %e: f32[4] per_replica) {
       %s = jax.floor(%c) : f32[4] per_replica
       %t = jax.abs(%e) : f32[4] per_replica

@@ -224,7 +224,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[4] per_replica) {
-  %a = scan(%x) {num_consts=0, num_carry=1, length=4, reverse=false} : f32[4] per_replica
+  %a = scan(%x) {length=4, reverse=false, num_consts=0, num_carry=1} : f32[4] per_replica
     body(%c: f32[4] per_replica) {
       %s = jax.mul(%c, 0.5:f32) : f32[4] per_replica
       return %s

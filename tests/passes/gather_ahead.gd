@@ -29,7 +29,7 @@ graph f on 2 replicas, stage spmd
   %all = take_step(%w, 0:i32) : f32[2,4] sharded(0)
   %n = jax.convert_element_type(%all) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[2,4] sharded(0)
   %all_1 = all_gather(%n) {axis=0, group_size=2} : bf16[4,4] mirrored
-  %1, %2, %3 = scan(%w, %x, %all_1, %w, %0) {num_consts=1, num_carry=2, length=3, reverse=false, unroll=1} : f32[4] per_replica, bf16[4,4] mirrored, f32[3,4] per_replica
+  %1, %2, %3 = scan(%w, %x, %all_1, %w, %0) {length=3, reverse=false, unroll=1, num_consts=1, num_carry=2} : f32[4] per_replica, bf16[4,4] mirrored, f32[3,4] per_replica
     body(%slice: f32[3,2,4] sharded(1), %h: f32[4] per_replica, %all_2: bf16[4,4] mirrored, %slice_1: f32[2,4] sharded(0), %next_step: i32[] mirrored) {
       %all_3 = take_step(%slice, %next_step) : f32[2,4] sharded(0)
       %n_1 = jax.convert_element_type(%all_3) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[2,4] sharded(0)
@@ -44,7 +44,7 @@ graph f on 2 replicas, stage spmd
   %all_6 = all_gather(%all_5) {axis=0, group_size=2} : f32[4,4] mirrored
   %v_all = take_step(%v, 2:i32) : bf16[2] sharded(0)
   %v_all_1 = all_gather(%v_all) {axis=0, group_size=2} : bf16[4] mirrored
-  %5, %6, %7, %8 = scan(1.5:f32, %w, %v, %1, %all_6, %v_all_1, %w, %v, %3, %4) {num_consts=3, num_carry=3, length=3, reverse=true, unroll=1} : f32[4] per_replica, f32[4,4] mirrored, bf16[4] mirrored, f32[3,4] per_replica
+  %5, %6, %7, %8 = scan(1.5:f32, %w, %v, %1, %all_6, %v_all_1, %w, %v, %3, %4) {length=3, reverse=true, unroll=1, num_consts=3, num_carry=3} : f32[4] per_replica, f32[4,4] mirrored, bf16[4] mirrored, f32[3,4] per_replica
     body(%c: f32[] mirrored, %slice_2: f32[3,2,4] sharded(1), %v0: bf16[3,2] sharded(1), %d: f32[4] per_replica, %all_7: f32[4,4] mirrored, %v_all_2: bf16[4] mirrored, %slice_3: f32[2,4] sharded(0), %v0_1: bf16[2] sharded(0), %h_1: f32[4] per_replica, %next_step_1: i32[] mirrored) {
       %all_8 = take_step(%slice_2, %next_step_1) : f32[2,4] sharded(0)
       %all_9 = all_gather(%all_8) {axis=0, group_size=2} : f32[4,4] mirrored
@@ -82,13 +82,13 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[2,2] sharded(1), %x: f32[4,2] per_replica, %h0: f32[4] per_replica) {
-  %y = scan(%h0, %w) {num_consts=0, num_carry=1, length=2, reverse=false, unroll=1} : f32[4] per_replica
+  %y = scan(%h0, %w) {length=2, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[4] per_replica
     body(%h: f32[4] per_replica, %slice: f32[2] sharded(0)) {
       %all = all_gather(%slice) {axis=0, group_size=2} : f32[4] mirrored
       %p = jax.mul(%h, %all) {out_dtype=none} : f32[4] per_replica
       return %p
     }
-  %z, %n = scan(%y, 0:i32, %x) {num_consts=0, num_carry=2, length=4, reverse=false, unroll=1} : f32[4] per_replica, i32[] mirrored
+  %z, %n = scan(%y, 0:i32, %x) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=2} : f32[4] per_replica, i32[] mirrored
     body(%h_1: f32[4] per_replica, %i: i32[] mirrored, %row: f32[2] per_replica) {
       %r = jax.cumsum(%row) {axis=0, reverse=false} : f32[2] per_replica
       %all_1 = all_gather(%r) {axis=0, group_size=2} : f32[4] mirrored

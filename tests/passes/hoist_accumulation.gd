@@ -14,7 +14,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%c0: f32[2] mirrored, %x: f32[4,2] per_replica) {
-  %c = scan(%c0, %x) {num_consts=0, num_carry=1, length=4, reverse=false, unroll=1} : f32[2] per_replica
+  %c = scan(%c0, %x) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[2] per_replica
     body(%total: f32[2] per_replica, %row: f32[2] per_replica) {
       %g = jax.sin(%row) {accuracy=none} : f32[2] per_replica
       %mean = all_reduce(%g) {reducer="mean", group_size=2} : f32[2] mirrored
@@ -45,7 +45,7 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%c0: f32[2] mirrored, %x: bf16[3,2] per_replica) {
   %0 = select_replica(%c0) {replica=0, group_size=2} : f32[2] per_replica
-  %c, %n = scan(%0, 0:i32, %x) {num_consts=0, num_carry=2, length=3, reverse=false, unroll=1} : f32[2] per_replica, i32[] mirrored
+  %c, %n = scan(%0, 0:i32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=2} : f32[2] per_replica, i32[] mirrored
     body(%total: f32[2] per_replica, %count: i32[] mirrored, %row: bf16[2] per_replica) {
       %sum = all_reduce(%row) {reducer="sum", group_size=2} : bf16[2] mirrored
       %wide = jax.convert_element_type(%sum) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2] mirrored
@@ -79,7 +79,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[3] per_replica) {
-  %a, %b, %c, %ys = scan(0.0:f32, 0.0:f32, 0.0:f32, %x) {num_consts=0, num_carry=3, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[] mirrored, f32[] mirrored, f32[3] mirrored
+  %a, %b, %c, %ys = scan(0.0:f32, 0.0:f32, 0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=3} : f32[] mirrored, f32[] mirrored, f32[] mirrored, f32[3] mirrored
     body(%a_in: f32[] mirrored, %b_in: f32[] mirrored, %c_in: f32[] mirrored, %row: f32[] per_replica) {
       %sum = all_reduce(%row) {reducer="sum", group_size=2} : f32[] mirrored
       %most = all_reduce(%row) {reducer="max", group_size=2} : f32[] mirrored
@@ -111,7 +111,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%c0: f32[2] mirrored, %d0: f32[2] per_replica, %x: f32[4,2] per_replica) {
-  %c, %d = scan(%c0, %d0, %x) {num_consts=0, num_carry=2, length=4, reverse=false, unroll=1} : f32[2] per_replica, f32[2] per_replica
+  %c, %d = scan(%c0, %d0, %x) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=2} : f32[2] per_replica, f32[2] per_replica
     body(%total: f32[2] per_replica, %other: f32[2] per_replica, %row: f32[2] per_replica) {
       %a = all_reduce(%row) {reducer="sum", group_size=2} : f32[2] mirrored
       %own = jax.mul(%a, %row) {out_dtype=none} : f32[2] per_replica
@@ -149,7 +149,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%c0: f32[3] mirrored, %x: f32[4,3] per_replica, %n: i32[4,2] per_replica) {
-  %c, %i, %w = scan(%c0, 0:i32, 0.0:f32, %x, %n) {num_consts=0, num_carry=3, length=4, reverse=false, unroll=1} : f32[3] per_replica, i32[] per_replica, f32[] per_replica
+  %c, %i, %w = scan(%c0, 0:i32, 0.0:f32, %x, %n) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=3} : f32[3] per_replica, i32[] per_replica, f32[] per_replica
     body(%total: f32[3] per_replica, %count: i32[] per_replica, %wide: f32[] per_replica, %row: f32[3] per_replica, %ns: i32[2] per_replica) {
       %g = jax.reduce_sum(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
       %mean = all_reduce(%g) {reducer="mean", group_size=2} : f32[] mirrored
@@ -190,7 +190,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: i8[4,2] per_replica) {
-  %c = scan(0:i32, %x) {num_consts=0, num_carry=1, length=4, reverse=false, unroll=1} : i32[] mirrored
+  %c = scan(0:i32, %x) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=1} : i32[] mirrored
     body(%total: i32[] mirrored, %row: i8[2] per_replica) {
       %g = jax.reduce_max(%row) {axes=(0,), out_sharding=none} : i8[] per_replica
       %sum = all_reduce(%g) {reducer="sum", group_size=2} : i8[] mirrored
@@ -229,7 +229,7 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%c0: f32[2] mirrored, %n: f32[4] mirrored, %x: f32[4,2] per_replica) {
   %0 = select_replica(%c0) {replica=0, group_size=2} : f32[2] per_replica
-  %c, %d, %e = scan(%c0, %c0, %0, %n, %x) {num_consts=0, num_carry=3, length=4, reverse=false, unroll=1} : f32[2] per_replica, f32[2] per_replica, f32[2] per_replica
+  %c, %d, %e = scan(%c0, %c0, %0, %n, %x) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=3} : f32[2] per_replica, f32[2] per_replica, f32[2] per_replica
     body(%mean: f32[2] per_replica, %average: f32[2] per_replica, %total: f32[2] per_replica, %count: f32[] mirrored, %row: f32[2] per_replica) {
       %difference = jax.sub(%row, %mean) : f32[2] per_replica
       %divisor = jax.broadcast_in_dim(%count) {shape=(2,), broadcast_dimensions=(), sharding=none} : f32[2] mirrored
@@ -279,7 +279,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%c0: f32[2] mirrored, %x: f32[4,2] per_replica) {
-  %c, %d, %e, %f, %ys = scan(%c0, %c0, %c0, %c0, %x) {num_consts=0, num_carry=4, length=4, reverse=false, unroll=1} : f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[4,2] mirrored
+  %c, %d, %e, %f, %ys = scan(%c0, %c0, %c0, %c0, %x) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=4} : f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[4,2] mirrored
     body(%c_in: f32[2] mirrored, %d_in: f32[2] mirrored, %e_in: f32[2] mirrored, %f_in: f32[2] mirrored, %row: f32[2] per_replica) {
       %g = all_reduce(%row) {reducer="mean", group_size=2} : f32[2] mirrored
       %square = jax.mul(%c_in, %c_in) {out_dtype=none} : f32[2] mirrored
@@ -324,7 +324,7 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%c0: f32[3] mirrored, %d0: f32[4] mirrored, %x: f32[4,2,3] per_replica) {
   %0 = select_replica(%c0) {replica=0, group_size=2} : f32[3] per_replica
-  %c, %d = scan(%0, %d0, %x) {num_consts=0, num_carry=2, length=4, reverse=false, unroll=1} : f32[3] per_replica, f32[4] per_replica
+  %c, %d = scan(%0, %d0, %x) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=2} : f32[3] per_replica, f32[4] per_replica
     body(%total: f32[3] per_replica, %average: f32[4] per_replica, %rows: f32[2,3] per_replica) {
       %all = all_reduce(%rows) {reducer="sum", group_size=2} : f32[2,3] mirrored
       %last = jax.slice(%all) {start_indices=(1, 0), limit_indices=(2, 3), strides=none} : f32[1,3] mirrored

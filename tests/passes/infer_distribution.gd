@@ -11,7 +11,7 @@ graph f on 2 replicas, stage logical
 -->
 graph f on 2 replicas, stage logical
 (%x: f32[3] per_replica) {
-  %c, %ys = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] per_replica, f32[3] per_replica
+  %c, %ys = scan(0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[] per_replica, f32[3] per_replica
     body(%c_in: f32[] per_replica, %row: f32[] per_replica) {
       %sum = jax.add(%c_in, %row) : f32[] per_replica
       return %sum, %c_in
@@ -33,7 +33,7 @@ graph f on 2 replicas, stage logical
 -->
 graph f on 2 replicas, stage logical
 (%x: f32[3] per_replica, %w: f32[] mirrored) {
-  %c, %ys = scan(%w, 1.0:f32, %x) {num_consts=1, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[3] per_replica
+  %c, %ys = scan(%w, 1.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=1, num_carry=1} : f32[] mirrored, f32[3] per_replica
     body(%k: f32[] mirrored, %c_in: f32[] mirrored, %row: f32[] per_replica) {
       %next = jax.mul(%c_in, %k) {out_dtype=none} : f32[] mirrored
       %y = jax.mul(%row, %c_in) {out_dtype=none} : f32[] per_replica
@@ -110,7 +110,7 @@ graph f on 2 replicas, stage logical
 -->
 graph f on 2 replicas, stage logical
 (%x: f32[3] per_replica) {
-  %c = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored
+  %c = scan(0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[] mirrored
     body(%c_in: f32[] mirrored, %row: f32[] per_replica) {
       %mean = all_reduce(%row) {reducer="mean", group_size=2} : f32[] mirrored
       %sum = jax.add(%c_in, %mean) : f32[] mirrored

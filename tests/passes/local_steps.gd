@@ -176,7 +176,7 @@ graph f on 2 replicas, stage logical
   variable @w: f32[3] per_replica {synchronization="on_write", aggregation="none", trainable=true, role="local"}
   variable @w.steps: i32[] mirrored {synchronization="on_write", aggregation="none", trainable=false, alone=true, role="steps", serves=("w",)}
 (%xs: f32[5,3] per_replica) {
-  scan(%xs) {num_consts=0, num_carry=0, length=5, reverse=false, unroll=1}
+  scan(%xs) {length=5, reverse=false, unroll=1, num_consts=0, num_carry=0}
     body(%x: f32[3] per_replica) {
       %w = read() {variable=@w} : f32[3] per_replica
       %0 = jax.mul(%x, %w) : f32[3] per_replica

@@ -30,7 +30,7 @@ graph f on 2 replicas, stage placed
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[3] per_replica) {
-  %c = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored
+  %c = scan(0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[] mirrored
     body(%c_in: f32[] mirrored, %row: f32[] per_replica) {
       %sum = all_reduce(%row) {reducer="sum", group_size=2} : f32[] mirrored
       %next = jax.add(%c_in, %sum) : f32[] mirrored

@@ -37,7 +37,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[4] per_replica) {
-  %c = scan(%x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica
+  %c = scan(%x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[4] per_replica
     body(%carry: f32[4] per_replica) {
       %s = jax.sin(%carry) {accuracy=none} : f32[4] per_replica
       %r = all_reduce(%s) {reducer="sum", group_size=2} : f32[4] mirrored

@@ -37,7 +37,7 @@ graph f on 2 replicas, stage spmd
   %negative = jax.lt(%start, 0:i32) : bool[] per_replica
   %around = jax.add(%start, 4:i32) : i32[] per_replica
   %index = jax.select_n(%negative, %start, %around) : i32[] per_replica
-  %mine = reduce_scatter(%x) {reducer="sum", group_size=2, axis=1} : f32[3,2] sharded(1)
+  %mine = reduce_scatter(%x) {reducer="sum", axis=1, group_size=2} : f32[3,2] sharded(1)
   return per_replica %mine
 }
 
@@ -51,7 +51,7 @@ graph f on 3 replicas, stage spmd
 -->
 graph f on 3 replicas, stage spmd
 (%x: f32[6] per_replica) {
-  %part = reduce_scatter(%x) {axis=0, reducer="mean", group_size=3} : f32[2] sharded(0)
+  %part = reduce_scatter(%x) {reducer="mean", axis=0, group_size=3} : f32[2] sharded(0)
   %all = all_reduce(%x) {reducer="mean", group_size=3} : f32[6] mirrored
   return %all
 }
@@ -123,11 +123,11 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[8] per_replica) {
-  %part = reduce_scatter(%x) {axis=0, reducer="sum", group_size=2} : f32[4] sharded(0)
+  %part = reduce_scatter(%x) {reducer="sum", axis=0, group_size=2} : f32[4] sharded(0)
   %all = all_reduce(%x) {reducer="sum", group_size=2} : f32[8] mirrored
   %r = replica_id() {group_size=2} : i32[] per_replica
   %start = jax.mul(%r, 4:i32) {out_dtype=none} : i32[] per_replica
-  %mine = reduce_scatter(%x) {reducer="sum", group_size=2, axis=0} : f32[4] sharded(0)
+  %mine = reduce_scatter(%x) {reducer="sum", axis=0, group_size=2} : f32[4] sharded(0)
   return per_replica %mine
 }
 

@@ -212,10 +212,9 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
   variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
 (%m: f32[2] sharded(0) = @m, %s: f32[] mirrored) {
-  %full = jax.broadcast_in_dim(%s) {shape=(4,), broadcast_dimensions=(), sharding=none} : f32[4] mirrored
-  %e = jax.exp(%full) {accuracy=none} : f32[4] mirrored
-  %own = own_slice(%e) {axis=0, group_size=2} : f32[2] sharded(0)
-  return %own -> @m
+  %full = jax.broadcast_in_dim(%s) {shape=(2,), broadcast_dimensions=(), sharding=none} : f32[2] mirrored
+  %e = jax.exp(%full) {accuracy=none} : f32[2] mirrored
+  return %e -> @m
 }
 
 # title: a guard over all gradients: slices are looked at, then what the replicas have seen
@@ -379,13 +378,12 @@ graph f on 2 replicas, stage spmd
   variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
 (%m: f32[2] sharded(0) = @m, %x: f32[4] per_replica, %y: f32[4] mirrored, %i: i32[] mirrored) {
   %g = reduce_scatter(%x) {reducer="sum", axis=0, group_size=2} : f32[2] sharded(0)
-  %most = jax.max(%y, %y) : f32[4] mirrored
-  %0 = cond(%i, %m, %g, %most, %y) : f32[2] sharded(0)
-    branch_0(%m0: f32[2] sharded(0), %g0: f32[2] sharded(0), %a0: f32[4] mirrored, %b0: f32[4] mirrored) {
+  %0 = cond(%i, %m, %g, %y) : f32[2] sharded(0)
+    branch_0(%m0: f32[2] sharded(0), %g0: f32[2] sharded(0), %b0: f32[4] mirrored) {
       %sum = jax.add(%m0, %g0) : f32[2] sharded(0)
       return %sum
     }
-    branch_1(%m1: f32[2] sharded(0), %g1: f32[2] sharded(0), %a1: f32[4] mirrored, %b1: f32[4] mirrored) {
+    branch_1(%m1: f32[2] sharded(0), %g1: f32[2] sharded(0), %b1: f32[4] mirrored) {
       %sorted = jax.sort(%b1) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
       %sorted_1 = own_slice(%sorted) {axis=0, group_size=2} : f32[2] sharded(0)
       return %sorted_1
@@ -644,7 +642,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: bool[3,2] per_replica) {
-  %c = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored
+  %c = scan(0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[] mirrored
     body(%t: f32[] mirrored, %row: bool[2] per_replica) {
       %w = jax.convert_element_type(%row) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2] per_replica
       %s = jax.reduce_max(%w) {axes=(0,), out_sharding=none} : f32[] per_replica
@@ -729,7 +727,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[2,4] sharded(0), %v: f32[2] sharded(0), %x: f32[3,4] per_replica) {
-  %y, %zs = scan(%w, %v, 2.0:f32, %x) {num_consts=2, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[3,4] per_replica
+  %y, %zs = scan(%w, %v, 2.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=2, num_carry=1} : f32[] mirrored, f32[3,4] per_replica
     body(%w0: f32[2,4] sharded(0), %v0: f32[2] sharded(0), %c: f32[] mirrored, %row: f32[4] per_replica) {
       %w0_1 = all_gather(%w0) {axis=0, group_size=2} : f32[4,4] mirrored
       %p = jax.dot_general(%row, %w0_1) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4] per_replica
@@ -762,9 +760,9 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[3,2] sharded(1), %x: f32[2,4] per_replica) {
-  %y, %zs = scan(%w, %w, 2.0:f32, %x) {num_consts=2, num_carry=1, length=2, reverse=false, unroll=1} : f32[] mirrored, f32[2,4] per_replica
+  %y, %zs = scan(%w, %w, 2.0:f32, %x) {length=2, reverse=false, unroll=1, num_consts=2, num_carry=1} : f32[] mirrored, f32[2,4] per_replica
     body(%w0: f32[3,2] sharded(1), %s: f32[3,2] sharded(1), %c: f32[] mirrored, %row: f32[4] per_replica) {
-      %z = scan(%row, %w0) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica
+      %z = scan(%row, %w0) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[4] per_replica
         body(%h: f32[4] per_replica, %layer: f32[2] sharded(0)) {
           %layer_1 = all_gather(%layer) {axis=0, group_size=2} : f32[4] mirrored
           %p = jax.mul(%h, %layer_1) {out_dtype=none} : f32[4] per_replica
@@ -794,7 +792,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[4,4] sharded(0), %x: f32[8,4] per_replica, %h: f32[4] per_replica) {
-  %y = scan(%w, %h, %x) {num_consts=1, num_carry=1, length=8, reverse=false, unroll=1, gather="each"} : f32[4] per_replica
+  %y = scan(%w, %h, %x) {length=8, reverse=false, unroll=1, gather="each", num_consts=1, num_carry=1} : f32[4] per_replica
     body(%w_in: f32[4,4] sharded(0), %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
       %0 = jax.reduce_sum(%w_in) {axes=(0,), out_sharding=none} : f32[4] per_replica
       %1 = all_reduce(%0) {reducer="sum", group_size=2} : f32[4] mirrored
@@ -821,7 +819,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[4,4] sharded(0), %x: f32[8,4] per_replica, %h: f32[4] per_replica) {
-  %y = scan(%w, %h, %x) {num_consts=1, num_carry=1, length=8, reverse=false, unroll=1, gather="once"} : f32[4] per_replica
+  %y = scan(%w, %h, %x) {length=8, reverse=false, unroll=1, gather="once", num_consts=1, num_carry=1} : f32[4] per_replica
     body(%w_in: f32[4,4] sharded(0), %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
       %0 = jax.reduce_sum(%w_in) {axes=(0,), out_sharding=none} : f32[4] per_replica
       %1 = all_reduce(%0) {reducer="sum", group_size=2} : f32[4] mirrored
@@ -906,13 +904,13 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[3,2,4] sharded(1), %x: f32[4] per_replica) {
-  %y, %xs = scan(%x, %w) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica, f32[3,4] per_replica
+  %y, %xs = scan(%x, %w) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[4] per_replica, f32[3,4] per_replica
     body(%h: f32[4] per_replica, %layer: f32[2,4] sharded(0)) {
       %layer_1 = all_gather(%layer) {axis=0, group_size=2} : f32[4,4] mirrored
       %product = jax.dot_general(%h, %layer_1) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4] per_replica
       return %product, %h
     }
-  %d, %gs = scan(%y, %w, %xs) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : f32[4] per_replica, f32[3,4,4] per_replica
+  %d, %gs = scan(%y, %w, %xs) {length=3, reverse=true, unroll=1, num_consts=0, num_carry=1} : f32[4] per_replica, f32[3,4,4] per_replica
     body(%g: f32[4] per_replica, %layer_2: f32[2,4] sharded(0), %h_1: f32[4] per_replica) {
       %layer_3 = all_gather(%layer_2) {axis=0, group_size=2} : f32[4,4] mirrored
       %back = jax.dot_general(%g, %layer_3) {dimension_numbers=(((0,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4] per_replica
@@ -950,14 +948,14 @@ graph f on 2 replicas, stage spmd
 (%a: f32[2,4] sharded(0), %b: f32[4,2] sharded(1), %c: f32[2] sharded(0), %e: f32[1,2] sharded(1)) {
   %a_all = all_gather(%a) {axis=0, group_size=2} : f32[4,4] mirrored
   %a_all_1 = own_slice(%a_all) {axis=1, group_size=2} : f32[4,2] sharded(1)
-  %y, %ys = scan(%c, %c, %a_all_1, %b) {num_consts=1, num_carry=1, length=4, reverse=false, unroll=1} : f32[2] sharded(0), f32[4,2] sharded(1)
+  %y, %ys = scan(%c, %c, %a_all_1, %b) {length=4, reverse=false, unroll=1, num_consts=1, num_carry=1} : f32[2] sharded(0), f32[4,2] sharded(1)
     body(%c_in: f32[2] sharded(0), %h: f32[2] sharded(0), %a_row: f32[2] sharded(0), %b_row: f32[2] sharded(0)) {
       %p = jax.mul(%h, %a_row) {out_dtype=none} : f32[2] sharded(0)
       %q = jax.add(%p, %b_row) : f32[2] sharded(0)
       %r = jax.add(%q, %c_in) : f32[2] sharded(0)
       return %r, %q
     }
-  %z = scan(%y, %e) {num_consts=0, num_carry=1, length=1, reverse=false, unroll=1} : f32[2] sharded(0)
+  %z = scan(%y, %e) {length=1, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[2] sharded(0)
     body(%h_1: f32[2] sharded(0), %row: f32[2] sharded(0)) {
       %sum = jax.add(%h_1, %row) : f32[2] sharded(0)
       return %sum

@@ -70,7 +70,7 @@ graph f on 2 replicas, stage placed
   variable @step: f32[] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
   variable @rate: f32[] mirrored {synchronization="on_write", aggregation="none", trainable=true}
 (%step: f32[] mirrored = @step, %rate: f32[] mirrored = @rate, %x: f32[3] per_replica) {
-  %0, %1, %2 = scan(%rate, 0.0:f32, %step, %x) {num_consts=1, num_carry=2, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[] mirrored, f32[3] per_replica
+  %0, %1, %2 = scan(%rate, 0.0:f32, %step, %x) {length=3, reverse=false, unroll=1, num_consts=1, num_carry=2} : f32[] mirrored, f32[] mirrored, f32[3] per_replica
     body(%rate_1: f32[] mirrored, %c_in: f32[] mirrored, %step_1: f32[] mirrored, %row: f32[] per_replica) {
       %next = jax.add(%step_1, %rate_1) : f32[] mirrored
       %y = jax.mul(%row, %next) {out_dtype=none} : f32[] per_replica

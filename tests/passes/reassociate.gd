@@ -85,7 +85,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[3,2] per_replica) {
-  %c = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored
+  %c = scan(0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[] mirrored
     body(%total: f32[] mirrored, %row: f32[2] per_replica) {
       %a = jax.reduce_sum(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
       %b = jax.reduce_max(%row) {axes=(0,), out_sharding=none} : f32[] per_replica

@@ -43,7 +43,7 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%w: f32[2,1] mirrored) {
   %all = concatenate(%w, %w) {axis=1} : f32[2,2] mirrored
-  %c = scan(%w) {num_consts=0, num_carry=1, length=2, reverse=false, unroll=1} : f32[2,1] mirrored
+  %c = scan(%w) {length=2, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[2,1] mirrored
     body(%c_in: f32[2,1] mirrored) {
       return %c_in
     }

@@ -82,7 +82,7 @@ graph f on 4 replicas, stage spmd
 -->
 graph f on 4 replicas, stage spmd
 (%xs: bf16[3,4,8] per_replica) {
-  %y = scan(%xs) {num_consts=0, num_carry=0, length=3, reverse=false, unroll=1} : f32[3,1,8] sharded(1)
+  %y = scan(%xs) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=0} : f32[3,1,8] sharded(1)
     body(%x: bf16[4,8] per_replica) {
       %0 = constant() {value=array<i32[2]: 0, 1>} : i32[2] mirrored
       %1 = scan(%x, %0) {length=2, reverse=false, unroll=1, num_consts=1, num_carry=0} : f32[2,1,4] sharded(1)

@@ -7,7 +7,7 @@ graph f on 16 replicas, stage spmd
 -->
 graph f on 16 replicas, stage spmd
 (%x: f32[32] per_replica) {
-  %s = reduce_scatter(%x) {reducer="mean", group_size=16, axis=0, stages=(4, 4)} : f32[2] sharded(0)
+  %s = reduce_scatter(%x) {reducer="mean", axis=0, group_size=16, stages=(4, 4)} : f32[2] sharded(0)
   return per_replica %s
 }
 
@@ -20,7 +20,7 @@ graph f on 64 replicas, stage spmd
 -->
 graph f on 64 replicas, stage spmd
 (%x: f32[2,3] sharded(0)) {
-  %g = all_gather(%x) {group_size=64, axis=0, stages=(8, 8)} : f32[128,3] mirrored
+  %g = all_gather(%x) {axis=0, group_size=64, stages=(8, 8)} : f32[128,3] mirrored
   return %g
 }
 
@@ -33,7 +33,7 @@ graph f on 16 replicas, stage spmd
 -->
 graph f on 16 replicas, stage spmd
 (%x: f32[2] sharded(0)) {
-  %g = all_gather(%x) {group_size=16, axis=0} : f32[32] mirrored
+  %g = all_gather(%x) {axis=0, group_size=16} : f32[32] mirrored
   return %g
 }
 
@@ -46,7 +46,7 @@ graph f on 8 replicas, stage spmd
 -->
 graph f on 8 replicas, stage spmd
 (%x: f32[16] per_replica) {
-  %s = reduce_scatter(%x) {reducer="sum", group_size=8, axis=0} : f32[2] sharded(0)
+  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=8} : f32[2] sharded(0)
   return per_replica %s
 }
 
