@@ -36,7 +36,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.ops import OWN_SLICE, SCAN, WHILE
 from graphdist.passes.derived_values import derive
-from graphdist.passes.gathered_values import gathered_of, let_in, region_of
+from graphdist.passes.gathered_values import carried_in_full, gathered_of, let_in, region_of
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.shard_dimensions import shard_dimensions
 
@@ -57,17 +57,28 @@ def placed_values_of(
     """
     program = definitions(graph)
     dimension = shard_dimensions(program, stages, rules.count)
-    placed = PlacedValues(graph, program, rules, dimension, wanted=wanted, in_shards=in_shards)
-    if not dimension:
-        return placed
-    derive(placed, without)
+    carried: set[Value] = set()
+    while True:
+        placed = PlacedValues(graph, program, rules, dimension, wanted=wanted, in_shards=in_shards)
+        if not dimension:
+            return placed
+        derive(placed, without | carried)
+        _position_in_loops(placed)
+        more = carried_in_full(placed)
+        if not more:
+            return placed
+        carried |= more
+
+
+def _position_in_loops(placed: PlacedValues) -> None:
+    """Find the forms of all values, and what is gathered in front of loops."""
     found: set[Value] = set()
     roots: set[Value] = set()
     while True:
         _position(placed, found, roots)
         more = let_in(placed) - found
         if not more:
-            return placed
+            return
         found |= more
 
 

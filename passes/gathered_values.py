@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from typing import cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.definitions import Definition, ValueKind
@@ -27,6 +28,8 @@ from graphdist.passes.placed_values import PASSED_IN, PlacedValues, is_cheap, is
 _STORED_IN_FULL = 8
 """How much less it counts to store a variable in full, gathered at the end of each step, than to
 gather it: converted to any dtype it is stored in full, reduced to a number it is not."""
+_SMALLEST_COST = 16
+"""Of a variable that is stored in full: more than of all numbers that a small one is reduced to."""
 
 
 def region_of(
@@ -95,8 +98,10 @@ def gathered_of(
 def _bytes_sent(value: Value, placed: PlacedValues) -> int:
     """Return about how many bytes each replica sends to make a value full."""
     definition = placed.program.of[value]
+    if not value.type.shape:
+        return 1  # numbers are sent together
     if value in placed.in_shards:
-        return max(1, value.type.bytes // _STORED_IN_FULL)
+        return max(_SMALLEST_COST, value.type.bytes // _STORED_IN_FULL)
     is_sum = value in placed.terms or is_reduced(definition.node)
     is_scattered = is_reduced(definition.node) and value in placed.shards
     once = value.type.bytes * (2 if is_sum and not is_scattered else 1)
@@ -154,6 +159,48 @@ def _is_there_in_full(operand: Operand, placed: PlacedValues) -> bool:
             return False
         (operand,) = made_of
     return True
+
+
+def is_made_in_full(value: Operand, placed: PlacedValues, given: Value | None = None) -> bool:
+    """Return whether a derived value can be computed in full of what is there in full anyway.
+
+    What is `given` counts as if it were.
+    """
+    pending, seen = [value], {value}
+    while pending:
+        operand = pending.pop()
+        if operand in placed.full or operand is given or not placed.is_derived(operand):
+            continue
+        definition = placed.program.of[cast(Value, operand)]
+        if definition.kind is not ValueKind.COMPUTED or is_reduced(definition.node):
+            return False
+        pending += [parent for parent in definition.parents if parent not in seen]
+        seen.update(definition.parents)
+    return placed.is_derived(value)
+
+
+def carried_in_full(placed: PlacedValues) -> set[Value]:
+    """Return the carries of loops that send more in shards than to gather them once.
+
+    In full, each iteration computes the next value of this one, and sends nothing.
+    """
+    found: set[Value] = set()
+    for value in placed.derived:
+        definition = placed.program.of[value]
+        if definition.kind is not ValueKind.CARRY or value not in placed.shards:
+            continue
+        behind = placed.computed_of([value])
+        sent = sum(_bytes_sent(each, placed) for each in placed.gathered if each in behind)
+        if sent * _length(definition) > _bytes_sent(value, placed) and is_made_in_full(
+            definition.parents[1], placed, value
+        ):
+            found.add(value)
+    return found
+
+
+def _length(definition: Definition) -> int:
+    assert definition.node is not None
+    return Scan(definition.node).length
 
 
 def let_in(placed: PlacedValues) -> set[Value]:

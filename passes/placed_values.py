@@ -77,8 +77,12 @@ class PlacedValues:
         """
         (operand,) = self.program.of[value].parents
         made_of = self._spread([operand], self._parents_on_shards)
-        found = self._spread(made_of, self._results_on_shards)
+        found = self.computed_of(made_of)
         return not self.gathered.isdisjoint(found)
+
+    def computed_of(self, values: Iterable[Operand]) -> set[Operand]:
+        """Return the values that nodes compute on shards of some values, and these."""
+        return self._spread(values, self._results_on_shards)
 
     def _spread(
         self, starts: Iterable[Operand], following: Callable[[Value], Iterable[Operand]]

@@ -16,7 +16,7 @@ the rest tried again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import cast
@@ -28,6 +28,7 @@ from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.asked_values import placed_values_of
+from graphdist.passes.gathered_values import is_made_in_full
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.shard_dimensions import is_scanned
 
@@ -35,6 +36,9 @@ __all__ = ["SHARDING", "Sharding", "reason_of", "rules_of", "sharded_variables"]
 
 _ROUNDS = 16
 """How often variables are given up and the rest tried again, before all are given up."""
+
+_SMALL = 4
+"""A quarter more may be sent of a gradient: the state of its update is in shards for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +86,26 @@ def sharded_variables(
     }
     reasons = {name: each if isinstance(each, str) else "" for name, each in found.items()}
     dimensions = {name: each for name, each in found.items() if isinstance(each, int)}
-    without: set[Value] = set()
+    without: dict[Value, str] = {}
     for _ in range(_ROUNDS):
         stages = [list(_of_collectives(graph))]
         for name, dimension in dimensions.items():
             stages.append([(cast(Value, outputs[name]), dimension), (inputs[name], dimension)])
         wanted = frozenset(cast(Value, outputs[name]) for name in dimensions)
         in_shards = frozenset(inputs[name] for name in dimensions)
-        placed = placed_values_of(graph, stages, rules, wanted, in_shards, without)
-        dear = set(_dear(placed))
+        placed = placed_values_of(graph, stages, rules, wanted, in_shards, without.keys())
+        made_in_full = {
+            name: "what it is computed of is there in full"
+            for name in dimensions
+            if inputs[name] in placed.full and is_made_in_full(outputs[name], placed)
+        }
+        if made_in_full:
+            reasons.update(made_in_full)
+            dimensions = {
+                name: each for name, each in dimensions.items() if name not in made_in_full
+            }
+            continue
+        dear = dict(_dear(placed))
         if dear:
             without |= dear
             continue
@@ -147,8 +162,11 @@ def _candidate(
     return dimension
 
 
-def _dear(placed: PlacedValues) -> Iterator[Value]:
-    """Yield the reduced values with which more is sent in shards than in full."""
+def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
+    """Yield the reduced values with which more is sent in shards than in full, and why.
+
+    What is small beside the value, as the sums of its rows, does not count.
+    """
     graph = placed.graph
     stored = dict(zip((v.name for v in graph.variables), graph.inputs, strict=False))
     gathered_at_end = {
@@ -161,17 +179,19 @@ def _dear(placed: PlacedValues) -> Iterator[Value]:
         if not is_reduced(node) or value not in placed.shards:
             continue
         if value in placed.gathered:
-            yield value  # one all_reduce sends as much as a reduce_scatter and an all_gather
+            # One all_reduce sends as much as a reduce_scatter and an all_gather.
+            yield value, _text(placed.because.get(value, ""))
             continue
         behind = _behind([value], placed)
         if any(_is_stored_in_shards(each, placed) for each in behind):
             continue
+        at_once = _bytes_per_step(value, placed)
         gathered = [each for each in behind & placed.gathered if each.type.shape]
-        sent = sum(
-            _bytes_per_step(each, placed) for each in (*gathered, *(behind & gathered_at_end))
-        )
-        if sent > _bytes_per_step(value, placed):
-            yield value
+        sent = sum(_bytes_per_step(each, placed) for each in gathered)
+        sent += sum(_bytes_per_step(each, placed) for each in behind & gathered_at_end)
+        if sent > at_once + at_once // _SMALL:
+            most = max(gathered, key=lambda each: each.type.bytes, default=value)
+            yield value, _text(placed.because.get(most, "more is gathered of it than reduced"))
 
 
 def _bytes_per_step(value: Value, placed: PlacedValues) -> int:
@@ -224,7 +244,7 @@ def _is_stored_in_shards(value: Value, placed: PlacedValues) -> bool:
     return any(node.op is OWN_SLICE for node in placed.program.nodes.get(value, ()))
 
 
-def _why_not(output: Operand, placed: PlacedValues, without: AbstractSet[Value]) -> str:
+def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]) -> str:
     """Return why a new value is not computed of shards: the node in the way, if there is one."""
     why = "no reduced gradient flows into it element by element"
     pending: list[Operand] = [output]
@@ -237,7 +257,7 @@ def _why_not(output: Operand, placed: PlacedValues, without: AbstractSet[Value])
         definition = placed.program.of[operand]
         node = definition.node
         if operand in without:
-            return f"its gradient: {_text(placed.because.get(operand, ''))}"
+            return f"its gradient: {without[operand]}"
         if definition.kind is not ValueKind.COMPUTED or node is None:
             pending += definition.parents
         elif placed.factor(operand) is not None:
