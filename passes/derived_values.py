@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from graphdist.ir.definitions import Definition, ValueKind
+from graphdist.ir.definitions import Definition, ValueKind, definitions
 from graphdist.ir.flow import choice_of
-from graphdist.ir.graph import Node, Value
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.operation_table import divides
-from graphdist.ir.ops import WHILE
+from graphdist.ir.ops import ALL_GATHER, WHILE
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.passes.placed_values import PlacedValues, is_cheap, is_reduced, is_stored
 
@@ -104,3 +104,20 @@ def _is_taken_by_all(definition: Definition) -> bool:
         return False
     choice = choice_of(node)
     return choice is None or choice.type.distribution is MIRRORED
+
+
+def of_sharded_variables(graph: Graph) -> set[Operand]:
+    """Return the values that are made of sharded variables, which all replicas have in full."""
+    found: set[Operand] = set()
+    for value, definition in definitions(graph).of.items():
+        if value.type.distribution is MIRRORED and _is_of_variables(definition, found):
+            found.add(value)
+    return found
+
+
+def _is_of_variables(definition: Definition, found: set[Operand]) -> bool:
+    node = definition.node
+    if definition.kind is ValueKind.COMPUTED and node is not None and node.op is ALL_GATHER:
+        return True
+    parents = [parent for parent in definition.parents if type(parent) is Value]
+    return not found.isdisjoint(parents)

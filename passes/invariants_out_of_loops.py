@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdist.ir.analyses import operations
-from graphdist.ir.definitions import Definition, ValueKind, definitions
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.rewrite import Rewriter, rewrite
-from graphdist.ir.types import MIRRORED
+from graphdist.passes.derived_values import of_sharded_variables
 
 NAME = "invariants_out_of_loops"
 
@@ -62,23 +61,6 @@ def invariants_out_of_loops(graph: Graph) -> Graph:
         return edit.finish(rewriter)
 
     return rewrite(graph, rule, NAME, {SCAN.name})
-
-
-def of_sharded_variables(graph: Graph) -> set[Operand]:
-    """Return the values that are made of sharded variables, which all replicas have in full."""
-    found: set[Operand] = set()
-    for value, definition in definitions(graph).of.items():
-        if value.type.distribution is MIRRORED and _is_of_variables(definition, found):
-            found.add(value)
-    return found
-
-
-def _is_of_variables(definition: Definition, found: set[Operand]) -> bool:
-    node = definition.node
-    if definition.kind is ValueKind.COMPUTED and node is not None and node.op is ALL_GATHER:
-        return True
-    parents = [parent for parent in definition.parents if type(parent) is Value]
-    return not found.isdisjoint(parents)
 
 
 def _is_invariant(node: Node, outside: dict[Operand, Operand], sharded: set[Operand]) -> bool:

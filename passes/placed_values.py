@@ -76,17 +76,18 @@ class PlacedValues:
         is nothing then with which their gather could be merged, and it may start early.
         """
         (operand,) = self.program.of[value].parents
-        made_of = self._spread([operand], self._parents_on_shards)
+        made_of = self.spread([operand], self._parents_on_shards)
         found = self.computed_of(made_of)
         return not self.gathered.isdisjoint(found)
 
     def computed_of(self, values: Iterable[Operand]) -> set[Operand]:
         """Return the values that nodes compute on shards of some values, and these."""
-        return self._spread(values, self._results_on_shards)
+        return self.spread(values, self._results_on_shards)
 
-    def _spread(
+    def spread(
         self, starts: Iterable[Operand], following: Callable[[Value], Iterable[Operand]]
     ) -> set[Operand]:
+        """Return the derived values that some lead to, and these."""
         pending = list(starts)
         found = set(pending)
         while pending:

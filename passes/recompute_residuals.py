@@ -30,7 +30,7 @@ from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.passes.invariants_out_of_loops import of_sharded_variables
+from graphdist.passes.derived_values import of_sharded_variables
 from graphdist.passes.stacks import is_only_scanned
 
 NAME = "recompute_residuals"

@@ -17,7 +17,6 @@ the rest tried again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import cast
 
@@ -170,7 +169,7 @@ def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
     graph = placed.graph
     stored = dict(zip((v.name for v in graph.variables), graph.inputs, strict=False))
     gathered_at_end = {
-        output
+        cast(Value, output)
         for variable, output in zip(graph.assigned, graph.outputs, strict=False)
         if output in placed.wanted and stored[variable.name] in placed.full
     }
@@ -186,9 +185,9 @@ def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
         if any(_is_stored_in_shards(each, placed) for each in behind):
             continue
         at_once = _bytes_per_step(value, placed)
-        gathered = [each for each in behind & placed.gathered if each.type.shape]
-        sent = sum(_bytes_per_step(each, placed) for each in gathered)
-        sent += sum(_bytes_per_step(each, placed) for each in behind & gathered_at_end)
+        gathered = [each for each in placed.gathered if each in behind and each.type.shape]
+        at_end = [each for each in gathered_at_end if each in behind]
+        sent = sum(_bytes_per_step(each, placed) for each in (*gathered, *at_end))
         if sent > at_once + at_once // _SMALL:
             most = max(gathered, key=lambda each: each.type.bytes, default=value)
             yield value, _text(placed.because.get(most, "more is gathered of it than reduced"))
@@ -198,7 +197,7 @@ def _bytes_per_step(value: Value, placed: PlacedValues) -> int:
     return value.type.bytes * placed.program.of[value].times
 
 
-def _of_gradients(placed: PlacedValues) -> set[Value]:
+def _of_gradients(placed: PlacedValues) -> set[Operand]:
     """Return the values that are computed of shards which a reduce_scatter leaves."""
     return _behind(
         (
@@ -210,38 +209,34 @@ def _of_gradients(placed: PlacedValues) -> set[Value]:
     )
 
 
-def _beside(values: AbstractSet[Value], placed: PlacedValues) -> set[Value]:
+def _beside(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
     """Return the values that are computed on shards together with some, maybe through others.
 
     What is only compared with a parameter is stored as the parameter is.
     """
-    found, pending = set(values), list(values)
-    while pending:
-        for node in placed.program.nodes.get(pending.pop(), ()):
-            for other in (*node.operands, *node.results):
-                if type(other) is Value and other not in found and placed.is_derived(other):
-                    found.add(other)
-                    pending.append(other)
-    return found
+
+    def following(value: Value) -> Iterator[Operand]:
+        for node in placed.program.nodes.get(value, ()):
+            yield from (*node.operands, *node.results)
+
+    return placed.spread(values, following)
 
 
-def _behind(values: Iterable[Value], placed: PlacedValues) -> set[Value]:
+def _behind(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
     """Return the values that are computed of the shards of some, in shards themselves."""
-    pending = list(values)
-    found = set(pending)
     program = placed.program
-    while pending:
-        each = pending.pop()
-        results = [result for node in program.nodes.get(each, ()) for result in node.results]
-        for other in (*results, *program.children.get(each, ())):
-            if other in placed.derived and other not in found:
-                found.add(other)
-                pending.append(other)
-    return found
+
+    def following(value: Value) -> Iterator[Operand]:
+        for node in program.nodes.get(value, ()):
+            yield from node.results
+        yield from program.children.get(value, ())
+
+    return placed.spread(values, following)
 
 
-def _is_stored_in_shards(value: Value, placed: PlacedValues) -> bool:
-    return any(node.op is OWN_SLICE for node in placed.program.nodes.get(value, ()))
+def _is_stored_in_shards(value: Operand, placed: PlacedValues) -> bool:
+    nodes = placed.program.nodes.get(value, ()) if type(value) is Value else ()
+    return any(node.op is OWN_SLICE for node in nodes)
 
 
 def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]) -> str:
