@@ -42,6 +42,7 @@ from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.shard_dimensions import is_scanned
 from graphdist.passes.sharded_variables import Sharding, reason_of, rules_of, sharded_variables
 
 NAME = "place_conversions"
@@ -425,15 +426,15 @@ class _Scope:
 
 
 def _stacks_in_full(placed: PlacedValues) -> Iterator[str]:
-    """Yield the stacks of layers that are gathered in full, though loops take them by slices."""
-    for value, definition in placed.program.of.items():
-        if value not in placed.gathered or definition.kind is ValueKind.SLICE:
-            continue
-        children = placed.program.children.get(value, ())
-        if any(placed.program.of[child].kind is ValueKind.SLICE for child in children):
-            because = placed.because.get(value, "it is used so")
+    """Yield the stacks of layers that are gathered at once, though loops take them by slices."""
+    for value in placed.program.of:
+        if value in placed.gathered and is_scanned(placed.program, value):
+            because = placed.because.get(value, "")
             reason = because if isinstance(because, str) else reason_of(because)
-            yield f"{value.type.bytes:,} bytes of {value.type} gathered at once: {reason}"
+            yield (
+                f"{value.type.bytes:,} bytes, {value.type}, are gathered at once, not layer by "
+                f"layer: {reason}; in the loop over the layers it would take one at a time"
+            )
 
 
 def _operands_on_shards(node: Node, factors: Factors, factor: int) -> list[Form]:

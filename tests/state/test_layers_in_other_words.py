@@ -154,6 +154,21 @@ def test_a_layer_is_gathered_at_a_time_in_its_narrow_dtype(form: Callable[..., A
     assert not any(type.size > 1 for type in reduced)
 
 
+def sorted_before(weights: Any, h: Any) -> Any:
+    return jax.lax.scan(jax.checkpoint(narrow), h, jax.lax.sort(weights, dimension=1))[0]
+
+
+def test_a_stack_that_is_gathered_at_once_is_named() -> None:
+    step, batch, _ = trained(sorted_before, optax.sgd(0.1), shard_parameters=True)
+    told = str(step.trace(batch).lower().explain())
+    (line,) = [line for line in told.splitlines() if "gathered at once" in line]
+    assert f"declined: {4 * LAYERS * LAYER:,} bytes, f32[8,256,256] mirrored" in line
+    assert "jax.sort at" in line
+    assert "test_layers_in_other_words.py" in line
+    step, batch, _ = trained(plain, optax.sgd(0.1), shard_parameters=True)
+    assert "gathered at once" not in str(step.trace(batch).lower().explain())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_training_gives_the_same(form: Callable[..., Any]) -> None:
