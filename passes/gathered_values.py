@@ -95,8 +95,11 @@ def gathered_of(
     return gathered
 
 
-def _bytes_sent(value: Value, placed: PlacedValues) -> int:
-    """Return about how many bytes each replica sends to make a value full."""
+def _bytes_sent(value: Value, placed: PlacedValues) -> float:
+    """Return about how many bytes each replica sends to make a value full.
+
+    A collective takes about as long to begin as `smallest` bytes take to send.
+    """
     definition = placed.program.of[value]
     if not value.type.shape:
         return 1  # numbers are sent together
@@ -105,7 +108,7 @@ def _bytes_sent(value: Value, placed: PlacedValues) -> int:
     is_sum = value in placed.terms or is_reduced(definition.node)
     is_scattered = is_reduced(definition.node) and value in placed.shards
     once = value.type.bytes * (2 if is_sum and not is_scattered else 1)
-    return max(1, once * definition.times)
+    return max(1, (once + placed.rules.smallest) * definition.times)
 
 
 def _before_moves(
@@ -146,7 +149,8 @@ def _components(region: Mapping[Value, tuple[Value, ...]]) -> Iterator[set[Value
 
 def _is_without_barrier(value: Value, placed: PlacedValues) -> bool:
     is_behind = placed.program.of[value].kind is ValueKind.BEHIND_BARRIER
-    return is_behind and not placed.needs_barrier(value)
+    is_taken = value in placed.shards or value in placed.gathered
+    return is_behind and is_taken and placed.is_derived(value) and not placed.needs_barrier(value)
 
 
 def _is_there_in_full(operand: Operand, placed: PlacedValues) -> bool:
@@ -209,7 +213,7 @@ def let_in(placed: PlacedValues) -> set[Value]:
     What is gathered there anyway is, and of the constants of a loop those that it says, or the
     smallest.
     """
-    found = {value for value in placed.gathered if _is_without_barrier(value, placed)}
+    found = {value for value in placed.program.passing if _is_without_barrier(value, placed)}
     for node in walk(placed.graph):
         if node.op is not SCAN:
             continue

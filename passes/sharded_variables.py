@@ -188,12 +188,12 @@ def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
         gathered = [each for each in placed.gathered if each in behind and each.type.shape]
         at_end = [each for each in gathered_at_end if each in behind]
         sent = sum(_bytes_per_step(each, placed) for each in (*gathered, *at_end))
-        if sent > at_once + at_once // _SMALL:
+        if sent > at_once + at_once / _SMALL:
             most = max(gathered, key=lambda each: each.type.bytes, default=value)
             yield value, _text(placed.because.get(most, "more is gathered of it than reduced"))
 
 
-def _bytes_per_step(value: Value, placed: PlacedValues) -> int:
+def _bytes_per_step(value: Value, placed: PlacedValues) -> float:
     return value.type.bytes * placed.program.of[value].times
 
 

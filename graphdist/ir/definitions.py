@@ -52,13 +52,14 @@ class Definition:
     """How a value is defined, and of which values.
 
     `node` is the one that computes the value, or the loop, branch or barrier that it passes; None
-    for an input of the program. `times` is how often the program computes the value.
+    for an input of the program. `times` is how often the program computes the value, a
+    branch as often as the others.
     """
 
     kind: ValueKind
     node: Node | None
     parents: tuple[Operand, ...]
-    times: int
+    times: float
 
     @property
     def shift(self) -> int:
@@ -127,7 +128,7 @@ def definitions(graph: Graph) -> Definitions:
     return Definitions(of, nodes, children, passing, has_slices)
 
 
-def _of_nodes(graph: Graph, times: int) -> Iterator[tuple[Value, Definition]]:
+def _of_nodes(graph: Graph, times: float) -> Iterator[tuple[Value, Definition]]:
     for node in graph.nodes:
         if node.op is SCAN:
             yield from _of_scan(node, times)
@@ -147,7 +148,7 @@ def _of_nodes(graph: Graph, times: int) -> Iterator[tuple[Value, Definition]]:
                 yield from _of_nodes(nested, times)
 
 
-def _of_scan(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
+def _of_scan(node: Node, times: float) -> Iterator[tuple[Value, Definition]]:
     scan = Scan(node)
     inside = times * scan.length
     for operand, value in scan.constants:
@@ -167,7 +168,7 @@ _ITERATIONS_OF_WHILE = 8
 """How often a loop is taken to run of which nobody knows."""
 
 
-def _of_while(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
+def _of_while(node: Node, times: float) -> Iterator[tuple[Value, Definition]]:
     loop = While(node)
     inside = times * _ITERATIONS_OF_WHILE
     for operand, value in (*loop.of_condition, *loop.of_body):
@@ -182,11 +183,12 @@ def _of_while(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
         yield carry.last, Definition(ValueKind.LAST, node, (carry.value,), times)
 
 
-def _of_cond(node: Node, times: int) -> Iterator[tuple[Value, Definition]]:
+def _of_cond(node: Node, times: float) -> Iterator[tuple[Value, Definition]]:
+    inside = times / len(node.graphs)
     for branch in node.graphs:
         for operand, value in zip(node.operands[1:], branch.inputs, strict=True):
-            yield value, Definition(ValueKind.BRANCH_INPUT, node, (operand,), times)
-        yield from _of_nodes(branch, times)
+            yield value, Definition(ValueKind.BRANCH_INPUT, node, (operand,), inside)
+        yield from _of_nodes(branch, inside)
     returned = zip(*(branch.outputs for branch in node.graphs), strict=True)
     for result, outputs in zip(node.results, returned, strict=True):
         yield result, Definition(ValueKind.BRANCH_RESULT, node, outputs, times)

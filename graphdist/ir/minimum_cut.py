@@ -26,7 +26,7 @@ _UNLIMITED = float("inf")
 
 
 def minimum_cut(
-    wanted: Iterable[V], made_of: Mapping[V, Sequence[V]], bytes_of: Mapping[V, int]
+    wanted: Iterable[V], made_of: Mapping[V, Sequence[V]], bytes_of: Mapping[V, float]
 ) -> set[V]:
     """Return the values of fewest bytes in all that stand between `wanted` and the sources.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -53,7 +54,10 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, *options: str) -> tuple[int, str]:
     """Return the exit status of pytest in this folder, and what it prints."""
     command = [sys.executable, "-m", "pytest", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    without_ours = {name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(
+        command, cwd=folder, env=without_ours, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
