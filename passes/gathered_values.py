@@ -20,7 +20,7 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.definitions import Definition, ValueKind
 from graphdist.ir.graph import Operand, Value
 from graphdist.ir.loops import Scan
-from graphdist.ir.minimum_cut import minimum_cut
+from graphdist.ir.minimum_cut import connected_values, minimum_cut
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import SCAN
 from graphdist.passes.placed_values import PASSED_IN, PlacedValues, is_cheap, is_reduced
@@ -84,7 +84,7 @@ def gathered_of(
 ) -> set[Value]:
     """Return the values of the fewest bytes to gather, so that all roots are there in full."""
     gathered: set[Value] = set()
-    for values in _components(region):
+    for values in connected_values(region):
         if len(values) == 1:
             gathered |= values
             continue
@@ -125,26 +125,6 @@ def _before_moves(
             break
         value = operand
     return value
-
-
-def _components(region: Mapping[Value, tuple[Value, ...]]) -> Iterator[set[Value]]:
-    """Yield the values that have to do with each other."""
-    beside: dict[Value, list[Value]] = {value: list(made_of) for value, made_of in region.items()}
-    for value, made_of in region.items():
-        for operand in made_of:
-            beside[operand].append(value)
-    seen: set[Value] = set()
-    for value in region:
-        if value in seen:
-            continue
-        found, pending = {value}, [value]
-        while pending:
-            for other in beside[pending.pop()]:
-                if other not in found:
-                    found.add(other)
-                    pending.append(other)
-        seen |= found
-        yield found
 
 
 def _is_without_barrier(value: Value, placed: PlacedValues) -> bool:

@@ -105,8 +105,9 @@ def _choice_by_state(graph: Graph, node: Node) -> Source | None:
     first = PUSH.of(node).num_variables
     sent = list(zip(update.inputs, node.operands, strict=True))[first:]
     behind = [i for i, value in sent if value in of_state and value not in of_arguments]
-    decides = reachable(uses(update), behind)
-    decides -= reachable(uses(update), [i for i, value in sent if value in of_arguments])
+    from_arguments = [i for i, value in sent if value in of_arguments]
+    otherwise = reachable(uses(update), from_arguments)
+    decides = reachable(uses(update), behind) - otherwise
     made: dict[Operand, Node] = {result: inner for inner in walk(graph) for result in inner.results}
     of_worker: dict[Operand, Operand] = dict(sent)
     for inner in walk(update):

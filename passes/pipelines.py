@@ -15,10 +15,10 @@ from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives, Packing
 from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.cut_updates import CutUpdates
+from graphdist.passes.delay_reductions import DelayReductions
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.gather_ahead import gather_ahead
 from graphdist.passes.halves import on_worker
-from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.infer_distribution import infer_distribution
 from graphdist.passes.invariants_out_of_loops import invariants_out_of_loops
 from graphdist.passes.limit_gathered import LimitGathered
@@ -151,6 +151,12 @@ _CUT = Place(
     lambda asked: CutUpdates() if asked.target.cuts_updates else None,
 )
 
+_DELAY = Place(
+    "delay_reductions",
+    _SPMD,
+    lambda asked: DelayReductions() if asked.reassociates else None,
+)
+
 PIPELINE = (
     _always(infer_distribution, _LOGICAL),
     # Before variables are placed: the synchronization reads and assigns them.
@@ -163,13 +169,8 @@ PIPELINE = (
     # All before the graph is simplified: what only fed collectives that are gone is dead then.
     _always(remove_redundant_collectives, _SPMD),
     _always(own_slices, _SPMD),
-    # Joined before hoisted: a term made of two reductions is then made of one.
     Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
-    Place(
-        "hoist_accumulation",
-        _SPMD,
-        lambda asked: HoistAccumulation() if asked.reassociates else None,
-    ),
+    _DELAY,
     _always(simplify),
     _always(recompute_residuals, _SPMD),
     _always(invariants_out_of_loops, _SPMD),
@@ -190,7 +191,7 @@ PIPELINE = (
         ),
     ),
     # Once more, for the scalars that sums over shards are made of.
-    Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
+    _DELAY,
     # After gathers are narrow, and those that nobody needs are gone: what they hold is sent.
     _always(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),

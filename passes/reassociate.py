@@ -1,9 +1,7 @@
-"""Join reductions whose results are added up, and move constant factors behind reductions.
+"""Move constant factors and broadcasts behind reductions, and join factors.
 
 A reduction by sum or mean is linear, so
 
-* sums and differences of two reductions, each maybe scaled, negated or reshaped on the way, are one
-  reduction of the sum: XLA does it on GPU and TPU for bare additions, and on CPU not at all;
 * a constant factor, a sign or a broadcast of the reduced value can be applied to the result.
   Behind a broadcast less is sent, behind a factor another may follow. A factor that all replicas
   share, a reshape or a transpose moves along with a broadcast, and stays where it is without one: a
@@ -13,15 +11,14 @@ A reduction by sum or mean is linear, so
   a scaled loss cost one multiplication;
 * the product of all elements of two values, `jnp.vdot`, need not flatten them.
 
-Before:  %a = all_reduce(%x)  %b = all_reduce(%y)  %c = jax.mul(%b, 0.5)  %d = jax.add(%a, %c)
-After:   %c = jax.mul(%y, 0.5)  %s = jax.add(%x, %c)  %d = all_reduce(%s)
+Before:  %c = jax.mul(%y, 0.5)  %b = all_reduce(%c)  %d = jax.mul(%b, 0.5)
+After:   %b = all_reduce(%y)  %d = scale(%b) {factor=0.25}
 
 All of it changes how results are rounded, in their last bits, and can be left out:
 `gd.function(allow_reassociation=False)`. A factor below 1 that moves behind a sum no longer keeps
 it in range: where values come near the largest number of their dtype, 3e38 in float32 and bfloat16,
-leave it out. Left alone: float16, whose range is small; factors that differ between replicas, which
-no reduction has taken in; values that something else uses too; widening, without which the sum
-would lose bits the user asked for; and max and min.
+leave it out. Left alone: float16, whose range is small; values that something else uses too;
+widening, without which the sum would lose bits the user asked for; and max and min.
 """
 
 from __future__ import annotations
@@ -32,26 +29,19 @@ from typing import cast
 
 from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand
-from graphdist.ir.operation_table import ADDITIONS
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_REDUCE, SCALE
 from graphdist.ir.rewrite import Rewriter, rewrite
-from graphdist.ir.source import joined_source
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.linear_chains import (
-    Chain,
-    is_linear_reduction,
-    keeps_dtype,
-    linear_in,
-    reduction_behind,
-)
+from graphdist.passes.placed_values import is_reduced
 
 NAME = "reassociate"
 
 _FACTORS = ("jax.mul", "jax.div", "jax.neg", SCALE.name)
 _DTYPES = ("f32", "f64", "bf16", "c64", "c128")
 _PRODUCT = "jax.dot_general"
-_LOOKED_AT = {ALL_REDUCE.name, _PRODUCT, *_FACTORS, *ADDITIONS}
+_LOOKED_AT = {ALL_REDUCE.name, _PRODUCT, *_FACTORS}
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**127
 """Factors are normal numbers of float32, and of bfloat16."""
 
@@ -70,13 +60,11 @@ def _rule(
     name = node.op.name
     if node.results[0].type.dtype not in _DTYPES:
         return None
-    if name in ADDITIONS:
-        return _add_first(node, operands, rewriter)
     if name in _FACTORS:
         return _join_factors(node, operands, rewriter)
     if name == _PRODUCT:
         return _multiply_unflattened(node, operands, rewriter)
-    if is_linear_reduction(node):
+    if is_reduced(node):
         return _move_behind(node, operands[0], rewriter)
     return None
 
@@ -127,33 +115,6 @@ def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Seque
     return results
 
 
-def _add_first(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
-    """Add what goes into two reductions in place of what comes out."""
-    # It would have a factor of each replica's own, which has no place in front of the reduction.
-    if any(operand.type.distribution is not MIRRORED for operand in operands):
-        return None
-    left = _reduction_of(operands[0], rewriter)
-    right = left and _reduction_of(operands[1], rewriter)
-    if left is None or right is None or left[0].params != right[0].params:
-        return None
-    terms = []
-    for reduction, chain in (left, right):
-        term: Operand = reduction.operands[0]
-        for linear, place in reversed(chain):
-            (term,) = _again(linear, place, term, rewriter)
-        terms.append(term)
-    type, hint = node.results[0].type, node.results[0].hint
-    added = rewriter.add(node.op, terms, node.params, at=node.source, types=[type])
-    at = joined_source((left[0].source, right[0].source))
-    return rewriter.add(ALL_REDUCE, added, left[0].params, at=at, hint=hint)
-
-
-def _reduction_of(operand: Operand, rewriter: Rewriter) -> tuple[Node, Chain] | None:
-    return reduction_behind(operand, lambda value: _single(value, rewriter), _linear_in_as_large)
-
-
 def _join_factors(
     node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
 ) -> Sequence[Operand] | None:
@@ -170,7 +131,7 @@ def _join_factors(
     return rewriter.add(SCALE, inner[1:], {"factor": product}, at=node.source, hint=hint)
 
 
-def _worth_moving(chain: Chain) -> int:
+def _worth_moving(chain: Sequence[tuple[Node, int]]) -> int:
     """Return how many of some operations to move: to the last broadcast, else constant factors."""
     broadcasts = [
         count
@@ -183,12 +144,6 @@ def _worth_moving(chain: Chain) -> int:
     return sum(1 for _ in factors)
 
 
-def _linear_in_as_large(node: Node) -> list[int]:
-    """Return the places of the operands that are as large as the result, if it is linear there."""
-    size = node.results[0].type.size
-    return [place for place in linear_in(node) if node.operands[place].type.size == size]
-
-
 def _only_varying(node: Node) -> int | None:
     """Return the one operand that differs between replicas, if the node is linear in it."""
     varying = [
@@ -196,7 +151,7 @@ def _only_varying(node: Node) -> int | None:
         for place, operand in enumerate(node.operands)
         if operand.type.distribution is not MIRRORED
     ]
-    return varying[0] if len(varying) == 1 and varying[0] in linear_in(node) else None
+    return varying[0] if len(varying) == 1 and varying[0] in _linear_in(node) else None
 
 
 def _again(node: Node, place: int, operand: Operand, builder: Builder) -> Sequence[Operand]:
@@ -214,7 +169,7 @@ def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | 
         return -1.0, operands[0]
     if node.op is SCALE:
         return float(cast(float, node.params["factor"])), operands[0]
-    if name not in ("jax.mul", "jax.div") or not keeps_dtype(node):
+    if name not in ("jax.mul", "jax.div") or not _keeps_dtype(node):
         return None
     *rest, last = operands if type(operands[-1]) is Literal else reversed(operands)
     if type(last) is not Literal or isinstance(last.value, complex) or not last.value:
@@ -222,3 +177,22 @@ def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | 
     if name == "jax.mul":
         return float(last.value), rest[0]
     return (1 / last.value, rest[0]) if last is operands[1] else None
+
+
+def _keeps_dtype(node: Node) -> bool:
+    """Return whether a node converts nothing, as a multiplication does that has an `out_dtype`."""
+    return all(operand.type.dtype == node.results[0].type.dtype for operand in node.operands)
+
+
+def _linear_in(node: Node) -> list[int]:
+    """Return the operands in each of which, the others fixed, a node is linear in their dtype.
+
+    Products and other operations that are not cheap are left where they are.
+    """
+    row, (result, *others) = row_of(node), node.results or (None,)
+    if row is None or not row.is_cheap or result is None or others:
+        return []
+    alone = [alternative[0] for alternative in row.linear_in(node) if len(alternative) == 1]
+    dtype = result.type.dtype
+    operands = node.operands
+    return [i for i in alone if type(operands[i]) is Value and operands[i].type.dtype == dtype]

@@ -25,10 +25,10 @@ from typing import TypeAlias, cast
 
 from graphdist.ir.analyses import operations, producers, use_counts, walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, is_zero
 from graphdist.ir.loops import Carry, Scan, ScanEdit
 from graphdist.ir.operation_table import ADDITIONS, row_of
-from graphdist.ir.ops import ALL_REDUCE, SCAN, SELECT_REPLICA
+from graphdist.ir.ops import ALL_REDUCE, SCAN, TO_PARTIAL
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, Type
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
@@ -168,6 +168,8 @@ class _Moves:
         if type(operand) is not Value or use_counts(graph)[operand] != 1:
             return _Leaf(operand, maps)
         node = producers(graph).get(operand)
+        if node is not None and _is_of_each_replica(node):
+            return self._tree(node.operands[0], maps, graph)
         row = None if node is None else row_of(node)
         if node is None or row is None:
             return _Leaf(operand, maps)
@@ -268,6 +270,11 @@ def _has_loops_in_loops(graph: Graph) -> bool:
     return any(SCAN.name in operations(nested) for node in loops for nested in node.graphs)
 
 
+def _is_of_each_replica(node: Node) -> bool:
+    """Return whether a node gives each replica's own value as its term."""
+    return node.op is TO_PARTIAL and node.operands[0].type.distribution is not MIRRORED
+
+
 def _leaves(tree: Tree) -> Iterator[_Leaf]:
     if isinstance(tree, _Leaf):
         yield tree
@@ -298,7 +305,7 @@ def _is_linear(node: Node) -> bool:
 
 def _filled_up(node: Node, graph: Graph) -> int | None:
     """Return which operand a result has the elements of, if all its other elements are zero."""
-    if node.op.name == "jax.pad" and _is_zero_literal(node.operands[1]):
+    if node.op.name == "jax.pad" and is_zero(node.operands[1]):
         return 0
     if node.op.name == "jax.dynamic_update_slice" and _is_zero(node.operands[0], graph):
         return 1
@@ -310,11 +317,7 @@ def _is_zero(operand: Operand, graph: Graph) -> bool:
         return operand.value == 0
     made = producers(graph).get(cast(Value, operand))
     is_broadcast = made is not None and made.op.name == "jax.broadcast_in_dim"
-    return is_broadcast and _is_zero_literal(cast(Node, made).operands[0])
-
-
-def _is_zero_literal(operand: Operand) -> bool:
-    return type(operand) is Literal and operand.value == 0
+    return is_broadcast and is_zero(cast(Node, made).operands[0])
 
 
 def _addition(carry: Carry, reduction: Node, body: Graph, graph: Graph) -> Node | None:
@@ -334,14 +337,14 @@ def _addition(carry: Carry, reduction: Node, body: Graph, graph: Graph) -> Node 
 
 
 def _shared_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None:
-    """Return what the reduction makes of what each replica begins with; None: nobody knows."""
+    """Return what the reduction makes of what each replica begins with, if it is mirrored."""
     start = carry.first
-    if reduction.params["reducer"] == "mean":
-        return start if start.type.distribution is MIRRORED else None
     made = producers(graph).get(start) if type(start) is Value else None
-    if made is not None and made.op is SELECT_REPLICA:
-        return made.operands[0]
-    return start if _is_zero(start, graph) else None
+    if made is not None and made.op is TO_PARTIAL:
+        (start,) = made.operands
+    elif reduction.params["reducer"] == "sum" and not _is_zero(start, graph):
+        return None
+    return start if start.type.distribution is MIRRORED else None
 
 
 class _Building:

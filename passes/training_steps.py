@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.flow import computed_of, reachable
+from graphdist.ir.flow import Vertex, computed_of, reachable, uses
 from graphdist.ir.graph import Graph, GraphVariable, Node, Value
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -88,21 +88,23 @@ def gathered_updates(graph: Graph) -> list[Node]:
     """
     if graph.num_replicas == 1 or find_step(graph) is not None:
         return []
-    edges = computed_of(graph)
-    updates = [
+    updates: list[Vertex] = [
         node for node in walk(graph) if node.op is ASSIGN and _is_parameter(variable_named_by(node))
     ]
-    reads = {
+    reads: list[Vertex] = [
         node.results[0]
         for node in walk(graph)
         if node.op is READ and _is_parameter(variable_named_by(node))
-    }
-    needed = reachable(edges, updates)
+    ]
+    needed, made_of_parameters = (
+        reachable(computed_of(graph), updates),
+        reachable(uses(graph), reads),
+    )
     return [
         node
         for node in walk(graph)
         if node.op in (GATHER, ALL_GATHER) and is_float(node.results[0].type)
-        if node.results[0] in needed and not reads.isdisjoint(reachable(edges, node.results))
+        if node.results[0] in needed and node.results[0] in made_of_parameters
     ]
 
 

@@ -24,7 +24,7 @@ from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.op_parameters import OverReplicas
-from graphdist.ir.types import numpy_dtype
+from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.line_labels import phase_and_line
@@ -210,8 +210,18 @@ def _replica_id(node: Node, operands: list[Array]) -> list[Array]:
 
 def _select_replica(node: Node, operands: list[Array]) -> list[Array]:
     (x,) = operands
-    is_chosen = lax.axis_index(_replicas()) == ops.SELECT_REPLICA.of(node).replica
-    return [jnp.where(is_chosen, x, jnp.zeros_like(x))]
+    return [_on_one_replica(x, ops.SELECT_REPLICA.of(node).replica)]
+
+
+def _on_one_replica(x: Array, replica: int) -> Array:
+    return jnp.where(lax.axis_index(_replicas()) == replica, x, jnp.zeros_like(x))
+
+
+def _to_partial(node: Node, operands: list[Array]) -> list[Array]:
+    is_mirrored = node.operands[0].type.distribution is MIRRORED
+    if is_mirrored and ops.TO_PARTIAL.of(node).reducer == "sum":
+        return [_on_one_replica(operands[0], 0)]
+    return operands
 
 
 def _scale(node: Node, operands: list[Array]) -> list[Array]:
@@ -369,6 +379,7 @@ _RULES: dict[Op, Rule] = {
     ops.OWN_SLICE: _own_slice,
     ops.REPLICA_ID: _replica_id,
     ops.SELECT_REPLICA: _select_replica,
+    ops.TO_PARTIAL: _to_partial,
     ops.SCALE: _scale,
     ops.PACK: _pack,
     ops.UNPACK: _unpack,

@@ -8,7 +8,6 @@ but dicts, lists and tuples takes code, and the file must not hold code; so savi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
 from typing import Any  # Any: JSON, and users' values
 
 import jax
@@ -28,10 +27,11 @@ _PLAIN = (str, int, float, bool, type(None))
 
 def type_to_json(type: Type) -> dict[str, Any]:
     """Return a type as JSON."""
+    held = type.distribution
     return {
         "dtype": type.dtype,
         "shape": list(type.shape),
-        "distribution": type.distribution and list(astuple(type.distribution)),
+        "distribution": held and [held.kind, held.dimension, held.num_copies],
     }
 
 

@@ -6,9 +6,9 @@ import operator
 from collections.abc import Sequence
 
 from graphdist.ir.graph import Graph, Node, Op, Operand, Params, TypedOp, Value
-from graphdist.ir.operation_table import distributions_on_shards
+from graphdist.ir.operation_table import distributions_on_shards, partial_of
 from graphdist.ir.source import Source
-from graphdist.ir.types import PER_REPLICA, Distribution, Type, join
+from graphdist.ir.types import PER_REPLICA, Distribution, Type, is_partial, join
 
 _NO_PARAMS: Params = {}
 
@@ -113,6 +113,8 @@ def _result_types(
     distribution = join(of_operands)
     if op.varies and distribution is not None:
         distribution = PER_REPLICA
+    elif distribution is PER_REPLICA and any(map(is_partial, of_operands)):
+        distribution = partial_of(op, operands, params, declared)
     elif distribution is PER_REPLICA and any(map(_is_sharded, of_operands)):
         on_shards = distributions_on_shards(op, operands, params, declared)
         return list(map(Type.distributed, declared, on_shards))

@@ -19,7 +19,7 @@ from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph
 from graphdist.ir.loops import returned_parts, scan_parts, type_of_slice, while_parts
 from graphdist.ir.op_parameters import Branching, Looping, Scanning
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join_alike
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, is_partial, join_alike
 
 
 def _outputs(graph: Graph) -> tuple[Type, ...]:
@@ -35,7 +35,8 @@ def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> N
     for position, (operand, wanted) in enumerate(zip(operands, inputs, strict=True)):
         if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
-        agree = operand.distribution is MIRRORED  # as they may where each could have its own
+        # Where each replica could have a value of its own, they may have the same.
+        agree = operand.distribution is MIRRORED and not is_partial(wanted.distribution)
         if not agree and wanted.distribution not in (operand.distribution, PER_REPLICA, None):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
 

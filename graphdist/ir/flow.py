@@ -9,9 +9,9 @@ of the user does not: a path begins at a read, and ends at an assignment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, Node, Operand, Value
@@ -19,6 +19,7 @@ from graphdist.ir.loops import Carry, LoopCarry, Scan, While
 from graphdist.ir.ops import ASSIGN, COND, PUSH, READ, SCAN, WHILE, variable_named_by
 
 Vertex: TypeAlias = Value | Node
+V = TypeVar("V", bound=Hashable)
 Edges: TypeAlias = Mapping[Vertex, Sequence[Vertex]]
 
 
@@ -53,7 +54,7 @@ def computed_of(graph: Graph) -> Edges:
     return found
 
 
-def reachable(edges: Edges, starts: Iterable[Vertex]) -> set[Vertex]:
+def reachable(edges: Mapping[V, Iterable[V]], starts: Iterable[V]) -> set[V]:
     """Return the vertices on paths that begin at `starts`, these included."""
     pending = list(starts)
     found = set(pending)

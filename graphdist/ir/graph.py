@@ -57,7 +57,7 @@ class Literal:
 
     >>> from graphdist.ir.types import Type
     >>> Literal.of(0.5, Type("f32", ()))
-    Literal(value=0.5, type=Type(dtype='f32', shape=(), distribution=Distribution(kind='mirrored', dimension=None, num_copies=1)))
+    Literal(value=0.5, type=Type(dtype='f32', shape=(), distribution=Distribution(kind='mirrored', dimension=None, num_copies=1, reducer='')))
     """  # noqa: E501 - the printed form is one line
 
     value: bool | int | float | complex
@@ -71,6 +71,11 @@ class Literal:
 
 Operand: TypeAlias = Value | Literal
 Params: TypeAlias = Mapping[str, object]
+
+
+def is_zero(operand: Operand) -> bool:
+    """Return whether an operand is a literal zero."""
+    return type(operand) is Literal and operand.value == 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -299,13 +299,23 @@ def _replica_id(
 def _select_replica(
     machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
 ) -> list[Held]:
-    chosen = ops.SELECT_REPLICA.of(node).replica
+    return [_on_one_replica(operands[0], ops.SELECT_REPLICA.of(node).replica, replicas)]
+
+
+def _on_one_replica(held: Held, chosen: int, replicas: Replicas) -> Held:
     return [
-        [
-            array if replica == chosen else np.zeros_like(array)
-            for replica, array in zip(replicas, operands[0], strict=True)
-        ]
+        array if replica == chosen else np.zeros_like(array)
+        for replica, array in zip(replicas, held, strict=True)
     ]
+
+
+def _to_partial(
+    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
+) -> list[Held]:
+    is_mirrored = node.operands[0].type.distribution is MIRRORED
+    if is_mirrored and ops.TO_PARTIAL.of(node).reducer == "sum":
+        return [_on_one_replica(operands[0], 0, replicas)]
+    return operands
 
 
 def _scale(arrays: list[Array], params: Scaling) -> list[Array]:
@@ -393,6 +403,7 @@ _RULES: dict[Op, _Rule] = {
     ops.AGGREGATE: _aggregate,
     ops.REPLICA_ID: _replica_id,
     ops.SELECT_REPLICA: _select_replica,
+    ops.TO_PARTIAL: _to_partial,
     ops.PUSH: _nested(lambda run, node, operands, who: run(node.graphs[0], operands, who)),
     ops.SCAN: _nested(run_scan),
     ops.WHILE: _nested(run_while),

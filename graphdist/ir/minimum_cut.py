@@ -9,11 +9,13 @@ joined without a limit to the entries of what a value is computed of.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-__all__ = ["minimum_cut"]
+from graphdist.ir.flow import reachable
+
+__all__ = ["connected_values", "minimum_cut"]
 
 V = TypeVar("V", bound=Hashable)
 
@@ -25,13 +27,36 @@ _END: _Vertex = ("", "end")
 _UNLIMITED = float("inf")
 
 
+def connected_values(made_of: Mapping[V, Sequence[V]]) -> Iterator[set[V]]:
+    """Yield the values that are made of each other, apart from those that have nothing to do.
+
+    >>> [sorted(values) for values in connected_values({"sum": ["term"], "term": [], "other": []})]
+    [['sum', 'term'], ['other']]
+    """
+    beside: dict[V, list[V]] = {value: list(operands) for value, operands in made_of.items()}
+    for value, operands in made_of.items():
+        for operand in operands:
+            beside[operand].append(value)
+    seen: set[V] = set()
+    for value in made_of:
+        if value not in seen:
+            found = reachable(beside, [value])
+            seen |= found
+            yield found
+
+
 def minimum_cut(
-    wanted: Iterable[V], made_of: Mapping[V, Sequence[V]], bytes_of: Mapping[V, float]
+    wanted: Iterable[V],
+    made_of: Mapping[V, Sequence[V]],
+    bytes_of: Mapping[V, float],
+    *,
+    nearest_to_sources: bool = False,
 ) -> set[V]:
     """Return the values of fewest bytes in all that stand between `wanted` and the sources.
 
     `made_of` has what each value is computed of; a source is computed of nothing. A wanted value
-    may be cut itself. Of several minimum cuts it is the one nearest to the wanted values.
+    may be cut itself. Of several minimum cuts it is the one nearest to the wanted values, or to the
+    sources.
 
     >>> made_of = {"narrow": ["wide"], "rounded": ["wide"], "wide": []}
     >>> sorted(minimum_cut(["narrow", "rounded"], made_of, {"wide": 4, "narrow": 1, "rounded": 2}))
@@ -51,6 +76,9 @@ def minimum_cut(
     while _END in reached:
         _augment(residual, reached)
         reached = _reached(residual)
+    if nearest_to_sources:
+        reaching = _reaching(residual)
+        return {v for v in made_of if (v, "exit") in reaching and (v, "entry") not in reaching}
     return {v for v in made_of if (v, "entry") in reached and (v, "exit") not in reached}
 
 
@@ -70,6 +98,16 @@ def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
                 reached[end] = start
                 pending.append(end)
     return reached
+
+
+def _reaching(residual: _Residual) -> set[_Vertex]:
+    """Return the vertices from which paths that can take more lead to the end."""
+    before: dict[_Vertex, list[_Vertex]] = {}
+    for start, ends in residual.items():
+        for end, capacity in ends.items():
+            if capacity > 0:
+                before.setdefault(end, []).append(start)
+    return reachable(before, [_END])
 
 
 def _augment(residual: _Residual, reached: Mapping[_Vertex, _Vertex]) -> None:

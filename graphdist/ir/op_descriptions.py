@@ -31,6 +31,7 @@ from graphdist.ir.ops import (
     SELECT_REPLICA,
     TAKE_PART,
     TAKE_STEP,
+    TO_PARTIAL,
     TO_REPLICAS,
     UNPACK,
     UNPACK_SLICES,
@@ -66,6 +67,9 @@ DESCRIPTIONS = {
     CONSTANT: "The array `value`: mirrored.",
     SELECT_REPLICA: "The operand on replica number `replica`, zeros on the others: per_replica; "
     "mirrored over one replica.",
+    TO_PARTIAL: "A term of each replica for a later reduction by `reducer`: of a per-replica value "
+    "what the replica holds, of a mirrored one the value, for a sum on replica 0, zeros on the "
+    "others: partial(reducer).",
     SCALE: "The operand times the number `factor`: as the operand.",
     PACK: "Operands of one dtype, flattened and joined: one dimension, the join of the operands.",
     UNPACK: "The pieces of a packed operand, of the `shapes` given: as the operand; with `axes` "

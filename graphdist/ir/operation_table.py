@@ -4,8 +4,9 @@ A row says of an operation which dimensions of its operands and results belong t
 (`graphdist.ir.factors`), and has its traits. An operation without a row takes all of its operands
 and gives all of its results, which is always right. These have none:
 
-* what looks at replicas: collectives, `replica_id`, `select_replica`, `own_slice`, the traffic with
-  servers, reads and writes of variables; and loops and branches, whose graphs have the operations;
+* what looks at replicas: collectives, `replica_id`, `select_replica`, `to_partial`, `own_slice`,
+  the traffic with servers, reads and writes of variables;
+* loops and branches, whose graphs have the operations;
 * `constant`, whose parameter is all of the value, `pack_slices` and `unpack_slices`, which cut
   values for collectives, and `count_step`, a matter of scalars;
 * random numbers, since those of a shard are not the shard of those of the value: `random_bits`,
@@ -24,14 +25,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphdist.ir import factor_rules as rules
-from graphdist.ir import linear_operands as linear
+from graphdist.ir import linearity as linear
 from graphdist.ir import product_factors as products
+from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import ParamsOfShards, Rule, sizes_of_shards
 from graphdist.ir.factors import Factors, shard_shape
-from graphdist.ir.graph import Node, Op, Operand, Params, Value
-from graphdist.ir.linear_operands import LinearIn
+from graphdist.ir.graph import Node, Op, Operand, Params, Value, is_zero
+from graphdist.ir.linearity import Alternatives, LinearIn, is_inexact
 from graphdist.ir.opaque_placeholders import Placeholder
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, is_partial
 
 if TYPE_CHECKING:
     from graphdist.ir.builder import Builder
@@ -290,6 +292,39 @@ def on_shards(
 def _along(sharding: Distribution | None, dimension: int | None) -> Distribution:
     """Return the distribution of shards as others are, along a dimension if there is one."""
     return PER_REPLICA if sharding is None or dimension is None else sharding.along(dimension)
+
+
+def linear_operands(node: Node) -> Alternatives:
+    """Return alternatives of operands, by index, that may be partial values together.
+
+    Of terms converted to another inexact dtype the sum is that of the terms, up to rounding.
+    """
+    if node.op.name == "jax.convert_element_type":
+        dtypes = node.operands[0].type.dtype, node.results[0].type.dtype
+        return ((0,),) if all(map(is_inexact, dtypes)) else ()
+    row = row_of(node)
+    return () if row is None else row.linear_in(node)
+
+
+def partial_of(
+    op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
+) -> Distribution:
+    """Return how the result of JAX's operation on partial operands is distributed.
+
+    Raises `TypeRuleError` if the operation is not linear in them together, the others mirrored.
+    """
+    node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
+    partial = {i for i, each in enumerate(operands) if is_partial(each.type.distribution)}
+    zeros = {i for i, each in enumerate(operands) if is_zero(each)}
+    found = {operands[i].type.distribution for i in partial}
+    others = {each.type.distribution for i, each in enumerate(operands) if i not in partial}
+    is_linear = any(set(together) - zeros == partial for together in linear_operands(node))
+    if not is_linear or len(found) != 1 or not others <= {MIRRORED}:
+        types = ", ".join(str(each.type) for each in operands)
+        raise TypeRuleError(f"{op.name} of {types} is not linear in what is partial: reduce it")
+    (distribution,) = found
+    assert distribution is not None
+    return distribution
 
 
 def distributions_on_shards(

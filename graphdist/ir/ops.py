@@ -5,8 +5,8 @@ Three kinds:
 * the strategy's words, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
   `to_replicas`, `reduce`, `gather`, and the collectives, which a replica function may call itself;
 * what lowering makes of them: the collectives and a few local operations (`select_replica`,
-  `own_slice`, `scale`, `pack`, `unpack`, `pack_slices`, `unpack_slices`, `concatenate`, `reshape`,
-  `count_step`), and the traffic with parameter servers (`pull`, `push`);
+  `to_partial`, `own_slice`, `scale`, `pack`, `unpack`, `pack_slices`, `unpack_slices`,
+  `concatenate`, `reshape`, `count_step`), and the traffic with parameter servers (`pull`, `push`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
@@ -63,6 +63,7 @@ from graphdist.ir.types import (
     join,
     join_alike,
     own_slice,
+    partial,
     sharded,
 )
 
@@ -134,6 +135,7 @@ def _all_reduce(
 ) -> tuple[Type, ...]:
     type = _one(types, "all_reduce")
     _check_reducer(type, params.reducer, "all_reduce")
+    _check_partial(type, params, "all_reduce")
     return (type.distributed(MIRRORED),)
 
 
@@ -164,6 +166,7 @@ def _reduce_scatter(
     if params.reducer not in ("sum", "mean"):
         raise TypeRuleError(f"reduce_scatter is by sum or mean, not by {params.reducer!r}")
     _check_reducer(type, params.reducer, "reduce_scatter")
+    _check_partial(type, params, "reduce_scatter")
     return (_slice_of(type, params.axis, params, "reduce_scatter"),)
 
 
@@ -222,6 +225,24 @@ def _select_replica(
     types: Sequence[Type], params: Selecting, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     return _of_each_replica(_one(types, "select_replica"), params)
+
+
+def _to_partial(
+    types: Sequence[Type], params: Reducing, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    type = _one(types, "to_partial")
+    _check_reducer(type, params.reducer, "to_partial")
+    if params.reducer not in ("sum", "mean"):
+        raise TypeRuleError(f"to_partial is by sum or mean, not by {params.reducer!r}")
+    if type.distribution not in (MIRRORED, PER_REPLICA, None):
+        raise TypeRuleError(f"to_partial of {type}: it takes mirrored and per-replica values")
+    return (type.distributed(partial(params.reducer)),)
+
+
+def _check_partial(type: Type, params: Reducing, name: str) -> None:
+    reducer = type.distribution.reducer if type.distribution else ""
+    if reducer not in ("", params.reducer):
+        raise TypeRuleError(f"{name} by {params.reducer} of {type}, whose terms are for {reducer}")
 
 
 def _scale(types: Sequence[Type], params: Scaling, graphs: Sequence[Graph]) -> tuple[Type, ...]:
@@ -339,6 +360,7 @@ ALL_TO_ALL = TypedOp("all_to_all", parameters=Exchanging, rule=_all_to_all, is_c
 OWN_SLICE = TypedOp("own_slice", parameters=AlongAxis, rule=_own_slice)
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
 SELECT_REPLICA = TypedOp("select_replica", parameters=Selecting, rule=_select_replica)
+TO_PARTIAL = TypedOp("to_partial", parameters=Reducing, rule=_to_partial)
 SCALE = TypedOp("scale", parameters=Scaling, rule=_scale)
 PACK = TypedOp("pack", parameters=Parameters, rule=_pack)
 UNPACK = TypedOp("unpack", parameters=Unpacking, rule=_unpack)
@@ -362,8 +384,8 @@ OPS = {
     for op in (
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL,
-        OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
-        CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, COUNT_STEP,
+        OWN_SLICE, CONSTANT, SELECT_REPLICA, TO_PARTIAL, SCALE, PACK, UNPACK, PACK_SLICES,
+        UNPACK_SLICES, CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, COUNT_STEP,
         BARRIER, PULL, PUSH, SCAN, WHILE, COND,
     )
 }  # fmt: skip

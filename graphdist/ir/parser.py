@@ -22,7 +22,7 @@ from graphdist.ir.ops import OPS
 from graphdist.ir.parameter_reader import ParameterReader
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.tokens import MOST_CHARACTERS, Cursor
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, partial, sharded
 
 __all__ = ["parse"]
 
@@ -332,6 +332,13 @@ class _Parser:
 
     def _distribution(self) -> Distribution | None:
         cursor = self.cursor
+        if cursor.accept("partial"):
+            cursor.expect("(")
+            reducer = cursor.name()
+            if reducer not in ("sum", "mean"):
+                cursor.fail(f"a value is partial for a sum or a mean, not for {reducer!r}")
+            cursor.expect(")")
+            return partial(reducer)
         if cursor.accept("sharded"):
             cursor.expect("(")
             dimension, num_copies = cursor.integer(), 1

@@ -3,15 +3,18 @@
 A *distribution* says what the replicas know of a value:
 
 * `mirrored`: one value, the same on every replica;
-* `per_replica`: one value a replica, possibly different;
+* `per_replica`: one value per replica, possibly different;
+* `partial(reducer)`: each replica holds a term; the value is the sum, or the mean, of all terms;
 * `sharded(d)`: each replica holds its slice, along dimension `d`, of one known value; with
   `copies=n` each of `n` groups of replicas holds all slices, and a replica the slice of its number
   within the group;
 * None: not inferred yet (graphs fresh from the trace).
 
-Shapes are what one replica holds. They form the lattice mirrored < sharded(d) < per_replica:
-whatever holds of a value further right holds of one further left, so the join of operands is a safe
-answer for an operation nothing else is known of.
+Shapes are what one replica holds. Mirrored, sharded and per-replica values form the lattice
+mirrored < sharded(d) < per_replica: whatever holds of a value further right holds of one further
+left, so the join of operands is a safe answer for an operation nothing else is known of. A partial
+value is made by `to_partial` alone. Only operations that are linear in it, loops and reductions
+take it (`graphdist.ir.operation_table.partial_of`).
 """
 
 from __future__ import annotations
@@ -33,23 +36,31 @@ __all__ = [
     "Type",
     "dtype_name",
     "is_dtype",
+    "is_partial",
     "join",
     "join_alike",
     "numpy_dtype",
     "own_slice",
+    "partial",
     "sharded",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What the replicas know of a value; use `MIRRORED`, `PER_REPLICA` and `sharded(dimension)`."""
+    """What the replicas know of a value.
+
+    Use `MIRRORED`, `PER_REPLICA`, `sharded(dimension)` and `partial(reducer)`.
+    """
 
     kind: str
     dimension: int | None = None
     num_copies: int = 1
+    reducer: str = ""
 
     def __str__(self) -> str:
+        if self.reducer:
+            return f"{self.kind}({self.reducer})"
         if self.dimension is None:
             return self.kind
         copies = f", copies={self.num_copies}" if self.num_copies > 1 else ""
@@ -80,6 +91,21 @@ def _sharded(dimension: int, num_copies: int) -> Distribution:
     return Distribution("sharded", dimension, num_copies)
 
 
+@cache
+def partial(reducer: str) -> Distribution:
+    """Return the distribution of a value that is the sum, or the mean, of the replicas' terms.
+
+    >>> str(partial("mean"))
+    'partial(mean)'
+    """
+    return Distribution("partial", reducer=reducer)
+
+
+def is_partial(distribution: Distribution | None) -> bool:
+    """Return whether each replica holds a term of a value."""
+    return distribution is not None and bool(distribution.reducer)
+
+
 def join(distributions: Iterable[Distribution | None]) -> Distribution | None:
     """Return what holds of a value computed, replica by replica, from values so distributed.
 
@@ -108,7 +134,8 @@ def join_alike(distributions: Iterable[Distribution | None]) -> Distribution | N
     found = set(distributions)
     if None in found:
         return None
-    found.discard(MIRRORED)
+    if len(found) > 1 and not any(map(is_partial, found)):
+        found.discard(MIRRORED)
     return MIRRORED if not found else found.pop() if len(found) == 1 else PER_REPLICA
 
 

@@ -43,13 +43,13 @@ CASES = [
         "trainable=true",
         "trainable=false",
         "variable 0: GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
-        "distribution=Distribution(kind='mirrored', dimension=None, num_copies=1)), "
+        "distribution=Distribution(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
         "synchronization='on_write', "
         "aggregation='none', trainable=True, assigned=True, is_local=False, sharded_along=None, "
         "num_copies=1, piece=None, alone=False, pieces=(), "
         "role='', serves=(), server=None), "
         "GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
-        "distribution=Distribution(kind='mirrored', dimension=None, num_copies=1)), "
+        "distribution=Distribution(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
         "synchronization='on_write', "
         "aggregation='none', trainable=False, assigned=True, is_local=False, sharded_along=None, "
         "num_copies=1, piece=None, alone=False, pieces=(), "

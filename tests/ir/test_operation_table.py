@@ -18,7 +18,7 @@ from graphdist.ir.arrays import Array, Held
 from graphdist.ir.builder import Builder
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, Value
-from graphdist.ir.linear_operands import nowhere
+from graphdist.ir.linearity import nowhere
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.operation_table import TABLE, factors_of
 from graphdist.ir.parser import parse

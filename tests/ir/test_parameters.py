@@ -45,6 +45,7 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ops.OWN_SLICE: (of.AlongAxis(0, group_size=2, num_copies=2), "axis group_size num_copies"),
     ops.CONSTANT: (of.Holding(VALUE), "value"),
     ops.SELECT_REPLICA: (of.Selecting(0, group_size=2), "replica group_size"),
+    ops.TO_PARTIAL: (of.Reducing("sum", group_size=2), "reducer group_size"),
     ops.SCALE: (of.Scaling(0.5), "factor"),
     ops.PACK: (Parameters(), ""),
     ops.UNPACK: (

@@ -1,28 +1,3 @@
-# title: two reductions that are added up, one scaled before and one after
-graph f on 2 replicas, stage spmd
-(%x: f32[4] per_replica, %y: f32[4] per_replica) {
-  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
-  %half = jax.mul(0.5:f32, %a) {out_dtype=none} : f32[4] mirrored
-  %quarter = jax.mul(%y, 0.25:f32) {out_dtype=none} : f32[4] per_replica
-  %b = all_reduce(%quarter) {reducer="sum", group_size=2} : f32[4] mirrored
-  %sum = jax.add(%half, %b) : f32[4] mirrored
-  return %sum
-}
--->
-graph f on 2 replicas, stage spmd
-(%x: f32[4] per_replica, %y: f32[4] per_replica) {
-  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
-  %half = jax.mul(0.5:f32, %a) {out_dtype=none} : f32[4] mirrored
-  %quarter = jax.mul(%y, 0.25:f32) {out_dtype=none} : f32[4] per_replica
-  %0 = all_reduce(%y) {reducer="sum", group_size=2} : f32[4] mirrored
-  %quarter_1 = jax.mul(%0, 0.25:f32) {out_dtype=none} : f32[4] mirrored
-  %half_1 = jax.mul(0.5:f32, %x) {out_dtype=none} : f32[4] per_replica
-  %quarter_2 = jax.mul(%y, 0.25:f32) {out_dtype=none} : f32[4] per_replica
-  %1 = jax.add(%half_1, %quarter_2) : f32[4] per_replica
-  %sum = all_reduce(%1) {reducer="sum", group_size=2} : f32[4] mirrored
-  return %sum
-}
-
 # title: constants of a scaled loss, a mean and an accumulation are one factor
 graph f on 2 replicas, stage spmd
 (%g: f32[4] per_replica) {
@@ -65,38 +40,6 @@ graph f on 2 replicas, stage spmd
   %scaled_1 = jax.mul(%rows_1, %w) {out_dtype=none} : f32[2,3] mirrored
   %turned_1 = jax.transpose(%scaled_1) {permutation=(1, 0)} : f32[3,2] mirrored
   return %turned_1
-}
-
-# title: in a loop
-graph f on 2 replicas, stage spmd
-(%x: f32[3,2] per_replica) {
-  %c = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored
-    body(%total: f32[] mirrored, %row: f32[2] per_replica) {
-      %a = jax.reduce_sum(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
-      %b = jax.reduce_max(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
-      %p = all_reduce(%a) {reducer="mean", group_size=2} : f32[] mirrored
-      %q = all_reduce(%b) {reducer="mean", group_size=2} : f32[] mirrored
-      %r = jax.sub(%p, %q) : f32[] mirrored
-      %new = jax.add(%total, %r) : f32[] mirrored
-      return %new
-    }
-  return %c
-}
--->
-graph f on 2 replicas, stage spmd
-(%x: f32[3,2] per_replica) {
-  %c = scan(0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[] mirrored
-    body(%total: f32[] mirrored, %row: f32[2] per_replica) {
-      %a = jax.reduce_sum(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
-      %b = jax.reduce_max(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
-      %p = all_reduce(%a) {reducer="mean", group_size=2} : f32[] mirrored
-      %q = all_reduce(%b) {reducer="mean", group_size=2} : f32[] mirrored
-      %0 = jax.sub(%a, %b) : f32[] per_replica
-      %r = all_reduce(%0) {reducer="mean", group_size=2} : f32[] mirrored
-      %new = jax.add(%total, %r) : f32[] mirrored
-      return %new
-    }
-  return %c
 }
 
 # title: left alone: other reducers, what is used twice, unequal factors, float16, integers

@@ -71,17 +71,20 @@ graph f on 2 replicas, stage spmd
   return %w_new -> @w
 }
 
-# title: a mean of sums over microbatches, and a sum that replica 0 begins, are reduced in each iteration
+# title: a mean of sums over microbatches, and a sum that begins with a value, are reduced in each iteration
 graph f on 2 replicas, stage spmd
   variable @v: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
   variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
 (%v: f32[2] sharded(0) = @v, %w: f32[2] sharded(0) = @w, %x: f32[3,4] per_replica, %start: f32[4] mirrored) {
   %zero = jax.broadcast_in_dim(0.0:f32) {shape=(4,), broadcast_dimensions=(), sharding=none} : f32[4] mirrored
-  %begin = select_replica(%start) {replica=0, group_size=2} : f32[4] per_replica
-  %a, %b = scan(%zero, %begin, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=2} : f32[4] per_replica, f32[4] per_replica
-    body(%a_in: f32[4] per_replica, %b_in: f32[4] per_replica, %x_in: f32[4] per_replica) {
-      %a_new = jax.add(%a_in, %x_in) : f32[4] per_replica
-      %b_new = jax.sub(%b_in, %x_in) : f32[4] per_replica
+  %none = to_partial(%zero) {reducer="mean", group_size=2} : f32[4] partial(mean)
+  %begin = to_partial(%start) {reducer="sum", group_size=2} : f32[4] partial(sum)
+  %a, %b = scan(%none, %begin, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=2} : f32[4] partial(mean), f32[4] partial(sum)
+    body(%a_in: f32[4] partial(mean), %b_in: f32[4] partial(sum), %x_in: f32[4] per_replica) {
+      %p = to_partial(%x_in) {reducer="mean", group_size=2} : f32[4] partial(mean)
+      %a_new = jax.add(%a_in, %p) : f32[4] partial(mean)
+      %q = to_partial(%x_in) {reducer="sum", group_size=2} : f32[4] partial(sum)
+      %b_new = jax.sub(%b_in, %q) : f32[4] partial(sum)
       return %a_new, %b_new
     }
   %mean = all_reduce(%a) {reducer="mean", group_size=2} : f32[4] mirrored

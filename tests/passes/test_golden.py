@@ -38,7 +38,7 @@ from graphdist.ir.verifier import verify
 from graphdist.passes.bucket_collectives import PACKING, BucketCollectives
 from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.cut_updates import CutUpdates
-from graphdist.passes.hoist_accumulation import HoistAccumulation
+from graphdist.passes.delay_reductions import DelayReductions
 from graphdist.passes.limit_gathered import LimitGathered
 from graphdist.passes.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
@@ -58,7 +58,7 @@ OPTIONS: dict[str, Run] = {
     "bucket_collectives": BucketCollectives(PACKING["cpu"]),
     "compute_on_packs": ComputeOnPacks(PACKING["cpu"]),
     "cut_updates": CutUpdates(),
-    "hoist_accumulation": HoistAccumulation(),
+    "delay_reductions": DelayReductions(),
     "limit_gathered": LimitGathered(most_bytes=64),
     "local_steps": LocalSteps(every=2),
     "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),

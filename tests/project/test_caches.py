@@ -25,6 +25,7 @@ FEW = {
     "default_strategy": "nothing",
     "jax_op": "JAX's primitives",
     "name_of_seeds": "nothing",
+    "partial": "sum and mean",
     "optimization_barrier": "nothing",
     "_sharded": "dimensions of arrays",
 }

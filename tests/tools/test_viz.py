@@ -218,12 +218,12 @@ def test_each_run_of_a_pass_has_a_name() -> None:
 
 def test_a_difference_begins_at_the_first_run_of_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
     two = (DIGITS, "--strategy", "mirrored:2")
-    change = output(capsys, *two, "--diff", "reassociate", "place_conversions")
-    assert change.startswith("# reassociate:1 to place_conversions: ")
+    change = output(capsys, *two, "--diff", "delay_reductions", "place_conversions")
+    assert change.startswith("# delay_reductions:1 to place_conversions: ")
     change = output(capsys, *two, "--diff", "trace", "eliminate_dead_code")
     assert change.startswith("# trace to eliminate_dead_code:2: ")
-    page = output(capsys, *two, "--pass", "reassociate:2")
-    assert page == output(capsys, *two, "--pass", "reassociate")
+    page = output(capsys, *two, "--pass", "delay_reductions:2")
+    assert page == output(capsys, *two, "--pass", "delay_reductions")
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,8 @@ SHOWCASES = (
         ReducedTwice("", "gradients reduced, clipped by their norm, reduced again", _LAYERS, 16),
     ),
     Showcase("own_slices", OwnSlices("", "each replica updates its own rows", _LAYERS, 16)),
-    Showcase("reassociate", TwoLosses("", "gradients of two losses, added up", _LAYERS, 16)),
-    Showcase("hoist_accumulation", PROGRAMS["accumulation"]),
+    Showcase("delay_reductions", TwoLosses("", "gradients of two losses, added up", _LAYERS, 16)),
+    Showcase("delay_reductions", PROGRAMS["accumulation"]),
     Showcase(
         "place_conversions", BenchProgram("", "4 layers of 512, Adam", _LAYERS, 16, "adam"), True
     ),

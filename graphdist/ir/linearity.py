@@ -41,18 +41,19 @@ def _if_of_numbers(node: Node, alternatives: Alternatives) -> Alternatives:
     places = {place for alternative in alternatives for place in alternative}
     values = (*(node.operands[place] for place in places), *node.results)
     dtypes = {value.type.dtype for value in values}
-    is_inexact = all(_is_inexact(dtype) for dtype in dtypes)
+    are_inexact = all(is_inexact(dtype) for dtype in dtypes)
     is_of_integers = len(dtypes) == 1 and all(dtype[0] in "iu" for dtype in dtypes)
-    return alternatives if is_inexact or is_of_integers else _NOT_LINEAR
+    return alternatives if are_inexact or is_of_integers else _NOT_LINEAR
 
 
-def _is_inexact(dtype: str) -> bool:
+def is_inexact(dtype: str) -> bool:
+    """Return whether a dtype is of rounded numbers, real or complex."""
     return dtype.startswith(("f", "bf", "c"))
 
 
 def division(node: Node) -> Alternatives:
     """Return that a quotient is linear in what is divided, but not of integers."""
-    return in_each(0)(node) if _is_inexact(node.results[0].type.dtype) else _NOT_LINEAR
+    return in_each(0)(node) if is_inexact(node.results[0].type.dtype) else _NOT_LINEAR
 
 
 def cases(node: Node) -> Alternatives:
@@ -64,7 +65,7 @@ def gathered(node: Node) -> Alternatives:
     """Return that a gather is linear in its operand, unless a number stands for what is missing."""
     fill = cast(Any, node.params.get("fill_value"))
     is_filled = "FILL" in str(node.params["mode"])
-    is_nan = _is_inexact(node.results[0].type.dtype) and (fill is None or fill != fill)
+    is_nan = is_inexact(node.results[0].type.dtype) and (fill is None or fill != fill)
     return in_each(0)(node) if not is_filled or is_nan or fill == 0 else _NOT_LINEAR
 
 

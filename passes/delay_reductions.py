@@ -1,0 +1,386 @@
+"""Keep values partial through what is linear, and reduce them where the fewest bytes are sent.
+
+A reduction over the replicas by sum or mean is linear. So what is linear in its result can be
+computed of each replica's term, and reduced later: the value is *partial* until then. Two
+reductions that are added up become one; gradients that a loop adds up are reduced once behind it,
+where a reduction in each iteration sends them as often as the loop runs. XLA does this on GPU and
+TPU for bare additions, and on CPU not at all; a division by the number of microbatches or a
+conversion stops it.
+
+How it works. The table of operations says what is linear in which operands. From the results of
+reductions on, every value that is linear in partial ones may be partial, through carries and stacks
+of loops. Whatever is not linear takes reduced values. Of all values on the way from the reductions
+to these the ones of fewest bytes are reduced (`graphdist.ir.minimum_cut`); a value in a loop counts
+once per iteration. A mirrored value that is combined with a partial one becomes partial, too: by
+`to_partial`.
+
+Before:  %c = scan(%zero, %xs) { %g = all_reduce(%x)  %h = jax.mul(%g, 0.25)  %new = %c_in + %h }
+After:   %p = scan(to_partial(%zero), %xs) { %h = jax.mul(to_partial(%x), 0.25)  %new = %p_in + %h }
+         %c = all_reduce(%p)
+
+The order of additions changes, and with it the last bits of results. Sums are kept in the dtype of
+the carry: with gradients in bfloat16 and a carry in float32 they are better than before. Near the
+largest number of a dtype they may overflow, since the mean is taken last. Left alone: values in
+float16, whose range is small, narrowing conversions, and `while` loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from math import inf
+
+from graphdist.ir.analyses import operations, walk
+from graphdist.ir.builder import Builder
+from graphdist.ir.definitions import Definition, ValueKind, definitions
+from graphdist.ir.flow import Vertex, choice_of, computed_of, reachable
+from graphdist.ir.graph import Graph, Node, Operand, Value, is_zero
+from graphdist.ir.loops import Carry, Scan, ScanEdit
+from graphdist.ir.minimum_cut import connected_values, minimum_cut
+from graphdist.ir.op_parameters import Reducing
+from graphdist.ir.operation_table import linear_operands, row_of
+from graphdist.ir.ops import ALL_REDUCE, COND, SCAN, TO_PARTIAL, WHILE
+from graphdist.ir.rewrite import substitute
+from graphdist.ir.source import UNKNOWN, joined_source
+from graphdist.ir.types import MIRRORED, partial
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.placed_values import is_reduced, takes_mirrored
+
+NAME = "delay_reductions"
+
+_WIDER = {
+    "f16": ("f32", "f64", "c64", "c128"),
+    "bf16": ("f32", "f64", "c64", "c128"),
+    "f32": ("f64", "c64", "c128"),
+    "f64": ("c128",),
+    "c64": ("c128",),
+}
+_LOOPS_AND_BRANCHES = (SCAN, WHILE, COND)
+_FLOATS = ("bf16", "f32", "f64", "c64", "c128")
+_DTYPES = (*_FLOATS, "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+_SMALL = 2**16
+"""Bytes that are sent in about the time that a collective takes to begin."""
+_FASTER = "a sum in the loop, divided behind it, or gd.accumulate is reduced once"
+
+
+class DelayReductions:
+    """The pass."""
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with its reductions where they send the fewest bytes."""
+        for params in _kinds(graph):
+            values = _PartialValues(graph, params)
+            if not values.is_settled:
+                graph = eliminate_dead_code(_Delayed(values).graph(graph))
+        return graph
+
+    def declined(self, graph: Graph) -> list[str]:
+        """Return the reductions in loops that carries are made of, and why they stay there."""
+        return [why for params in _kinds(graph) for why in _PartialValues(graph, params).declined()]
+
+
+def _kinds(graph: Graph) -> list[Reducing]:
+    """Return the kinds of reductions in a graph."""
+    if ALL_REDUCE.name not in operations(graph):
+        return []
+    found = (ALL_REDUCE.of(node) for node in walk(graph) if is_reduced(node))
+    return list({params.reducer: params for params in found}.values())
+
+
+class _PartialValues:
+    """The values that may be partial for one kind of reduction.
+
+    `made_of` has them, and of which others each is made: a *source*, the result of a reduction of
+    the program, of none. `wanted` are those that something takes reduced, with what takes them.
+    What a loop carries is a value by itself, which each iteration takes and the loop returns: these
+    two are reduced in its place.
+    """
+
+    def __init__(self, graph: Graph, params: Reducing) -> None:
+        self.graph, self.params, self.program = graph, params, definitions(graph)
+        self.indices: dict[Node, tuple[int, ...]] = {}
+        """The operands of a node that may be partial together."""
+        self.loops = {scan.node: scan for scan in _loops(graph)}
+        self.carried = {
+            carry.value: Value(carry.value.type, carry.value.hint)
+            for scan in self.loops.values()
+            for carry in scan.carries
+            if carry.value.type.distribution is MIRRORED and carry.value.type.dtype in _DTYPES
+        }
+        carries = set(self.carried)
+        while True:
+            self.made_of = self._derived(carries)
+            fit = {value for value in carries if self._is_carried(value)}
+            if fit == carries:
+                break
+            carries = fit
+        self.wanted = self._wanted()
+
+    @cached_property
+    def cut(self) -> set[Value]:
+        """Return the values to reduce: of the fewest bytes, those nearest to the sources."""
+        cut: set[Value] = set()
+        for values in connected_values(self.made_of):
+            made_of = {value: self.made_of[value] for value in values}
+            wanted = [value for value in values if value in self.wanted]
+            costs = {value: self._cost(value) for value in values}
+            cut |= minimum_cut(wanted, made_of, costs, nearest_to_sources=True)
+        return cut
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the program reduces these values already."""
+        return not any(self.made_of[value] for value in self.cut)
+
+    def reduction_of(self, value: Value) -> Node | None:
+        """Return the reduction of the program whose result a value is, if it is one."""
+        definition = self.program.of.get(value)
+        node = None if definition is None else definition.node
+        if node is None or not is_reduced(node):
+            return None
+        return node if ALL_REDUCE.of(node).reducer == self.params.reducer else None
+
+    def sources(self, value: Value) -> list[Node]:
+        """Return the reductions of the program that a value is made of."""
+        found = map(self.reduction_of, reachable(self.made_of, [value]))
+        return [node for node in walk(self.graph) if node in set(found)]
+
+    def _derived(self, carries: AbstractSet[Value]) -> dict[Value, tuple[Value, ...]]:
+        """Return what each value is made of that may be partial, if these carries may be."""
+        made_of: dict[Value, tuple[Value, ...]] = {}
+        for value, definition in self.program.of.items():
+            if self.reduction_of(value) is not None:
+                made_of[value] = ()
+            elif definition.kind is ValueKind.COMPUTED:
+                if operands := self._linear_in(value, definition, made_of):
+                    made_of[value] = operands
+            elif value in carries:
+                made_of[self.carried[value]] = tuple(_values(definition.parents))
+                made_of[value] = (self.carried[value],)
+            elif definition.node in self.loops and (parents := _values(definition.parents)):
+                if definition.kind is ValueKind.LAST and parents[0] in carries:
+                    made_of[value] = (self.carried[parents[0]],)
+                elif definition.kind is ValueKind.STACK and parents[0] in made_of:
+                    made_of[value] = tuple(parents)
+        kept = reachable(_users(made_of), filter(self.reduction_of, made_of))
+        return {
+            value: tuple(each for each in operands if each in kept and each in made_of)
+            for value, operands in made_of.items()
+            if value in kept
+        }
+
+    def _linear_in(
+        self, value: Value, definition: Definition, made_of: Mapping[Value, object]
+    ) -> tuple[Value, ...]:
+        """Return the partial operands in which the node that computes a value is linear."""
+        node = definition.node
+        assert node is not None
+        row, dtype = row_of(node), value.type.dtype
+        if row is None or not row.is_cheap or len(node.results) > 1 or not takes_mirrored(node):
+            return ()
+        for together in linear_operands(node) if dtype in _DTYPES else ():
+            dtypes = {node.operands[i].type.dtype for i in together}
+            found = [node.operands[i] for i in together if node.operands[i] in made_of]
+            if found and all(each == dtype or dtype in _WIDER.get(each, ()) for each in dtypes):
+                self.indices[node] = together
+                return tuple(_values(found))
+        return ()
+
+    def _is_carried(self, value: Value) -> bool:
+        _, following = self.program.of[value].parents
+        return value in self.made_of and following in self.made_of
+
+    def _wanted(self) -> dict[Value, Node | None]:
+        """Return the values that something takes reduced, with what; None: they are returned."""
+        wanted: dict[Value, Node | None] = {}
+        for node in walk(self.graph):
+            taken = list(node.operands) if node.op not in _LOOPS_AND_BRANCHES else []
+            taken += [choice] if (choice := choice_of(node)) is not None else []
+            if any(result in self.made_of and self.made_of[result] for result in node.results):
+                partial_ones = self.indices.get(node, range(len(taken)))
+                taken = [each for i, each in enumerate(taken) if i not in partial_ones]
+            wanted.update((each, node) for each in taken if type(each) is Value)
+        for parent, values in self.program.children.items():
+            for value in values:
+                if value not in self.made_of:
+                    wanted[parent] = self.program.of[value].node
+        wanted.update((each, None) for each in self.graph.outputs if type(each) is Value)
+        return {value: node for value, node in wanted.items() if value in self.made_of}
+
+    def _cost(self, value: Value) -> float:
+        """Return about how many bytes are sent to reduce a value."""
+        definition = self.program.of.get(value)
+        if definition is None:
+            return inf  # what is carried
+        if definition.kind is ValueKind.STACK:  # no less than in the loop, where less is held
+            (slice_out,) = definition.parents
+            return self._cost(slice_out) + 1 if type(slice_out) is Value else _SMALL
+        return (value.type.bytes + _SMALL) * definition.times
+
+    def declined(self) -> Iterator[str]:
+        """Yield the reductions in loops that carries are made of, and why they stay there."""
+        for scan in self.loops.values():
+            for carry in scan.carries:
+                behind = _behind([carry.following], scan.body)
+                for node in scan.body.nodes:
+                    if behind.intersection(node.results) and self._stays(node):
+                        yield self._why(node, carry, scan)
+
+    def _stays(self, node: Node) -> bool:
+        """Return whether a node is a reduction whose result is not kept partial."""
+        return any(self.reduction_of(result) and result in self.cut for result in node.results)
+
+    def _why(self, reduction: Node, carry: Carry, scan: Scan) -> str:
+        (result,), value = reduction.results, carry.value
+        made_of_it = reachable(_users(self.made_of), [result])
+        takers = [self.wanted[each] for each in made_of_it if each in self.wanted]
+        inside = [node for node in scan.body.nodes if node in takers]
+        if inside:
+            why = f"{inside[0].op.name} at {inside[0].source} takes the reduced value"
+        elif value in self.made_of:
+            most = max(result.type.bytes * scan.length, _SMALL)
+            why = f"its {value.type.bytes:,} bytes are more than the {most:,} that the loop reduces"
+        else:
+            why = f"it is of dtype {value.type.dtype}"
+        # Of a gradient of the carry, as in training steps, there is no faster form.
+        is_of_carry = value in _behind(reduction.operands, scan.body)
+        advice = "" if is_of_carry else f"; {_FASTER}"
+        return f"{reduction.op.name} at {reduction.source} into a carry of a loop: {why}{advice}"
+
+
+def _loops(graph: Graph) -> Iterator[Scan]:
+    """Yield the loops through whose carries values may be partial.
+
+    A training step in a loop computes to the bit what it computes alone.
+    """
+    for node in walk(graph):
+        if node.op is SCAN and Scan(node).length > 1 and not SCAN.of(node).steps:
+            yield Scan(node)
+
+
+def _users(made_of: Mapping[Value, Iterable[Value]]) -> Mapping[Value, list[Value]]:
+    users: dict[Value, list[Value]] = {}
+    for value, operands in made_of.items():
+        for operand in operands:
+            users.setdefault(operand, []).append(value)
+    return users
+
+
+def _values(operands: Iterable[Operand]) -> list[Value]:
+    return [operand for operand in operands if type(operand) is Value]
+
+
+def _behind(operands: Iterable[Operand], body: Graph) -> set[Vertex]:
+    """Return what some values of a loop's body are made of."""
+    starts: list[Vertex] = [*_values(operands)]
+    return reachable(computed_of(body), starts)
+
+
+class _Delayed:
+    """Builds the program with partial values, and reductions where the cut is."""
+
+    def __init__(self, values: _PartialValues) -> None:
+        self.values = values
+        self.mirrored: dict[Operand, Operand] = {}
+        self.terms: dict[Value, Operand] = {}
+        self.full = self._made_full()
+        self.partial = self._made_partial()
+
+    def _made_full(self) -> set[Value]:
+        """Return the values that are computed of reduced ones."""
+        cut, made_of = self.values.cut, self.values.made_of
+        uncut = {value: [each for each in made_of[value] if each not in cut] for value in made_of}
+        return reachable(uncut, [value for value in self.values.wanted if value not in cut])
+
+    def _made_partial(self) -> set[Value]:
+        """Return the values that are computed of partial ones."""
+        cut, made_of = self.values.cut, self.values.made_of
+        of_terms = {
+            value: [each for each in operands if each not in self.full and made_of[each]]
+            for value, operands in made_of.items()
+        }
+        return reachable(of_terms, [value for value in cut if made_of[value]])
+
+    def graph(self, graph: Graph) -> Graph:
+        """Return a graph, or a nested one, with the reductions where the cut is."""
+        builder = Builder(NAME)
+        self._add_nodes(graph, builder)
+        outputs = substitute(self.mirrored, graph.outputs)
+        return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+
+    def _add_nodes(self, graph: Graph, builder: Builder) -> None:
+        for node in graph.nodes:
+            if node.op is SCAN:
+                self._add_loop(node, builder)
+            elif not any(result in self.partial for result in node.results):
+                graphs = tuple(map(self.graph, node.graphs))
+                operands = substitute(self.mirrored, node.operands)
+                self.mirrored.update(
+                    zip(node.results, builder.keep(node, operands, graphs), strict=True)
+                )
+            else:
+                self._add_on_terms(node, builder)
+
+    def _add_on_terms(self, node: Node, builder: Builder) -> None:
+        indices, (result,) = self.values.indices[node], node.results
+        operands = [
+            self._term(each, builder) if i in indices and not is_zero(each) else each
+            for i, each in enumerate(node.operands)
+        ]
+        types = None if node.op.rule else [result.type]
+        (self.terms[result],) = builder.add(
+            node.op,
+            substitute(self.mirrored, tuple(operands)),
+            node.params,
+            at=node.source,
+            types=types,
+            hint=result.hint,
+        )
+        self._reduce_in_cut(result, builder)
+
+    def _add_loop(self, node: Node, builder: Builder) -> None:
+        scan = Scan(node, substitute(self.mirrored, node.operands))
+        edit, partial_type = ScanEdit(scan, NAME), partial(self.values.params.reducer)
+        edit.environment = self.mirrored
+        terms: dict[Value, Value] = {}
+        carried_values = self.values.carried
+        carried = [
+            carry for carry in Scan(node).carries if carried_values.get(carry.value) in self.partial
+        ]
+        for carry in carried:
+            first, type = self._term(carry.first, builder), carry.value.type
+            term = edit.replace(carry.value, first, type.distributed(partial_type))
+            terms[carry.value] = self.terms[carry.value] = term
+            self._reduce_in_cut(carry.value, edit.inside)
+        self._add_nodes(scan.body, edit.inside)
+        for carry in carried:
+            following = self._term(carry.following, edit.inside)
+            edit.follow(terms[carry.value], following)
+        for output, result in scan.stacked:
+            if result in self.partial:
+                edit.stack(result, self._term(output, edit.inside))
+        is_partial = {carry.last for carry in carried} | self.partial
+        for result, made in zip(node.results, edit.finish(builder), strict=True):
+            if result in is_partial:
+                self.terms[result] = made
+                self._reduce_in_cut(result, builder)
+            else:
+                self.mirrored[result] = made
+
+    def _term(self, operand: Operand, builder: Builder) -> Operand:
+        """Return each replica's term of a value."""
+        if type(operand) is not Value:
+            return builder.add(TO_PARTIAL, (operand,), self.values.params, at=UNKNOWN)[0]
+        if operand not in self.terms:
+            reduction = self.values.reduction_of(operand)
+            of = substitute(self.mirrored, reduction.operands if reduction else (operand,))
+            at = reduction.source if reduction else UNKNOWN
+            (self.terms[operand],) = builder.add(TO_PARTIAL, of, self.values.params, at=at)
+        return self.terms[operand]
+
+    def _reduce_in_cut(self, value: Value, builder: Builder) -> None:
+        if value in self.values.cut:
+            at = joined_source(tuple(node.source for node in self.values.sources(value)))
+            terms, params = (self.terms[value],), self.values.params
+            (self.mirrored[value],) = builder.add(ALL_REDUCE, terms, params, at=at, hint=value.hint)
