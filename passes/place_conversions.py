@@ -17,7 +17,7 @@ After:   %t = reduce_scatter(%x)    %w_new = sub(%w, %t)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -41,9 +41,9 @@ from graphdist.ir.ops import (
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.gather_positions import positions, stacks_in_full
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
-from graphdist.passes.shard_dimensions import is_scanned
-from graphdist.passes.sharded_variables import Sharding, reason_of, rules_of, sharded_variables
+from graphdist.passes.sharded_variables import Sharding, rules_of, sharded_variables
 
 NAME = "place_conversions"
 _ROUNDS = 8
@@ -92,7 +92,14 @@ class PlaceConversions:
             return []
         placed, reasons = sharded_variables(graph, self.sharding, self._rules(graph))
         updates = [f"{name}: {reason}" for name, reason in reasons.items() if reason]
-        return [*(updates if self.sharding.is_on else ()), *_stacks_in_full(placed)]
+        return [*(updates if self.sharding.is_on else ()), *stacks_in_full(placed)]
+
+    def chosen(self, graph: Graph) -> list[str]:
+        """Return where values are gathered, what that costs, and what other positions would."""
+        if graph.num_replicas == 1:
+            return []
+        placed, _ = sharded_variables(graph, self.sharding, self._rules(graph))
+        return positions(placed)
 
     def _rules(self, graph: Graph) -> Rules:
         return rules_of(graph, self.sharding, self.smallest, self.most_bytes)
@@ -423,18 +430,6 @@ class _Scope:
             results = self.builder.add(node.op, operands, node.params, at=node.source, types=types)
         for (result, own, _), made in zip(passing, results, strict=True):
             self.made[result, own] = made
-
-
-def _stacks_in_full(placed: PlacedValues) -> Iterator[str]:
-    """Yield the stacks of layers that are gathered at once, though loops take them by slices."""
-    for value in placed.program.of:
-        if value in placed.gathered and is_scanned(placed.program, value):
-            because = placed.because.get(value, "")
-            reason = because if isinstance(because, str) else reason_of(because)
-            yield (
-                f"{value.type.bytes:,} bytes, {value.type}, are gathered at once, not layer by "
-                f"layer: {reason}; in the loop over the layers it would take one at a time"
-            )
 
 
 def _operands_on_shards(node: Node, factors: Factors, factor: int) -> list[Form]:

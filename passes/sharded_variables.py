@@ -31,7 +31,7 @@ from graphdist.passes.gathered_values import is_made_in_full
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.shard_dimensions import is_scanned
 
-__all__ = ["SHARDING", "Sharding", "reason_of", "rules_of", "sharded_variables"]
+__all__ = ["SHARDING", "Sharding", "rules_of", "sharded_variables", "text_of"]
 
 _ROUNDS = 16
 """How often variables are given up and the rest tried again, before all are given up."""
@@ -179,7 +179,7 @@ def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
             continue
         if value in placed.gathered:
             # One all_reduce sends as much as a reduce_scatter and an all_gather.
-            yield value, _text(placed.because.get(value, ""))
+            yield value, text_of(placed.because.get(value, ""))
             continue
         behind = _behind([value], placed)
         if any(_is_stored_in_shards(each, placed) for each in behind):
@@ -190,7 +190,7 @@ def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
         sent = sum(_bytes_per_step(each, placed) for each in (*gathered, *at_end))
         if sent > at_once + at_once / _SMALL:
             most = max(gathered, key=lambda each: each.type.bytes, default=value)
-            yield value, _text(placed.because.get(most, "more is gathered of it than reduced"))
+            yield value, text_of(placed.because.get(most, "more is gathered of it than reduced"))
 
 
 def _bytes_per_step(value: Value, placed: PlacedValues) -> float:
@@ -266,10 +266,8 @@ def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]
     return why
 
 
-def _text(because: Node | str) -> str:
-    return because if isinstance(because, str) else reason_of(because)
-
-
-def reason_of(node: Node) -> str:
-    """Return that a node needs a value in full."""
-    return f"{node.op.name} at {node.source} needs all of it"
+def text_of(because: Node | str) -> str:
+    """Return what needs a value in full, in words."""
+    if isinstance(because, str):
+        return because
+    return f"{because.op.name} at {because.source} needs all of it"

@@ -4,7 +4,8 @@ It is computed from the graphs before and after each pass, so that passes need n
 Bytes moved are the bytes that a device sends in a step if collectives go around a ring: for b bytes
 that it puts in, an all_reduce sends 2 b (R-1)/R, a reduce_scatter b (R-1)/R, an all_gather b (R-1).
 Bytes held are the bytes of the variables between steps. A pass that could have changed something
-and did not says why, in its function `declined`.
+and did not says why, in its function `declined`; one that chooses says what the other choices would
+cost, in `chosen`.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class PassEffect:
-    """One pass: the measures before and after it, and the reasons for which it declined changes."""
+    """One pass: the measures before and after it, what it chose, and why it declined changes."""
 
     name: str
     before: Measure
     after: Measure
     changed: bool
     declined: tuple[str, ...]
+    chosen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Explanation:
                     "before": _measure_to_json(step.before),
                     "after": _measure_to_json(step.after),
                     "declined": list(step.declined),
+                    "chosen": list(step.chosen),
                 }
                 for step in self.steps
             ],
@@ -89,6 +92,7 @@ class Explanation:
             if step.changed:
                 lines.append(_row(step.name, step.after))
                 lines += [f"    {line}" for line in savings(step)]
+                lines += [f"    chosen: {choice}" for choice in step.chosen]
             elif step.declined:
                 lines.append(f"{step.name}")
             lines += [f"    declined: {reason}" for reason in step.declined]
@@ -128,7 +132,10 @@ def explanation(
         is_same = after is before
         measured_after = measured if is_same else graph_measure(after)
         declined = tuple(getattr(graph_pass.run, "declined", _nothing)(before))
-        steps.append(PassEffect(record.pass_name, measured, measured_after, not is_same, declined))
+        chosen = tuple(getattr(graph_pass.run, "chosen", _nothing)(before))
+        steps.append(
+            PassEffect(record.pass_name, measured, measured_after, not is_same, declined, chosen)
+        )
         before, measured = after, measured_after
     return Explanation(traced.name, target, tuple(steps), server_requests(before))
 

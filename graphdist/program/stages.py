@@ -34,6 +34,7 @@ from graphdist.state.variable import Variable
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
+from graphdist.values.replica_warnings import warn_of_gathered_stacks
 
 
 class Viewer(Protocol):
@@ -195,6 +196,7 @@ class Traced(FunctionStage):
                 reproducer_folder=reproducer_folder(),
             )
         final = history[-1].graph if history else self.graph
+        warn_of_gathered_stacks(final, self.devices.memory_bytes)
         return Lowered(
             final,
             self.devices,

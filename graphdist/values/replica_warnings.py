@@ -15,6 +15,7 @@ import jax
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.source import Source
 from graphdist.ir.unequal_means import from_unequal_rows
+from graphdist.passes.gather_positions import gathered_stacks
 from graphdist.passes.sums_of_gathers import reduced_sums_of_gathers
 from graphdist.passes.training_steps import OF_GATHERS, gathered_updates
 from graphdist.tracing.user_lines import here
@@ -64,6 +65,26 @@ def warn_of_unequal_means(
             _warn_of_mean(rows, node.source if node.source.frame else here())
         found.append((follows.values, rows))
     return found
+
+
+_PART_OF_MEMORY = 10
+"""Stacks that are gathered at once may take a tenth of a device's memory without a warning."""
+
+
+def warn_of_gathered_stacks(graph: Graph, memory_bytes: int) -> None:
+    """Warn of a lowered step that holds stacks of layers unsharded; 0: the memory is unknown."""
+    gathers = gathered_stacks(graph, memory_bytes // 10**3) if memory_bytes else []
+    held = sum(node.results[0].type.bytes for node in gathers)
+    if held <= memory_bytes // _PART_OF_MEMORY:
+        return
+    largest = max(gathers, key=lambda node: node.results[0].type.bytes)
+    warn_once(
+        "stacks",
+        f"{graph.name} gathers stacks of layers at once: {held:,} of {memory_bytes:,} bytes of "
+        f"each device's memory. The largest is {largest.results[0].type}, at {largest.source}. "
+        f"explain() of the step says what needs each of them at once.",
+        largest.source if largest.source.frame else here(),
+    )
 
 
 def warn_of_gathered_updates(graph: Graph) -> None:

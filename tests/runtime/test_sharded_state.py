@@ -29,7 +29,7 @@ OPTIMIZERS = {
 }
 
 
-SLOTS = {"sgd": 0, "momentum": 3, "rmsprop": 3, "lion": 3, "adafactor": 2}
+SLOTS = {"sgd": 0, "momentum": 3, "rmsprop": 3, "lion": 3, "adafactor": 4}
 """How many variables are stored in slices; of Adam's kind both moments of three parameters."""
 CASES = [(name, 4) for name in OPTIMIZERS] + [("adamw, clipped", 2), ("adam", 8)]
 

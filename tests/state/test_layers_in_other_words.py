@@ -16,6 +16,7 @@ import graphdist as gd
 from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Node
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from graphdist.values.replica_warnings import ReplicaWarning, warn_of_gathered_stacks
 
 REPLICAS, LAYERS, WIDTH = 4, 8, 256
 LAYER = WIDTH * WIDTH
@@ -167,6 +168,27 @@ def test_a_stack_that_is_gathered_at_once_is_named() -> None:
     assert "test_layers_in_other_words.py" in line
     step, batch, _ = trained(plain, optax.sgd(0.1), shard_parameters=True)
     assert "gathered at once" not in str(step.trace(batch).lower().explain())
+
+
+def test_other_positions_of_a_gather_are_priced() -> None:
+    step, batch, _ = trained(plain, optax.sgd(0.1), shard_parameters=True)
+    lines = str(step.trace(batch).lower().explain()).splitlines()
+    (line,) = [line for line in lines if "chosen: 2 x bf16[256, 256]" in line]
+    narrow, wide = 2 * LAYER, 4 * LAYER
+    assert line.partition(" is gathered ")[2].split("; ") == [
+        f"in each of {LAYERS} iterations, {LAYERS * narrow:,} bytes per step, {narrow:,} held",
+        f"as f32: {LAYERS * wide:,} bytes per step, {wide:,} held",
+        f"in front of the loop: {LAYERS * narrow:,} bytes per step, {LAYERS * narrow:,} held",
+    ]
+
+
+def test_a_step_that_holds_stacks_unsharded_is_warned_of() -> None:
+    step, batch, _ = trained(sorted_before, optax.sgd(0.1), shard_parameters=True)
+    graph, memory = step.trace(batch).lower().graph, 10 * 4 * LAYERS * LAYER
+    warn_of_gathered_stacks(graph, memory)
+    warn_of_gathered_stacks(graph, 0)
+    with pytest.warns(ReplicaWarning, match=r"gathers stacks of layers at once: 2,097,152 of 20,"):
+        warn_of_gathered_stacks(graph, memory - 20)
 
 
 @pytest.mark.long
