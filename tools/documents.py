@@ -78,7 +78,7 @@ Every other operation is one of JAX, named `jax.<primitive>`, with JAX's own par
 local, and its results are distributed as the join of its operands, or per_replica if it may answer
 each replica differently. The join is mirrored if all operands are, and per_replica otherwise. An
 operation that computes each element by itself keeps slices that are cut along one dimension; see
-[distributions.md](distributions.md).
+[layouts.md](layouts.md).
 """
 
 
