@@ -1,21 +1,16 @@
-"""Which values a program has in shards, which it has in full, and where one is made of the other.
+"""Which values a program has sharded, which unsharded, and where one is made of the other.
 
-A conversion of the layout is written where the program says it: a variable that is stored in shards
-is gathered where it is read, a gradient is all_reduced, the new value of a variable is sharded
-where it is stored. This analysis finds where the conversions are best made; `place_conversions.py`
-makes them there.
+A program says which layouts it wants: a variable that is stored sharded is gathered where it is
+read, a gradient is all_reduced, the new value of a variable is sharded where it is stored. This
+analysis finds where these conversions are best made; `place_conversions.py` makes them there.
 
-1. *Ask.* A value is *derived* if it can be computed on shards, beginning with those that are there:
-   stored variables, and what is reduced over the replicas, which a reduce_scatter leaves in shards.
-   The table of operations says how far (`graphdist.ir.operation_table`). Slices of stacks, branches
-   and carries of loops hand it on. A sum over the dimension of the shards is a *term* of each
-   replica: an all_reduce of the sums makes it whole.
-2. *Position.* From the outputs backwards each value is asked for in shards or in full. Whatever is
-   not derived and takes a derived value asks for it in full. Of all values on the way from the
-   shards to those asked for in full the ones of fewest bytes are gathered, a minimum cut, and what
-   is behind them is computed of the gathered ones. A gather in a loop counts once an iteration. Yet
-   the operands of loops are gathered inside, a slice at a time, where that holds less in memory.
-3. *Apply.* See `place_conversions.py`.
+1. *Derive.* A value is *derived* if it can be computed on shards (`derived_values.py`). The first
+   shards are those of stored variables, and those that a reduce_scatter leaves of a reduction.
+2. *Ask.* From the outputs backwards each value is asked for sharded or unsharded. An operation that
+   cannot run on shards asks for its operands unsharded.
+3. *Position.* Between the shards and the values that are asked for unsharded a minimum cut finds
+   the values of fewest bytes, and these are gathered (`gathered_values.py`). What follows from them
+   is computed unsharded. A gather in a loop counts once per iteration.
 
 Layouts that spread over the factors of operations are those of Xu et al. 2021, "GSPMD: General and
 Scalable Parallelization for ML Computation Graphs". Updates on shards are those of Xu et al. 2020,
@@ -36,7 +31,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.ops import OWN_SLICE, SCAN, WHILE
 from graphdist.passes.derived_values import derive
-from graphdist.passes.gathered_values import carried_in_full, gathered_of, let_in, region_of
+from graphdist.passes.gathered_values import carried_unsharded, gathered_of, let_in, region_of
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.shard_dimensions import shard_dimensions
 
@@ -48,23 +43,25 @@ def placed_values_of(
     stages: Iterable[Iterable[tuple[Value, int]]],
     rules: Rules,
     wanted: AbstractSet[Value] = frozenset(),
-    in_shards: AbstractSet[Value] = frozenset(),
+    sharded_inputs: AbstractSet[Value] = frozenset(),
     without: AbstractSet[Value] = frozenset(),
 ) -> PlacedValues:
     """Return the forms of a program's values.
 
-    The reduced values `without` are needed in full, whatever takes them.
+    The reductions `without` are made unsharded in any case.
     """
     program = definitions(graph)
     dimension = shard_dimensions(program, stages, rules.count)
     carried: set[Value] = set()
     while True:
-        placed = PlacedValues(graph, program, rules, dimension, wanted=wanted, in_shards=in_shards)
+        placed = PlacedValues(
+            graph, program, rules, dimension, wanted=wanted, sharded_inputs=sharded_inputs
+        )
         if not dimension:
             return placed
         derive(placed, without | carried)
         _position_in_loops(placed)
-        more = carried_in_full(placed)
+        more = carried_unsharded(placed)
         if not more:
             return placed
         carried |= more
@@ -85,21 +82,23 @@ def _position_in_loops(placed: PlacedValues) -> None:
 def _position(placed: PlacedValues, found: AbstractSet[Value], roots: set[Value]) -> None:
     """Find what is needed in which form, and what is gathered, until they agree.
 
-    What is asked for in full, the `roots`, depends on what is gathered.
+    The values that are asked for unsharded, the `roots`, depend on the values that are gathered.
     """
     while True:
         region = region_of(roots, placed, found)
         gathered = gathered_of(region, roots, placed)
         _Asking(placed, gathered, region).run()
-        asked = {value for value in placed.full if value in placed.derived and value not in region}
-        roots &= placed.full  # others were asked for before more was let in
+        asked = {
+            value for value in placed.unsharded if value in placed.derived and value not in region
+        }
+        roots &= placed.unsharded  # others were asked for before more was let in
         if not asked:
             return
         roots |= asked
 
 
 class _Asking:
-    """Goes from the outputs backwards, and asks for values in full or in shards."""
+    """Goes from the outputs backwards, and asks for values unsharded or sharded."""
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class _Asking:
         region: Mapping[Value, tuple[Value, ...]],
     ) -> None:
         self.placed, self.region = placed, region
-        placed.full, placed.shards, placed.gathered = set(), set(), gathered
+        placed.unsharded, placed.sharded, placed.gathered = set(), set(), gathered
         placed.because = {}
         self.pending: list[tuple[Value, bool]] = []
         self.nodes: set[Node] = set()
@@ -120,13 +119,13 @@ class _Asking:
             if type(output) is Value and output in self.placed.wanted:
                 self._ask_for_shards(output, self.placed.dimension[output])
             else:
-                self._ask_for_full(output, "it is stored unsharded")
+                self._ask_for_unsharded(output, "it is stored unsharded")
         for output in graph.outputs[len(graph.assigned) :]:
-            self._ask_for_full(output, "the function returns it")
+            self._ask_for_unsharded(output, "the function returns it")
         self._ask_for_effects(self.placed.graph)
         while self.pending:
-            value, is_full = self.pending.pop()
-            (self._full if is_full else self._shards)(value)
+            value, is_unsharded = self.pending.pop()
+            (self._unsharded if is_unsharded else self._sharded)(value)
 
     def _ask_for_effects(self, graph: Graph) -> None:
         for node in graph.nodes:
@@ -139,11 +138,11 @@ class _Asking:
 
     def _ask_all(self, operands: Iterable[Operand], because: Node | str) -> None:
         for operand in operands:
-            self._ask_for_full(operand, because)
+            self._ask_for_unsharded(operand, because)
 
-    def _ask_for_full(self, operand: Operand, because: Node | str) -> None:
-        if type(operand) is Value and operand not in self.placed.full:
-            self.placed.full.add(operand)
+    def _ask_for_unsharded(self, operand: Operand, because: Node | str) -> None:
+        if type(operand) is Value and operand not in self.placed.unsharded:
+            self.placed.unsharded.add(operand)
             self.pending.append((operand, True))
             if operand in self.placed.derived:
                 self.placed.because[operand] = because
@@ -153,9 +152,9 @@ class _Asking:
         if type(operand) is not Value:
             return
         if self.placed.dimension.get(operand) != dimension:
-            self._ask_for_full(operand, because)
-        elif operand not in self.placed.shards:
-            self.placed.shards.add(operand)
+            self._ask_for_unsharded(operand, because)
+        elif operand not in self.placed.sharded:
+            self.placed.sharded.add(operand)
             self.pending.append((operand, False))
 
     def _pass(self, node: Node) -> None:
@@ -164,7 +163,7 @@ class _Asking:
             return
         self.nodes.add(node)
         if (choice := choice_of(node)) is not None:
-            self._ask_for_full(choice, node)
+            self._ask_for_unsharded(choice, node)
         carried = [carry.value for carry in Scan(node).carries] if node.op is SCAN else ()
         results = () if node.op.name in BARRIERS else node.results
         for value in (*results, *carried):
@@ -176,15 +175,15 @@ class _Asking:
         if value in self.placed.derived:
             self._ask_for_shards(value, self.placed.dimension[value], because)
         else:
-            self._ask_for_full(value, because)
+            self._ask_for_unsharded(value, because)
 
-    def _full(self, value: Value) -> None:
+    def _unsharded(self, value: Value) -> None:
         placed, definition = self.placed, self.placed.program.of[value]
         node, because = definition.node, self._because(value)
         if node is not None and definition.kind is not ValueKind.COMPUTED:
             self._pass(node)
         if value in placed.gathered:
-            self._make_full_of_shards(value)
+            self._make_unsharded(value)
         elif value in placed.derived and value not in self.region:
             pass  # it becomes a root
         elif definition.kind is ValueKind.COMPUTED:
@@ -207,7 +206,7 @@ class _Asking:
         for nested in node.graphs:
             self._ask_all(nested.outputs, because)
 
-    def _make_full_of_shards(self, value: Value) -> None:
+    def _make_unsharded(self, value: Value) -> None:
         placed, node = self.placed, self.placed.program.of[value].node
         if value in placed.terms:
             self._on_shards(node, *placed.terms[value])
@@ -217,15 +216,15 @@ class _Asking:
         else:
             self._ask_for_shards(value, placed.dimension[value])
 
-    def _shards(self, value: Value) -> None:
+    def _sharded(self, value: Value) -> None:
         placed, definition = self.placed, self.placed.program.of[value]
         node = definition.node
         if node is not None and definition.kind is not ValueKind.COMPUTED:
             self._pass(node)
-        if value in placed.in_shards:
+        if value in placed.sharded_inputs:
             pass
         elif not placed.is_computed_on_shards(value):
-            self._ask_for_full(value, "")
+            self._ask_for_unsharded(value, "")
         elif value in placed.terms:
             self._on_shards(node, *placed.terms[value])
         elif definition.kind is not ValueKind.COMPUTED:
@@ -243,4 +242,4 @@ class _Asking:
             if factor in dimensions:
                 self._ask_for_shards(operand, dimensions.index(factor), node)
             else:
-                self._ask_for_full(operand, node)
+                self._ask_for_unsharded(operand, node)

@@ -17,7 +17,7 @@ After:   %p = pack(%x, %y)  %r = all_reduce(%p) ..  %a, %b = unpack(%r) {shapes=
 
 A reduce_scatter leaves a replica the first, second, .. part of what goes in, so into its buffer go
 first replica 0's slices of all values, then replica 1's (`pack_slices`), and the result of an
-all_gather of packed slices is taken apart the same way.
+all_gather of packed slices is unpacked the same way.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Packing:
 
     all_reduces of up to `largest` bytes, reduce_scatters and all_gathers of values of up to
     `largest_in_slices` bytes, variables of up to `largest_variable` bytes; 0 packs none. Buffers of
-    more than `cut_at_constants` pieces are taken apart at starts that XLA does not know; None: none
+    more than `cut_at_constants` pieces are unpacked at starts that XLA does not know; None: none
     are.
     """
 

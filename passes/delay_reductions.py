@@ -284,10 +284,10 @@ class _Delayed:
         self.values = values
         self.mirrored: dict[Operand, Operand] = {}
         self.terms: dict[Value, Operand] = {}
-        self.full = self._made_full()
+        self.reduced = self._made_of_reduced()
         self.partial = self._made_partial()
 
-    def _made_full(self) -> set[Value]:
+    def _made_of_reduced(self) -> set[Value]:
         """Return the values that are computed of reduced ones."""
         cut, made_of = self.values.cut, self.values.made_of
         uncut = {value: [each for each in made_of[value] if each not in cut] for value in made_of}
@@ -297,7 +297,7 @@ class _Delayed:
         """Return the values that are computed of partial ones."""
         cut, made_of = self.values.cut, self.values.made_of
         of_terms = {
-            value: [each for each in operands if each not in self.full and made_of[each]]
+            value: [each for each in operands if each not in self.reduced and made_of[each]]
             for value, operands in made_of.items()
         }
         return reachable(of_terms, [value for value in cut if made_of[value]])

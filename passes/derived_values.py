@@ -1,9 +1,9 @@
-"""Which values can be computed on shards, beginning with those that are there.
+"""Which values can be computed on shards, beginning with the shards that are there.
 
-Shards of stored variables are there, and a reduce_scatter leaves those of reduced values. From
-these on the table of operations says how far (`graphdist.ir.operation_table`), each operation
-applied to the shards of its operands. Slices of stacks, branches and carries of loops hand it on. A
-sum over the dimension of the shards is a *term* on each replica: an all_reduce makes it whole.
+Shards of stored variables are there, and a reduce_scatter leaves shards of a reduction. Each
+operation that the table allows (`graphdist.ir.operation_table`) is applied to the shards of its
+operands, and loops and branches pass shards on. A sum along the dimension of the shards gives a
+*term* on each replica: an all_reduce makes the sum of the terms.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _is_derived(value: Value, definition: Definition, placed: PlacedValues) -> b
     if dimension is None:
         return False
     if definition.kind is ValueKind.INPUT:
-        return value in placed.in_shards
+        return value in placed.sharded_inputs
     if not _is_taken_by_all(definition):
         return False
     return any(
@@ -107,7 +107,7 @@ def _is_taken_by_all(definition: Definition) -> bool:
 
 
 def of_sharded_variables(graph: Graph) -> set[Operand]:
-    """Return the values that are made of sharded variables, which all replicas have in full."""
+    """Return the values that are made of sharded variables, which all replicas have unsharded."""
     found: set[Operand] = set()
     for value, definition in definitions(graph).of.items():
         if value.type.distribution is MIRRORED and _is_of_variables(definition, found):

@@ -18,7 +18,7 @@ from graphdist.passes.placed_values import PlacedValues
 from graphdist.passes.shard_dimensions import is_scanned
 from graphdist.passes.sharded_variables import text_of
 
-__all__ = ["gathered_stacks", "positions", "stacks_in_full"]
+__all__ = ["gathered_stacks", "positions", "unsharded_stacks"]
 
 
 def positions(placed: PlacedValues) -> list[str]:
@@ -65,7 +65,7 @@ def _others(value: Value, placed: PlacedValues) -> Iterator[tuple[str, str]]:
         child = parent
 
 
-def stacks_in_full(placed: PlacedValues) -> Iterator[str]:
+def unsharded_stacks(placed: PlacedValues) -> Iterator[str]:
     """Yield the stacks of layers that are gathered at once, though loops take them by slices."""
     for value in placed.program.of:
         if value in placed.gathered and is_scanned(placed.program, value):

@@ -1,13 +1,13 @@
-"""Where values that are needed in full are gathered: where the fewest bytes are sent.
+"""Where sharded values are gathered: where the fewest bytes are sent.
 
-Whatever is not computed on shards and takes a derived value needs it in full. Of all values on the
-way from the shards to these the ones of fewest bytes are gathered, a minimum cut, and what is
-behind them is computed of the gathered ones. So a parameter is gathered in the dtype that it is
-used in, and once for all that take it. A gather in a loop counts once an iteration.
+An operation that cannot run on shards takes unsharded operands. Of all values between the shards
+and these operands, a minimum cut finds those of fewest bytes. They are gathered, and what follows
+from them is computed unsharded. So a parameter is gathered in the dtype that it is used in, and
+once for all its uses. A gather in a loop counts once per iteration.
 
-What a loop scans is gathered in the loop, a slice at a time, and so are the constants of a loop but
-for the smallest, which are gathered once in front of it. What passes a barrier, as behind
-`jax.checkpoint`, is gathered behind it.
+What a loop scans is gathered in the loop, one slice per iteration. The constants of a loop are
+gathered in the loop, too, except the smallest, which are gathered once in front of it. A value that
+passes a barrier, as with `jax.checkpoint`, is gathered behind the barrier.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import SCAN
 from graphdist.passes.placed_values import PASSED_IN, PlacedValues, is_cheap, is_reduced
 
-_STORED_IN_FULL = 8
-"""How much less it counts to store a variable in full, gathered at the end of each step, than to
-gather it: converted to any dtype it is stored in full, reduced to a number it is not."""
+_STORED_UNSHARDED = 8
+"""How many times cheaper it is to store a variable unsharded, and to gather it at the end of each
+step, than to gather it where it is used: so a variable that is used in any dtype is stored
+unsharded, and one of which only a norm is taken is not."""
 _SMALLEST_COST = 16
-"""Of a variable that is stored in full: more than of all numbers that a small one is reduced to."""
+"""The least cost of a variable that is stored unsharded: more than of the scalars made of it."""
 
 
 def region_of(
     roots: AbstractSet[Value], placed: PlacedValues, let_in: AbstractSet[Value]
 ) -> dict[Value, tuple[Value, ...]]:
-    """Return the derived values of which the roots may be computed in full, and of which each is.
+    """Return the derived values of which unsharded roots may be computed, with their operands.
 
-    One without such operands has to be gathered.
+    A value without derived operands has to be gathered.
     """
     region: dict[Value, tuple[Value, ...]] = {}
     pending = list(roots)
@@ -50,7 +51,7 @@ def region_of(
 
 
 def _full_of(value: Value, placed: PlacedValues, let_in: AbstractSet[Value]) -> Iterator[Value]:
-    """Yield the derived values of which a value is computed, if it is computed in full."""
+    """Yield the derived operands of a value that is computed unsharded."""
     definition = placed.program.of[value]
     node = definition.node
     if definition.kind is ValueKind.COMPUTED:
@@ -82,7 +83,7 @@ def _is_let_in(
 def gathered_of(
     region: Mapping[Value, tuple[Value, ...]], roots: AbstractSet[Value], placed: PlacedValues
 ) -> set[Value]:
-    """Return the values of the fewest bytes to gather, so that all roots are there in full."""
+    """Return the values of fewest bytes to gather so that all roots are unsharded."""
     gathered: set[Value] = set()
     for values in connected_values(region):
         if len(values) == 1:
@@ -103,10 +104,10 @@ def _bytes_sent(value: Value, placed: PlacedValues) -> float:
     definition = placed.program.of[value]
     if not value.type.shape:
         return 1  # numbers are sent together
-    if value in placed.in_shards:
-        return max(_SMALLEST_COST, value.type.bytes // _STORED_IN_FULL)
+    if value in placed.sharded_inputs:
+        return max(_SMALLEST_COST, value.type.bytes // _STORED_UNSHARDED)
     is_sum = value in placed.terms or is_reduced(definition.node)
-    is_scattered = is_reduced(definition.node) and value in placed.shards
+    is_scattered = is_reduced(definition.node) and value in placed.sharded
     once = value.type.bytes * (2 if is_sum and not is_scattered else 1)
     return max(1, (once + placed.rules.smallest) * definition.times)
 
@@ -129,13 +130,13 @@ def _before_moves(
 
 def _is_without_barrier(value: Value, placed: PlacedValues) -> bool:
     is_behind = placed.program.of[value].kind is ValueKind.BEHIND_BARRIER
-    is_taken = value in placed.shards or value in placed.gathered
+    is_taken = value in placed.sharded or value in placed.gathered
     return is_behind and is_taken and placed.is_derived(value) and not placed.needs_barrier(value)
 
 
-def _is_there_in_full(operand: Operand, placed: PlacedValues) -> bool:
+def _is_there_unsharded(operand: Operand, placed: PlacedValues) -> bool:
     """Return whether a derived value is full anyway, or made at little cost of what is."""
-    while type(operand) is Value and operand not in placed.full:
+    while type(operand) is Value and operand not in placed.unsharded:
         definition = placed.program.of[operand]
         made_of = [parent for parent in definition.parents if placed.is_derived(parent)]
         is_computed = definition.kind is ValueKind.COMPUTED and is_cheap(definition.node)
@@ -145,15 +146,15 @@ def _is_there_in_full(operand: Operand, placed: PlacedValues) -> bool:
     return True
 
 
-def is_made_in_full(value: Operand, placed: PlacedValues, given: Value | None = None) -> bool:
-    """Return whether a derived value can be computed in full of what is there in full anyway.
+def is_made_unsharded(value: Operand, placed: PlacedValues, given: Value | None = None) -> bool:
+    """Return whether a derived value can be computed of values that are unsharded in any case.
 
-    What is `given` counts as if it were.
+    The value `given` counts as one of them.
     """
     pending, seen = [value], {value}
     while pending:
         operand = pending.pop()
-        if operand in placed.full or operand is given or not placed.is_derived(operand):
+        if operand in placed.unsharded or operand is given or not placed.is_derived(operand):
             continue
         definition = placed.program.of[cast(Value, operand)]
         if definition.kind is not ValueKind.COMPUTED or is_reduced(definition.node):
@@ -163,19 +164,19 @@ def is_made_in_full(value: Operand, placed: PlacedValues, given: Value | None = 
     return placed.is_derived(value)
 
 
-def carried_in_full(placed: PlacedValues) -> set[Value]:
-    """Return the carries of loops that send more in shards than to gather them once.
+def carried_unsharded(placed: PlacedValues) -> set[Value]:
+    """Return the carries of loops that had better be gathered once, in front of the loop.
 
-    In full, each iteration computes the next value of this one, and sends nothing.
+    Sharded, each iteration would send more; unsharded, it computes the next value without sending.
     """
     found: set[Value] = set()
     for value in placed.derived:
         definition = placed.program.of[value]
-        if definition.kind is not ValueKind.CARRY or value not in placed.shards:
+        if definition.kind is not ValueKind.CARRY or value not in placed.sharded:
             continue
         behind = placed.computed_of([value])
         sent = sum(_bytes_sent(each, placed) for each in placed.gathered if each in behind)
-        if sent * _length(definition) > _bytes_sent(value, placed) and is_made_in_full(
+        if sent * _length(definition) > _bytes_sent(value, placed) and is_made_unsharded(
             definition.parents[1], placed, value
         ):
             found.add(value)
@@ -188,10 +189,10 @@ def _length(definition: Definition) -> int:
 
 
 def let_in(placed: PlacedValues) -> set[Value]:
-    """Return what loops take, and barriers pass, that is gathered in front of them.
+    """Return the operands of loops, and of barriers, that are gathered in front of them.
 
-    What is gathered there anyway is, and of the constants of a loop those that it says, or the
-    smallest.
+    These are operands that are gathered there in any case, and the constants of a loop for which
+    the program says so, or else the smallest ones.
     """
     found = {value for value in placed.program.passing if _is_without_barrier(value, placed)}
     for node in walk(placed.graph):
@@ -199,7 +200,7 @@ def let_in(placed: PlacedValues) -> set[Value]:
             continue
         scan = Scan(node)
         for operand, value in (*scan.constants, *scan.scanned):
-            if value in placed.gathered and _is_there_in_full(operand, placed):
+            if value in placed.gathered and _is_there_unsharded(operand, placed):
                 found.add(value)
         values = [value for _, value in scan.constants if value in placed.gathered]
         told = node.params.get("gather")

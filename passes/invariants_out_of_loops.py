@@ -1,8 +1,8 @@
-"""Compute once, in front of a loop, what each iteration makes of a sharded variable alone.
+"""Compute once, in front of a loop, what each iteration computes of a sharded variable alone.
 
-A loop that takes a variable converts it in each iteration. Converted in front of the loop, on
-shards, it can be gathered in the narrow dtype there, once for all iterations, or in each iteration,
-whichever `placed_values.py` says.
+A loop that takes a variable as a constant converts it in each iteration. If it is converted in
+front of the loop, on shards, the narrow shards can be gathered there once, or in each iteration:
+`gathered_values.py` decides which.
 
 Before:  %y = scan(%w, %x) { %all = all_gather(%w_in)  %n = convert(%all) .. }
 After:   %all = all_gather(%w)  %n = convert(%all)  %y = scan(%n, %x) { .. %n_in .. }

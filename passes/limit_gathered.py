@@ -1,20 +1,20 @@
 """Gather a variable again where it is used later, in place of keeping it, beyond a stated memory.
 
-A parameter of a layer is used on the way forward and on the way back. In between it is of no use,
-and all gathered parameters would be in memory at once, at the end of the way forward. This pass
-keeps as many as `most_bytes` allow, and gathers the others again before their next use. For each
-place where too much is held it lets go of the values whose next use is furthest, as Belady (1966,
-"A study of replacement algorithms for a virtual-storage computer") does; so the first layers are
-gathered again, and the last ones, which the way back begins with, are kept. What a gather costs and
-what it frees are both its bytes, so no value is dearer than another.
+A parameter of a layer is used in the forward pass and again in the backward pass. If all gathered
+parameters were kept in between, all would be in memory at the end of the forward pass. This pass
+keeps as many as `most_bytes` allow, and gathers the others again before their next use. Where too
+much is held it drops the values whose next use is furthest, as Belady (1966, "A study of
+replacement algorithms for a virtual-storage computer") does. So the first layers are gathered
+again, and the last ones, with which the backward pass begins, are kept. A gather costs as many
+bytes as it frees, so no value is dearer than another.
 
 Before:  %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..  %g = dot(%d, %all)
 After:   %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..
          %w1, %d1 = barrier(%w, %d)  %again = all_gather(%w1)  %g = dot(%d1, %again)
 
-The barrier keeps the compiler from merging the two gathers, and the second from being made before
-the value that is computed last before it. Left alone: graphs nested in loops and branches; gathers
-of what a step computes; uses with nothing computed before them that is used after.
+The barrier keeps the compiler from merging the two gathers, and from making the second before the
+value that is computed last before it. Left alone: graphs nested in loops and branches; gathers of
+values that the step computes; uses in front of which no value is computed that is used later.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LimitGathered:
     most_bytes: int
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph with values gathered again where too much would be held."""
+        """Return the graph with values re-gathered where too much would be held."""
         gathers = _gathers(graph)
         if sum(value.type.bytes for value in gathers) <= self.most_bytes:
             return graph

@@ -1,17 +1,16 @@
 """Run the loops of a graph one after the other, in the order of the program.
 
-A device runs one loop at a time, and compilers choose which one by what they overlap, not by what
-memory it keeps, as long as all fits. The loss of a step is only printed, so the loop that computes
-it may be put last, and a gathered parameter that it shares with the loop on the way back is kept
-until then. Gradients may wait for their scatter until all are computed. So a loop begins when the
-loop in front of it is done.
+A device runs one loop at a time. Compilers choose the next loop by what it overlaps, and look at
+memory only if it does not suffice. A loss is only printed, so the loop that computes it may run
+last, and a gathered parameter that it shares with the backward loop is kept until then. Gradients
+may wait for their scatter until all are computed. So each loop begins when the loop in front of it
+has ended.
 
 Before:  %a = scan(%x) ..               %b = scan(%y) ..
 After:   %a = scan(%x) ..  %a1, %y1 = barrier(%a, %y)  %b = scan(%y1) ..
 
-How it works. Of two loops that follow each other, where the second does not depend on the first,
-the smallest result of the first that is used and the latest operand of the second pass a barrier.
-No value changes.
+How it works. If a loop does not depend on the loop in front of it, the smallest used result of the
+first and the latest operand of the second pass one barrier. No value changes.
 
 Left alone: loops whose results are not used or are carried through as they are; `while` loops.
 """

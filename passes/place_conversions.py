@@ -1,13 +1,13 @@
-"""Make the conversions between shards and full values where the placement has them.
+"""Make the conversions between shards and unsharded values where the placement has them.
 
-`placed_values.py` says which values a program has in shards and which in full. This pass builds the
-program so: an operation on shards is applied to the shards of its operands, with parameters for
-their shapes; a value that is there in shards and asked for in full is gathered where it is first
-used; of a full value a replica takes its own shard. A reduced value of which only shards are asked
-for is reduce_scattered. Loops and branches take, carry and return each value in its form.
+`PlacedValues` says which values a program has sharded and which unsharded. This pass builds that
+program. An operation on shards takes the shards of its operands, and parameters for their shapes. A
+sharded value that is asked for unsharded is gathered where it is first used. Of an unsharded value
+each replica takes its own shard. A reduction of which only shards are asked for becomes a
+reduce_scatter. Loops and branches take, carry and return each value sharded or unsharded.
 
-Variables whose updates are worth it (`sharded_variables.py`) are stored in shards if nothing needs
-them in full, and gathered at the end of the step if something does.
+Variables whose sharded update is worth it (`sharded_variables.py`) are stored sharded if nothing
+needs them unsharded, and gathered at the end of the step if something does.
 
 Before:  %w_all = all_gather(%w)    %g = all_reduce(%x)      %new = sub(%w_all, %g)
          %n = convert(%w_all)  %y = dot(%x, %n)   return own_slice(%new) -> @w
@@ -41,7 +41,7 @@ from graphdist.ir.ops import (
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.gather_positions import positions, stacks_in_full
+from graphdist.passes.gather_positions import positions, unsharded_stacks
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.sharded_variables import Sharding, rules_of, sharded_variables
 
@@ -49,7 +49,7 @@ NAME = "place_conversions"
 _ROUNDS = 8
 
 Form: TypeAlias = tuple[Operand, int | None]
-"""A value, and the dimension along which it is in shards; None: in full."""
+"""A value, and the dimension along which it is sharded; None: it is unsharded."""
 
 Make: TypeAlias = Callable[[Sequence[Operand]], None]
 
@@ -76,7 +76,7 @@ class PlaceConversions:
             return graph
         for _ in range(_ROUNDS):
             placed, _ = sharded_variables(graph, self.sharding, self._rules(graph))
-            if not (placed.derived or placed.shards):
+            if not (placed.derived or placed.sharded):
                 return graph
             rebuilt = _rebuilt(graph, placed)
             if is_same_program(graph, rebuilt):
@@ -92,7 +92,7 @@ class PlaceConversions:
             return []
         placed, reasons = sharded_variables(graph, self.sharding, self._rules(graph))
         updates = [f"{name}: {reason}" for name, reason in reasons.items() if reason]
-        return [*(updates if self.sharding.is_on else ()), *stacks_in_full(placed)]
+        return [*(updates if self.sharding.is_on else ()), *unsharded_stacks(placed)]
 
     def chosen(self, graph: Graph) -> list[str]:
         """Return where values are gathered, what that costs, and what other positions would."""
@@ -111,7 +111,7 @@ def _rebuilt(graph: Graph, placed: PlacedValues) -> Graph:
     new_values = dict(zip((v.name for v in graph.assigned), graph.outputs, strict=False))
     for place, (variable, value) in enumerate(zip(variables, graph.inputs, strict=False)):
         new = new_values.get(variable.name)
-        if new in placed.wanted and value not in placed.full:
+        if new in placed.wanted and value not in placed.unsharded:
             dimension = placed.dimension[cast(Value, new)]
             variables[place] = variable.stored_along(dimension)
             inputs[place] = Value(variables[place].held(graph.num_replicas), value.hint)
@@ -160,7 +160,7 @@ class _Scope:
                 self._add(node)
 
     def get(self, operand: Operand, dimension: int | None = None) -> Operand:
-        """Return a value in full, or a replica's shard of it along a dimension.
+        """Return a value unsharded, or a replica's shard of it along a dimension.
 
         There is no recursion: values may be computed of each other in long chains.
         """
@@ -213,24 +213,26 @@ class _Scope:
             make([self.get(*form) for form in needed])
         for result in node.results:
             if result not in placed.derived:
-                if result in placed.full:
+                if result in placed.unsharded:
                     self.get(result)
-            elif result in placed.shards and placed.is_computed_on_shards(result):
+            elif result in placed.sharded and placed.is_computed_on_shards(result):
                 self.get(result, placed.dimension[result])
 
     def _is_needed(self, node: Node) -> bool:
         placed = self.placed
-        return has_effect(node) or any(v in placed.full or v in placed.shards for v in node.results)
+        return has_effect(node) or any(
+            v in placed.unsharded or v in placed.sharded for v in node.results
+        )
 
     def _way(self, value: Value, dimension: int | None) -> tuple[list[Form], Make]:
         """Return of which forms of values a form is made, and what makes it of them."""
         if dimension is None:
-            return self._way_to_full(value)
+            return self._way_to_unsharded(value)
         if dimension != self.placed.dimension.get(value):
             return self._own_shard(value, dimension)
         return self._way_to_shard(value, dimension)
 
-    def _way_to_full(self, value: Value) -> tuple[list[Form], Make]:
+    def _way_to_unsharded(self, value: Value) -> tuple[list[Form], Make]:
         placed, definition = self.placed, self.placed.program.of[value]
         node = definition.node
         assert node is not None
@@ -240,7 +242,7 @@ class _Scope:
                 self.made[value, None] = operands[0]
 
             return [(definition.parents[0], None)], take
-        is_alone = value not in placed.shards
+        is_alone = value not in placed.sharded
         if value not in placed.gathered or (is_reduced(node) and is_alone):
             return self._kept(node)
         if value in placed.terms:
@@ -343,7 +345,7 @@ class _Scope:
         return graph.replace(nodes=tuple(inner.builder.nodes), outputs=outputs)
 
     def _own_dimension(self, value: Value) -> int | None:
-        """Return along which dimension a loop carries, or a branch returns, a value in shards."""
+        """Return along which dimension a loop carries, or a branch returns, a value sharded."""
         return self.placed.dimension[value] if value in self.placed.derived else None
 
     def _take(self, node: Node, results: Sequence[Operand]) -> None:
@@ -414,7 +416,7 @@ class _Scope:
         passing: list[tuple[Value, int | None, Operand]] = []
         for operand, result in zip(node.operands, node.results, strict=True):
             own = self._own_dimension(result)
-            if result not in (self.placed.full if own is None else self.placed.shards):
+            if result not in (self.placed.unsharded if own is None else self.placed.sharded):
                 continue
             if own is not None and not self.placed.needs_barrier(result):
                 self.made[result, own] = self.get(operand, own)

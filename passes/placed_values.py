@@ -1,4 +1,4 @@
-"""The forms in which a program has its values: in full, in shards, or one made of the other.
+"""The data of a placement: which values a program has sharded, and which unsharded.
 
 `PlacedValues` is what the analysis finds (`asked_values.py`) and the pass applies
 (`place_conversions.py`).
@@ -40,14 +40,14 @@ class Rules:
 
 @dataclass
 class PlacedValues:
-    """The forms in which a program has its values.
+    """Which values a program has sharded, and which unsharded.
 
-    `dimension` says along which a value is sharded, if it is. A value in `shards` is made in
-    shards, one in `full` in full; one in `gathered` is made in full of its shards. `terms` are the
-    sums over shards, with their factors and the one that is summed. The outputs that are `wanted`
-    are asked for in shards; inputs `in_shards` come so unless something needs them in full.
-    `because` has what asks for a derived value in full. What is made of inputs `in_shards` alone is
-    in `of_inputs`: in full it is made of inputs that are stored in full.
+    `dimension` has the dimension along which a value may be sharded. `derived` can be computed on
+    shards; `terms` are derived sums over shards, with their factors and the factor that is summed.
+    A value may be made `sharded`, `unsharded` or both; `gathered` are unsharded values that are
+    made of their shards. The outputs `wanted` are asked for sharded. The inputs `sharded_inputs`
+    are stored sharded unless something needs them unsharded; derived values made of such inputs
+    alone are `of_inputs`. `because` says what asks for a derived value unsharded.
     """
 
     graph: Graph
@@ -57,9 +57,9 @@ class PlacedValues:
     derived: dict[Value, None] = field(default_factory=dict)
     terms: dict[Value, tuple[Factors, int]] = field(default_factory=dict)
     wanted: AbstractSet[Value] = frozenset()
-    in_shards: AbstractSet[Value] = frozenset()
-    full: set[Value] = field(default_factory=set)
-    shards: set[Value] = field(default_factory=set)
+    sharded_inputs: AbstractSet[Value] = frozenset()
+    unsharded: set[Value] = field(default_factory=set)
+    sharded: set[Value] = field(default_factory=set)
     gathered: AbstractSet[Value] = frozenset()
     because: dict[Value, Node | str] = field(default_factory=dict)
     of_inputs: set[Value] = field(default_factory=set)
@@ -108,13 +108,13 @@ class PlacedValues:
     def is_scattered(self, value: Value) -> bool:
         """Return whether a reduce_scatter leaves the shards of a sum over shards.
 
-        It would add up what all groups of replicas have, each of them the whole sum. And of what is
-        there in full the sum is computed in full: nothing is sent.
+        Not in several groups, each of which has the sum already: it would add these up. Nor if the
+        operand is unsharded in any case: then the sum is computed of it, and nothing is sent.
         """
         factors, factor = self.terms[value]
         is_sum = factors.summed[factor] == "sum"
         derived = filter(self.is_derived, self.program.of[value].parents)
-        is_there = value in self.full or self.full.issuperset(derived)
+        is_there = value in self.unsharded or self.unsharded.issuperset(derived)
         return is_sum and self.rules.num_copies == 1 and not is_there
 
     def derived_along(self, operand: Operand) -> int | None:
@@ -125,9 +125,9 @@ class PlacedValues:
 
     def forms(self, value: Value) -> Iterator[int | None]:
         """Yield the forms in which an input of a nested graph is handed in."""
-        if value in self.full and value not in self.gathered:
+        if value in self.unsharded and value not in self.gathered:
             yield None
-        if value in self.shards:
+        if value in self.sharded:
             yield self.dimension[value]
 
     def factor(self, value: Value) -> tuple[Factors, int] | None:
@@ -157,7 +157,7 @@ class PlacedValues:
         definition = self.program.of[value]
         if definition.kind is not ValueKind.COMPUTED:
             return definition.kind in PASSED_IN and value in self.dimension
-        is_there = value in self.full  # of which each replica takes its own shard
+        is_there = value in self.unsharded  # of which each replica takes its own shard
         return not is_there and self.factor(value) is not None and is_cheap(definition.node)
 
 

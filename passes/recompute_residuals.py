@@ -1,21 +1,20 @@
-"""Compute again what a loop would stack up for a later loop, where slices are enough for it.
+"""Recompute in the backward loop what the forward loop would stack, where shards are enough for it.
 
-JAX saves for the way back what the way forward computed. A weight that each layer converts, or
-transposes, is saved as well: the loop forward stacks up the gathered weights of all layers, which
-are in memory in full until the loop back has taken them. The slices are there anyway, so the loop
-back takes these, and gathers and converts again.
+JAX saves for the backward pass what the forward pass computed. A weight that each layer converts or
+transposes is saved, too: the forward loop stacks the gathered weights of all layers, and they stay
+in memory, unsharded, until the backward loop has taken them. Their shards are stored anyway. So the
+backward loop takes the shards, and gathers and converts again.
 
 Before:  %y, %r = scan(%x0, %w) { %all = all_gather(%slice)  %n = convert(%all) ..  return %x1, %n }
          %z = scan(%y, %r, reverse=true) { .. %n_in .. }
 After:   %y = scan(%x0, %w) { %all = all_gather(%slice)  %n = convert(%all) ..  return %x1 }
          %z = scan(%y, %w, reverse=true) { %all = all_gather(%slice)  %n = convert(%all) .. }
 
-How it works. A result that a `scan` stacks up is computed again if nothing but loops takes it, step
-by step, and if its step's value is made of what the loop takes apart and what every step takes, by
-operations that move elements or compute each by itself. All that is made of what every step takes,
-such as a variable that is read in the loop, is the same in each step: a stack of copies. Of the
-others those are computed again that an all_gather makes. Left alone: all that needs a value of the
-loop's state, or a product.
+How it works. A stacked result is recomputed if only loops that scan it take it, and if an iteration
+makes it of scanned slices and constants by operations that move elements or compute each by itself.
+A result that is made of constants alone is the same in each iteration: it is recomputed in any
+case. Of the others only those are recomputed that an all_gather makes. Left alone: what is made of
+a carry, or by a product.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ NAME = "recompute_residuals"
 
 @dataclass(frozen=True, slots=True)
 class _Residual:
-    """A stacked value that can be computed again: of which operands, by which nodes of a step."""
+    """A stacked value that can be recomputed: of which operands, by which nodes of the body."""
 
     constants: dict[Value, Operand]
     """The operands that every step takes, by the input of the loop's body."""
@@ -49,7 +48,7 @@ class _Residual:
 
 
 def recompute_residuals(graph: Graph) -> Graph:
-    """Return the graph with residuals made of slices computed again in the loops that take them."""
+    """Return the graph with residuals made of slices recomputed in the loops that take them."""
     if SCAN.name not in operations(graph):
         return graph
     return _recomputed(graph, of_sharded_variables(graph))
@@ -91,7 +90,7 @@ def _residuals(node: Node, graph: Graph, sharded: Collection[Operand]) -> dict[O
 
 
 def _residual(scan: Scan, output: Value, sharded: Collection[Operand]) -> _Residual | None:
-    """Return how an output of a loop's body can be computed again, if it can be."""
+    """Return how an output of a loop's body can be recomputed, if it can be."""
     nodes = _made_cheaply(output, scan.body)
     if nodes is None:
         return None

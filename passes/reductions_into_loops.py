@@ -1,20 +1,20 @@
 """Reduce in each iteration of a loop what the loop stacks or adds up, where shards are enough.
 
-A loop over layers stacks the gradients of all layers, and the stack is reduced behind it: each
-replica holds all of them. Where only shards of the reduced stack are asked for, each iteration
-reduces its own layer, and the stack has shards alone. The same bytes are sent.
+A loop over layers stacks the gradients of all layers, and the stack is reduced behind the loop, so
+each replica holds a full stack. Where only shards of the reduced stack are asked for, each
+iteration reduces its own layer, and only shards are stacked. As many bytes are sent.
 
 Before:  %gs = scan(..) { ..  return %g }   %c = convert(%gs)   %m = all_reduce(reshape(%c))
 After:   %ts = scan(..) { ..  %t = all_reduce(convert(%g))  return %t }   %m = reshape(%ts)
 
-A reduction is linear. So it is the same to move elements to other places, to fill up with zeros, or
-to add, before a reduction or after it: the reduction moves back through these to the stack.
-Operations on each element by itself, with literals, stay in front of it, and move into the loop.
-Where it moves back through additions the order of these changes, and with it the last bits.
+A reduction is linear, so elements may be moved, padded with zeros or added before it or after it:
+the reduction moves back through such operations to the stack. Operations that compute each element
+by itself, with literals, stay in front of the reduction, and move into the loop with it. Where it
+moves back through additions their order changes, and with it the last bits.
 
-A loop that adds up gradients, of microbatches or in the layer of a stack that an index names, adds
-up full ones while it runs. If the sums of a loop take more than `most_bytes`, each iteration
-reduces what it adds, without the zeros around it. Microbatches are sent one by one then.
+A loop that adds up gradients, of microbatches or of the layer that an index names, holds unsharded
+sums while it runs. If the sums of a loop take more than `most_bytes`, each iteration reduces what
+it adds, without the zeros around it. Then each microbatch sends its own gradients.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Loop:
 class ReductionsIntoLoops:
     """The pass: an iteration reduces at least `smallest` bytes of what it stacks.
 
-    Sums of loops may take `most_bytes` in full; None: any number.
+    Sums of loops may take `most_bytes` unsharded; None: any number of bytes.
     """
 
     sharding: Sharding
@@ -100,7 +100,7 @@ class ReductionsIntoLoops:
             return graph
         while True:
             placed, _ = sharded_variables(graph, self.sharding, rules)
-            moves = _Moves(placed.shards - placed.full, rules, self.most_bytes)
+            moves = _Moves(placed.sharded - placed.unsharded, rules, self.most_bytes)
             moved = moves(graph)
             if moved is graph:
                 return graph

@@ -1,6 +1,6 @@
 """Along which dimension each value of a program is sharded, if it is.
 
-A variable that is stored in shards says along which dimension. From there the answer spreads over
+A variable that is stored sharded says along which dimension. From there the answer spreads over
 the factors of operations (`graphdist.ir.factors`): what is added to a value is sharded along the
 same dimension as the value, its transpose along the transposed one, and what a loop takes of it one
 dimension earlier. A value keeps the first answer that reaches it. Where two answers meet in one

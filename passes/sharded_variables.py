@@ -1,17 +1,17 @@
-"""Which variables are updated in shards, and why the others are not.
+"""Which variables are updated sharded, and why the others are not.
 
-Data-parallel training reduces a gradient to every replica, and every replica then makes the same
-update of all parameters and keeps all of the optimizer's state. In shards, a gradient is
-reduce_scattered, each replica updates its shard, and the new parameters are gathered: R times fewer
-elements are computed, as many bytes are sent, and what only updates read, an optimizer's slots, is
-stored in shards between steps. (Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update
-in Data-Parallel Training"; stage 1 of Rajbhandari et al. 2020, "ZeRO".)
+Data-parallel training reduces a gradient to every replica; then every replica makes the same update
+of all parameters, and keeps all of the optimizer's state. Sharded, a gradient is reduce_scattered,
+each replica updates its shard, and the new parameters are gathered. R replicas compute R times
+fewer elements and send as many bytes. What only updates read, an optimizer's slots, is stored
+sharded. (Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel
+Training"; stage 1 of Rajbhandari et al. 2020, "ZeRO".)
 
-Variables that a strategy stores in shards stay so. Of the others all that are large enough are
-tried at once. A variable gains if its new value is computed of shards that a reduce_scatter leaves.
-A gradient is reduced in full if more bytes would be sent with it in shards: what is gathered of it,
-and the new values of variables that something needs in full. What gains nothing is given up, and
-the rest tried again.
+Variables that a strategy stores sharded stay so. All others that are large enough are tried at
+once. A variable gains if its new value is computed of shards that a reduce_scatter leaves. A
+gradient stays unsharded if sharding it would send more bytes: those of the values that are gathered
+again of it, and of new values that something needs unsharded. Variables that gain nothing are left
+unsharded, and the others are tried again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.asked_values import placed_values_of
-from graphdist.passes.gathered_values import is_made_in_full
+from graphdist.passes.gathered_values import is_made_unsharded
 from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
 from graphdist.passes.shard_dimensions import is_scanned
 
@@ -37,7 +37,7 @@ _ROUNDS = 16
 """How often variables are given up and the rest tried again, before all are given up."""
 
 _SMALL = 4
-"""A quarter more may be sent of a gradient: the state of its update is in shards for it."""
+"""A sharded gradient may send a quarter more bytes: it lets the optimizer's state be sharded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ def rules_of(graph: Graph, sharding: Sharding, smallest: int = 0, most_bytes: in
 def sharded_variables(
     graph: Graph, sharding: Sharding, rules: Rules
 ) -> tuple[PlacedValues, dict[str, str]]:
-    """Return the placement with all variables that gain in shards; and why others are not.
+    """Return the placement in which all variables that gain are sharded; and why others are not.
 
-    A variable in shards has the reason "".
+    The reason of a sharded variable is "".
     """
     program = definitions(graph)
     inputs = dict(zip((variable.name for variable in graph.variables), graph.inputs, strict=False))
@@ -91,17 +91,17 @@ def sharded_variables(
         for name, dimension in dimensions.items():
             stages.append([(cast(Value, outputs[name]), dimension), (inputs[name], dimension)])
         wanted = frozenset(cast(Value, outputs[name]) for name in dimensions)
-        in_shards = frozenset(inputs[name] for name in dimensions)
-        placed = placed_values_of(graph, stages, rules, wanted, in_shards, without.keys())
-        made_in_full = {
-            name: "what it is computed of is there in full"
+        sharded_inputs = frozenset(inputs[name] for name in dimensions)
+        placed = placed_values_of(graph, stages, rules, wanted, sharded_inputs, without.keys())
+        made_unsharded = {
+            name: "its operands are unsharded in any case"
             for name in dimensions
-            if inputs[name] in placed.full and is_made_in_full(outputs[name], placed)
+            if inputs[name] in placed.unsharded and is_made_unsharded(outputs[name], placed)
         }
-        if made_in_full:
-            reasons.update(made_in_full)
+        if made_unsharded:
+            reasons.update(made_unsharded)
             dimensions = {
-                name: each for name, each in dimensions.items() if name not in made_in_full
+                name: each for name, each in dimensions.items() if name not in made_unsharded
             }
             continue
         dear = dict(_dear(placed))
@@ -114,7 +114,7 @@ def sharded_variables(
             name: _why_not(outputs[name], placed, without)
             for name in dimensions
             if not placed.is_derived(outputs[name])
-            or outputs[name] not in (gaining if inputs[name] in placed.full else beside)
+            or outputs[name] not in (gaining if inputs[name] in placed.unsharded else beside)
         }
         if not refused:
             return placed, reasons
@@ -162,27 +162,27 @@ def _candidate(
 
 
 def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
-    """Yield the reduced values with which more is sent in shards than in full, and why.
+    """Yield the reductions that would send more bytes sharded than unsharded, and why.
 
-    What is small beside the value, as the sums of its rows, does not count.
+    Values that are small beside the reduction, such as sums of rows, do not count.
     """
     graph = placed.graph
     stored = dict(zip((v.name for v in graph.variables), graph.inputs, strict=False))
     gathered_at_end = {
         cast(Value, output)
         for variable, output in zip(graph.assigned, graph.outputs, strict=False)
-        if output in placed.wanted and stored[variable.name] in placed.full
+        if output in placed.wanted and stored[variable.name] in placed.unsharded
     }
     for value in placed.derived:
         node = placed.program.of[value].node
-        if not is_reduced(node) or value not in placed.shards:
+        if not is_reduced(node) or value not in placed.sharded:
             continue
         if value in placed.gathered:
             # One all_reduce sends as much as a reduce_scatter and an all_gather.
             yield value, text_of(placed.because.get(value, ""))
             continue
         behind = _behind([value], placed)
-        if any(_is_stored_in_shards(each, placed) for each in behind):
+        if any(_is_stored_sharded(each, placed) for each in behind):
             continue
         at_once = _bytes_per_step(value, placed)
         gathered = [each for each in placed.gathered if each in behind and each.type.shape]
@@ -203,7 +203,7 @@ def _of_gradients(placed: PlacedValues) -> set[Operand]:
         (
             value
             for value in placed.derived
-            if is_reduced(placed.program.of[value].node) and value in placed.shards
+            if is_reduced(placed.program.of[value].node) and value in placed.sharded
         ),
         placed,
     )
@@ -223,7 +223,7 @@ def _beside(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
 
 
 def _behind(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
-    """Return the values that are computed of the shards of some, in shards themselves."""
+    """Return the sharded values that are computed of the shards of some values."""
     program = placed.program
 
     def following(value: Value) -> Iterator[Operand]:
@@ -234,7 +234,7 @@ def _behind(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
     return placed.spread(values, following)
 
 
-def _is_stored_in_shards(value: Operand, placed: PlacedValues) -> bool:
+def _is_stored_sharded(value: Operand, placed: PlacedValues) -> bool:
     nodes = placed.program.nodes.get(value, ()) if type(value) is Value else ()
     return any(node.op is OWN_SLICE for node in nodes)
 
@@ -267,7 +267,7 @@ def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]
 
 
 def text_of(because: Node | str) -> str:
-    """Return what needs a value in full, in words."""
+    """Return what needs a value unsharded, in words."""
     if isinstance(because, str):
         return because
     return f"{because.op.name} at {because.source} needs all of it"
