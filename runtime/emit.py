@@ -27,10 +27,10 @@ from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.extremes import extreme
-from graphdist.runtime.line_labels import phase_and_line
+from graphdist.runtime.module.instructions import every_scope
+from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import cut_apart
 from graphdist.runtime.random_slices import needed_in_slices, random_slice
-from graphdist.runtime.scheduled_module import every_scope
 
 REPLICA = "replica"
 """The name of the mesh axis over replicas."""

@@ -16,8 +16,8 @@ from graphdist.ir.cost import Exchange, every, exchanges, executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.ops import ALL_REDUCE, reducer_of
-from graphdist.runtime.collective_matching import Asked, Match, match_collectives
-from graphdist.runtime.module_collectives import ModuleCollective
+from graphdist.runtime.module.collective_instructions import ModuleCollective
+from graphdist.runtime.module.collective_matching import Asked, Match, match_collectives
 from graphdist.runtime.targets.roofline import collective_seconds
 from graphdist.runtime.targets.topologies import Topology
 

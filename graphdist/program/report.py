@@ -25,8 +25,9 @@ from graphdist.program.memory_parts import MemoryParts, memory_parts
 from graphdist.program.report_text import report_text
 from graphdist.program.step_memory import StepMemory, memory_of_graph
 from graphdist.program.step_timeline import StepTimeline, timeline_of
-from graphdist.runtime.memory import Memory
-from graphdist.runtime.module_collectives import ModuleCollective, module_collectives
+from graphdist.runtime.module.collective_instructions import ModuleCollective, module_collectives
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.memory import Memory
 from graphdist.runtime.targets.roofline import Roofline, estimate_step
 
 if TYPE_CHECKING:
@@ -145,12 +146,13 @@ def _total(parts: Any) -> dict[str, int]:
 
 def report_of(compiled: Compiled) -> Report:
     """Return the report of a compiled program."""
-    text, graph, topology = compiled.as_text("hlo"), compiled.graph, compiled.devices.topology
-    module = module_collectives(text, len(compiled.devices))
-    report = _report(graph, compiled.devices, compiled.memory, module, "")
+    graph, topology = compiled.graph, compiled.devices.topology
+    module = CompiledModule(compiled.as_text("hlo"))
+    collectives = module_collectives(module, len(compiled.devices))
+    report = _report(graph, compiled.devices, compiled.memory, collectives, "")
     if topology is None:
         return report
-    timeline = timeline_of(text, graph, topology)
+    timeline = timeline_of(module, graph, topology)
     if isinstance(timeline, str):
         return replace(report, no_timeline=timeline)
     return replace(report, timeline=timeline)

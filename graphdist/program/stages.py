@@ -29,7 +29,7 @@ from graphdist.program.step_timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, emitted
-from graphdist.runtime.memory import Memory
+from graphdist.runtime.module.memory import Memory
 from graphdist.state.variable import Variable
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.user_lines import here

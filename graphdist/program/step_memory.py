@@ -1,6 +1,6 @@
 """When a compiled step holds most memory, and which arrays, by the user's lines.
 
-`graphdist.runtime.module_memory` follows the module's buffers. The compiler's own peak, which the
+`graphdist.runtime.module.memory` follows the module's buffers. The compiler's own peak, which the
 report states, is larger by what it pads and by gaps between buffers. Of a program that the compiler
 refuses there is no module: the values of its graph are followed instead, node by node.
 """
@@ -13,10 +13,9 @@ from typing import Any  # Any: JSON
 
 from graphdist.ir.analyses import bytes_inside, held_values, walk
 from graphdist.ir.graph import Graph, Node, Value
-from graphdist.program.step_labels import Labels
-from graphdist.runtime.line_labels import phase_and_line
-from graphdist.runtime.module_memory import Buffer, ModuleMemory
-from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
+from graphdist.runtime.module.line_labels import Labels, phase_and_line
+from graphdist.runtime.module.memory import Buffer, ModuleMemory
 
 MOST_ARRAYS = 10
 ARGUMENT = "argument"
@@ -57,9 +56,9 @@ class StepMemory:
         return {**peak, "largest": largest}
 
 
-def memory_of_step(module: ScheduledModule, text: str, labels: Labels) -> StepMemory:
+def memory_of_step(module: CompiledModule, labels: Labels) -> StepMemory:
     """Return the memory that a step holds."""
-    memory = ModuleMemory(module, text)
+    memory = ModuleMemory(module)
     instruction, buffers = memory.at_peak()
     phase, line = labels.of(instruction)
     arrays = ((buffer.bytes, buffer.type, *_made_by(buffer, labels)) for buffer in buffers)

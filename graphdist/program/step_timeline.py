@@ -1,6 +1,6 @@
 """The predicted timeline of a compiled step: its time, and the user's lines that it goes to.
 
-`graphdist.runtime.targets.lanes` lays out the module. Here its events are added up by the user's
+`graphdist.runtime.module.timeline` lays out the module. Here its events are added up by the user's
 lines, which emission writes into the names of operations as `forward(train.py:41)`, and set against
 the operations that the model itself needs.
 """
@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 
 from graphdist.ir.cost import executions, of_node
 from graphdist.ir.graph import Graph
-from graphdist.ir.kernels import KERNEL
-from graphdist.program.step_labels import Labels
 from graphdist.program.step_memory import StepMemory, memory_of_step
-from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.runtime.module.durations import kernels_of
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.line_labels import Labels
+from graphdist.runtime.module.timeline import Event, Turn, all_events, predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
-from graphdist.runtime.targets.durations import KernelFlops, hlo_dtype
-from graphdist.runtime.targets.gpu_durations import GpuDurations
-from graphdist.runtime.targets.lanes import Event, Turn, all_events, laid_out
-from graphdist.runtime.targets.tpu_durations import TpuDurations
 
 if TYPE_CHECKING:
     from graphdist.runtime.targets.topologies import Topology
@@ -116,14 +113,13 @@ class StepTimeline:
 
 
 def timeline_of(
-    text: str, graph: Graph, topology: Topology, timing: ChipTiming | None = None
+    module: CompiledModule, graph: Graph, topology: Topology, timing: ChipTiming | None = None
 ) -> StepTimeline | str:
     """Return the timeline of a module, or why there is none."""
     chip = topology.chip
     timing = timing or TIMINGS.get(chip.name)
     if timing is None:
         return f"no constants of {chip.name} are known"
-    module = ScheduledModule(text)
     if not module[module.entry]:
         return "the text of the compiled module cannot be read"
     if chip.platform == "tpu" and not any(each.cycles for each in module.instructions.values()):
@@ -145,28 +141,8 @@ def timeline_of(
         fitted=timing.source,
         turn=turn,
         labels=labels,
-        memory=memory_of_step(module, text, labels),
+        memory=memory_of_step(module, labels),
     )
-
-
-def predicted_turn(
-    module: ScheduledModule, topology: Topology, timing: ChipTiming, kernels: KernelFlops
-) -> Turn:
-    """Return a module's schedule laid out."""
-    durations = TpuDurations if topology.chip.platform == "tpu" else GpuDurations
-    return laid_out(module, durations(topology, timing, module, kernels))
-
-
-def kernels_of(graph: Graph) -> KernelFlops:
-    """Return the operations of a graph's kernels, by the arrays that they return."""
-    found: dict[Any, tuple[str, int]] = {}
-    for node, _ in executions(graph):
-        if node.op.name == KERNEL:
-            results = tuple((hlo_dtype(r.type.dtype), r.type.shape) for r in node.results)
-            flops = of_node(node).flops
-            dtype = max(flops, key=lambda dtype: flops[dtype], default="bf16")
-            found[results] = dtype, sum(flops.values())
-    return found
 
 
 def _model_flops(graph: Graph) -> Mapping[str, int]:

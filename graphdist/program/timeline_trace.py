@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
 from graphdist.program.step_timeline import StepTimeline
-from graphdist.runtime.targets.lanes import COMPUTE, LANES, Event, Turn
+from graphdist.runtime.module.timeline import COMPUTE, LANES, Event, Turn
 
 MOST_EVENTS = 50_000
 _TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}

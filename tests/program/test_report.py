@@ -18,7 +18,8 @@ from graphdist.program.explanation import graph_measure
 from graphdist.program.report import Report
 from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
-from graphdist.runtime.module_collectives import module_collectives
+from graphdist.runtime.module.collective_instructions import module_collectives
+from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.targets.roofline import collective_seconds
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tracing.jax_ops import resolve
@@ -331,7 +332,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 
 def test_the_text_of_a_module_is_read() -> None:
-    found = {one.name: one for one in module_collectives(MODULE, 8)}
+    found = {one.name: one for one in module_collectives(CompiledModule(MODULE), 8)}
     # A send to the host is no collective, and one that goes on in another computation is one.
     assert set(found) == {"g", "r", "f", "s", "a", "p", "c", "e", "q"}
     assert (found["q"].shapes, found["q"].is_async) == ((("f32", 6),), True)

@@ -13,8 +13,9 @@ import graphdist as gd
 from graphdist.program.stages import Compiled
 from graphdist.program.step_timeline import StepTimeline, timeline_of
 from graphdist.program.timeline_trace import trace_of
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.timeline import all_events
 from graphdist.runtime.targets.chip_timing import TIMINGS
-from graphdist.runtime.targets.lanes import all_events
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compile import main
 from tests.aot.steps import make_step
@@ -91,12 +92,12 @@ def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     text, graph = compiled().as_text("hlo"), compiled().graph
     topology = find_topology("v5e:2x2")
     without = text.replace("estimated_cycles", "other")
-    assert "how many cycles" in str(timeline_of(without, graph, topology))
-    assert "cannot be read" in str(timeline_of("no module", graph, topology))
-    assert isinstance(timeline_of(text, graph, topology), StepTimeline)
+    assert "how many cycles" in str(timeline_of(CompiledModule(without), graph, topology))
+    assert "cannot be read" in str(timeline_of(CompiledModule("no module"), graph, topology))
+    assert isinstance(timeline_of(CompiledModule(text), graph, topology), StepTimeline)
     assert report.no_timeline == ""
     monkeypatch.delitem(TIMINGS, "v5e")
-    assert "no constants of v5e" in str(timeline_of(text, graph, topology))
+    assert "no constants of v5e" in str(timeline_of(CompiledModule(text), graph, topology))
 
 
 @pytest.mark.needs("tpu")

@@ -16,8 +16,8 @@ import pytest
 import graphdist as gd
 from graphdist.ir.cost import cost
 from graphdist.program.collective_uses import matched_collectives
-from graphdist.runtime.module_collectives import module_collectives
-from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.runtime.module.collective_instructions import module_collectives
+from graphdist.runtime.module.instructions import CompiledModule
 from tests.strategies.local_training import (
     NESTEROV,
     Training,
@@ -82,9 +82,9 @@ def bytes_a_step(text: str, devices: int, every: int) -> float:
     taken = {
         name.strip().lstrip("%") for found in re.findall(named, text) for name in found.split(",")
     }
-    module = ScheduledModule(text)
+    module = CompiledModule(text)
     total = 0.0
-    for found in module_collectives(text, devices):
+    for found in module_collectives(module, devices):
         inside = [name for name in module if found.name in {each.name for each in module[name]}]
         assert len(inside) == 1, found.name
         total += found.bytes / (every if inside[0] in taken else 1)

@@ -25,8 +25,9 @@ import jax
 
 import graphdist as gd
 from graphdist.program.explanation import bytes_sent
-from graphdist.runtime.memory import memory_of
-from graphdist.runtime.module_collectives import module_collectives
+from graphdist.runtime.module.collective_instructions import module_collectives
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.memory import memory_of
 from graphdist.tools.bench.process import Process, is_installed, packages_of
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.sharded_systems import systems_of
@@ -121,7 +122,7 @@ def module_of(compiled: jax.stages.Compiled, num_devices: int, platform: str) ->
     """Return what a module that JAX compiled does."""
     kinds: Counter[str] = Counter()
     moved = 0.0
-    for collective in module_collectives(str(compiled.as_text()), num_devices):
+    for collective in module_collectives(CompiledModule(str(compiled.as_text())), num_devices):
         kinds[collective.kind] += collective.times
         moved += collective.times * _sent(collective.kind, collective.bytes, collective.group_size)
     peak = memory_of(compiled).needed_bytes(platform)

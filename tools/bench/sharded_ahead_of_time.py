@@ -23,7 +23,8 @@ import jax
 
 from graphdist.errors import ArgumentError, DeviceMemoryError
 from graphdist.program.amounts import size_text
-from graphdist.runtime.schedule import exposed_by_loop
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.schedule import exposed_by_loop
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.bench.sharded_by_hand import FORMS
@@ -64,7 +65,7 @@ def compiled_form(name: str, topology: Topology, settings: dict[str, Any]) -> Co
         refusal = str(error).splitlines()[0]
         return CompiledForm(name, None, (), time.perf_counter() - start, refusal)
     module = module_of(compiled, topology.num_devices, topology.chip.platform)
-    exposed = tuple(exposed_by_loop(str(compiled.as_text())).values())
+    exposed = tuple(exposed_by_loop(CompiledModule(str(compiled.as_text()))).values())
     return CompiledForm(name, module, exposed, time.perf_counter() - start)
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any  # Any: JSON, users' steps
 
 from graphdist.errors import ArgumentError
-from graphdist.program.step_timeline import kernels_of, predicted_turn
-from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.runtime.module.durations import KernelFlops, kernels_of
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.chips import Chip
-from graphdist.runtime.targets.durations import KernelFlops
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
@@ -79,7 +79,7 @@ class CompiledRun:
     """A run's compiled module, and the operations of its kernels."""
 
     run: PublishedRun
-    module: ScheduledModule
+    module: CompiledModule
     kernels: KernelFlops
 
     def seconds(self, timing: ChipTiming) -> float:
@@ -114,7 +114,7 @@ def compiled_run(run: PublishedRun, folder: Path | None, *, again: bool = False)
         listed = [[[list(array) for array in key], list(cost)] for key, cost in kernels.items()]
         made = {"program": run.program, "module": text, "kernels": listed}
         _file(run, folder).write_bytes(lzma.compress(json.dumps(made).encode()))
-    return CompiledRun(run, ScheduledModule(text), kernels)
+    return CompiledRun(run, CompiledModule(text), kernels)
 
 
 def kept_run(run: PublishedRun, folder: Path) -> CompiledRun | None:
@@ -123,7 +123,7 @@ def kept_run(run: PublishedRun, folder: Path) -> CompiledRun | None:
     read = json.loads(lzma.decompress(file.read_bytes())) if file.exists() else {}
     if read.get("program") != run.program:
         return None
-    return CompiledRun(run, ScheduledModule(read["module"]), _kernels(read["kernels"]))
+    return CompiledRun(run, CompiledModule(read["module"]), _kernels(read["kernels"]))
 
 
 def _file(run: PublishedRun, folder: Path) -> Path:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from graphdist.runtime.schedule import LoopCollective, exposed_by_loop, loop_collectives
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.schedule import LoopCollective, exposed_by_loop, loop_collectives
 from graphdist.tools.schedule import main
 
 MODULE = """
@@ -53,7 +54,7 @@ WORK = (
 
 
 def collectives_of(*lines: str) -> tuple[LoopCollective, ...]:
-    return loop_collectives(MODULE.replace("BODY", "\n".join(lines)))
+    return loop_collectives(CompiledModule(MODULE.replace("BODY", "\n".join(lines))))
 
 
 def test_what_is_one_instruction_is_exposed_whatever_stands_around_it() -> None:
@@ -128,10 +129,12 @@ def test_loops_are_counted_apart_and_branches_belong_to_their_loop() -> None:
     text = MODULE.replace("BODY", f"{gather}\n{branch}\n  %w = s32[] while(%t), condition=%until, "
                           "body=%inner")  # fmt: skip
     text += f"%arm (x: f32[8]) -> f32[8] {{\n{gather}\n}}\n%inner (x: f32[8]) -> f32[8] {{\n}}\n"
-    assert exposed_by_loop(text) == {"body": 2}
-    assert [each.times for each in loop_collectives(text)] == [5, 5]
+    assert exposed_by_loop(CompiledModule(text)) == {"body": 2}
+    assert [each.times for each in loop_collectives(CompiledModule(text))] == [5, 5]
     nested = text.replace("%inner (x: f32[8]) -> f32[8] {\n", f"%inner (x: f32[8]) {{\n{gather}\n")
-    assert exposed_by_loop(nested.replace("(x: f32[8]) {", "(x: f32[8]) -> f32[8] {")) == {
+    assert exposed_by_loop(
+        CompiledModule(nested.replace("(x: f32[8]) {", "(x: f32[8]) -> f32[8] {"))
+    ) == {
         "body": 2,
         "inner": 1,
     }

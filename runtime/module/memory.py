@@ -1,4 +1,4 @@
-"""How many bytes of a chip's memory a compiled module holds at each instruction of its schedule.
+"""The memory of a compiled module: what XLA reports, and what each instruction holds.
 
 The text of a module has no addresses. So buffers are followed from the instruction that makes them
 to the last that uses them:
@@ -11,7 +11,8 @@ to the last that uses them:
 * arguments are held all the time, and results that the module aliases to arguments are in them.
 
 The compiler pads arrays and leaves gaps between buffers, and it decides about sharing buffers by
-finer rules. So its own peak is the one that counts; this is for when and by what it is reached.
+finer rules. So its own peak, `Memory`, is the one that counts; this is for when and by what it is
+reached.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
+from typing import Any  # Any: JAX's analysis has no public type
 
-from graphdist.runtime.scheduled_module import Instruction, ModuleArray, ScheduledModule
+from jax.stages import Compiled
 
-_ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{")
+from graphdist.runtime.module.instructions import CompiledModule, Instruction, ModuleArray
+
 _INDEX = re.compile(r"\bindex=(\d+)")
 _PARTS = re.compile(r"[(){}\[,]")
 _VIEWS = {"tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency"}
@@ -34,6 +37,42 @@ _READS_AGAIN = {
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "sort",
 }  # fmt: skip
 """Operations that read an element of an operand after they have written another result there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory that a step needs on each device, in bytes, as XLA reports it.
+
+    `alias_bytes` is the part of the arguments that outputs reuse (donated variables).
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    peak_bytes: int
+
+    def needed_bytes(self, platform: str) -> int:
+        """Return the most memory that is in use at once.
+
+        The TPU compiler reports it. The peak of other compilers leaves out some temporary memory,
+        so for them it is the sum of all memory.
+        """
+        if platform == "tpu" and self.peak_bytes:
+            return self.peak_bytes
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+
+
+def memory_of(compiled: Compiled) -> Memory:
+    """Return the memory that a program compiled by JAX needs on each device."""
+    analysis: Any = compiled.memory_analysis()
+    return Memory(
+        analysis.argument_size_in_bytes,
+        analysis.output_size_in_bytes,
+        analysis.alias_size_in_bytes,
+        analysis.temp_size_in_bytes,
+        getattr(analysis, "peak_memory_in_bytes", 0),
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -74,7 +113,7 @@ class Held:
 class ModuleMemory:
     """What the computations of a module hold.
 
-    >>> module = ScheduledModule('''ENTRY %main (x: f32[8]) -> f32[] {
+    >>> module = CompiledModule('''ENTRY %main (x: f32[8]) -> f32[] {
     ...   %x = f32[8]{0} parameter(0)
     ...   %y = f32[8]{0} negate(%x)
     ...   %z = f32[8]{0} exponential(%y)
@@ -84,11 +123,8 @@ class ModuleMemory:
     [32, 64, 64, 68]
     """
 
-    def __init__(self, module: ScheduledModule, text: str = "") -> None:
-        """Take the module, and its text for which results are stored in arguments."""
+    def __init__(self, module: CompiledModule) -> None:
         self._module = module
-        header = text.partition("\n")[0]
-        self._aliased = {int(index or 0) for index in _ALIAS.findall(header)}
         self._found: dict[str, Held] = {}
 
     @cached_property
@@ -99,7 +135,8 @@ class ModuleMemory:
     def of(self, computation: str) -> Held:
         """Return what a computation holds; a loop's body beside the loop's state."""
         if computation not in self._found:
-            aliased = self._aliased if computation == self._module.entry else None
+            is_entry = computation == self._module.entry
+            aliased = self._module.aliased_results if is_entry else None
             body = self._module[computation]
             walk = _Walk(body, self._updates, aliased)
             self._found[computation] = walk.held([self._nested(each) for each in body])

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from graphdist.runtime.module_collectives import kind_of
-from graphdist.runtime.scheduled_module import Instruction, ModuleArray, ScheduledModule
+from graphdist.runtime.module.collective_instructions import kind_of
+from graphdist.runtime.module.instructions import CompiledModule, Instruction, ModuleArray
 
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)(?P<listed>[\d,"]*)')
 _LABELS = re.compile(r"dim_labels=(?P<input>\w+)_(?P<kernel>\w+)->(?P<output>\w+)")
@@ -31,7 +31,7 @@ _UPDATE = "dynamic-update-slice"
 class ModuleCost:
     """The operations and bytes of a module's instructions.
 
-    >>> module = ScheduledModule('''ENTRY %main (x: bf16[8,4]) -> bf16[8,2] {
+    >>> module = CompiledModule('''ENTRY %main (x: bf16[8,4]) -> bf16[8,2] {
     ...   %x = bf16[8,4]{1,0} parameter(0)
     ...   %y = bf16[4,2]{1,0} parameter(1)
     ...   ROOT %z = bf16[8,2]{1,0} dot(%x, %y), lhs_contracting_dims={1}
@@ -41,7 +41,7 @@ class ModuleCost:
     (('bf16', 128), 112)
     """
 
-    def __init__(self, module: ScheduledModule) -> None:
+    def __init__(self, module: CompiledModule) -> None:
         self._module = module
 
     def is_free(self, instruction: Instruction) -> bool:

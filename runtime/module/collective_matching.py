@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from graphdist.runtime.module_collectives import ModuleCollective
-from graphdist.runtime.scheduled_module import bytes_of_element
+from graphdist.runtime.module.collective_instructions import ModuleCollective
+from graphdist.runtime.module.instructions import bytes_of_element, hlo_dtype
 
 LARGEST_PADDING = 1 / 8
 """The share of a value that padding may add to it."""
@@ -63,14 +63,14 @@ _Rule: TypeAlias = Callable[[Asked, _Carried], bool]
 
 def _is_same(asked: Asked, carried: _Carried) -> bool:
     kind, size = carried.collective.kind, carried.size
-    return (kind, carried.dtype, size) == (asked.kind, _hlo_dtype(asked.dtype), asked.size)
+    return (kind, carried.dtype, size) == (asked.kind, hlo_dtype(asked.dtype), asked.size)
 
 
 def _is_gathered_in_slices(asked: Asked, carried: _Carried) -> bool:
     found = carried.collective
     return (
         (asked.kind, found.kind) == ("all_gather", "all_gather")
-        and carried.dtype == _hlo_dtype(asked.dtype)
+        and carried.dtype == hlo_dtype(asked.dtype)
         and carried.size > asked.size
         and carried.size * found.group_size == asked.size * asked.group_size
     )
@@ -81,7 +81,7 @@ def _is_gathered_by_sum(asked: Asked, carried: _Carried) -> bool:
 
 
 def _has_another_kind(asked: Asked, carried: _Carried) -> bool:
-    is_it = carried.dtype == _hlo_dtype(asked.dtype) and carried.size == asked.size
+    is_it = carried.dtype == hlo_dtype(asked.dtype) and carried.size == asked.size
     return is_it and not _is_joined(asked, carried)  # which carries the joined value
 
 
@@ -94,7 +94,7 @@ def _is_padded(asked: Asked, carried: _Carried) -> bool:
     size = asked.size * asked.group_size if joined else asked.size
     return (
         (joined or carried.collective.kind == asked.kind)
-        and carried.dtype == _hlo_dtype(asked.dtype)
+        and carried.dtype == hlo_dtype(asked.dtype)
         and size < carried.size <= size * (1 + LARGEST_PADDING)
     )
 
@@ -102,11 +102,7 @@ def _is_padded(asked: Asked, carried: _Carried) -> bool:
 def _is_joined(asked: Asked, carried: _Carried) -> bool:
     """Return whether an all_reduce might carry the joined value of an all_gather."""
     kinds = (asked.kind, carried.collective.kind)
-    return kinds == ("all_gather", "all_reduce") and carried.dtype == _hlo_dtype(asked.dtype)
-
-
-def _hlo_dtype(dtype: str) -> str:
-    return {"i": "s", "b": "b"}.get(dtype[0], dtype[0]) + dtype[1:]
+    return kinds == ("all_gather", "all_reduce") and carried.dtype == hlo_dtype(asked.dtype)
 
 
 def match_collectives(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphdist.runtime.collective_matching import Asked, Match, match_collectives
-from graphdist.runtime.module_collectives import ModuleCollective
+from graphdist.runtime.module.collective_instructions import ModuleCollective
+from graphdist.runtime.module.collective_matching import Asked, Match, match_collectives
 
 
 def made(name: str, kind: str, *shapes: tuple[str, int]) -> ModuleCollective:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdist.runtime.module_cost import ModuleCost
-from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.runtime.module.instruction_cost import ModuleCost
+from graphdist.runtime.module.instructions import CompiledModule
 
 CONVOLUTION = """ENTRY %main (x: f32[2,{inputs},3]) -> f32[2,{outputs},5] {{
   %x = f32[2,{inputs},3]{{2,1,0}} parameter(0)
@@ -22,7 +22,7 @@ CONVOLUTION = """ENTRY %main (x: f32[2,{inputs},3]) -> f32[2,{outputs},5] {{
 
 def counted(inputs: int, taps: int, outputs: int, window: str) -> int:
     text = CONVOLUTION.format(inputs=inputs, taps=taps, outputs=outputs, window=window)
-    module = ScheduledModule(text)
+    module = CompiledModule(text)
     return ModuleCost(module).products(module["main"][-1])[1]
 
 
@@ -52,7 +52,7 @@ def test_products_with_padding_and_between_inputs_do_not_count(
 
 @pytest.mark.parametrize("heads", [1, 16])
 def test_a_product_of_batches_of_matrices(heads: int) -> None:
-    module = ScheduledModule(f"""ENTRY %main (x: bf16[64,32,1]) -> bf16[64,{heads},128] {{
+    module = CompiledModule(f"""ENTRY %main (x: bf16[64,32,1]) -> bf16[64,{heads},128] {{
       %x = bf16[64,32,1]{{1,0,2}} parameter(0)
       %w = bf16[{heads},128,32]{{2,1,0}} parameter(1)
       ROOT %y = bf16[64,{heads},128]{{2,0,1}} convolution(%x, %w),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from graphdist.runtime.module_memory import ModuleMemory
-from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.memory import ModuleMemory
 
 
 def held(main: str, header: str = "HloModule m", others: str = "") -> ModuleMemory:
     text = f"{header}\n\n{others}\nENTRY %main (x: f32[8]) -> f32[8] {{\n{main}\n}}\n"
-    return ModuleMemory(ScheduledModule(text), text)
+    return ModuleMemory(CompiledModule(text))
 
 
 def bytes_of(main: str, header: str = "HloModule m", others: str = "") -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphdist.runtime.module_cost import ModuleCost
-from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
+from graphdist.runtime.module.instruction_cost import ModuleCost
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
 
 DIMENSIONS = '"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]'
 CUBLAS = (
@@ -91,11 +91,11 @@ CONVOLUTION = 2 * (2 * 4 * 4 * 5) * (3 * 3 * 3)
 
 
 @pytest.fixture
-def module() -> ScheduledModule:
-    return ScheduledModule(MODULE.replace("CUBLAS", CUBLAS).replace("CUDNN", CUDNN))
+def module() -> CompiledModule:
+    return CompiledModule(MODULE.replace("CUBLAS", CUBLAS).replace("CUDNN", CUDNN))
 
 
-def instruction(module: ScheduledModule, name: str) -> Instruction:
+def instruction(module: CompiledModule, name: str) -> Instruction:
     return module.instructions[name]
 
 
@@ -113,7 +113,7 @@ def instruction(module: ScheduledModule, name: str) -> Instruction:
     ],
 )
 def test_the_operations_of_products(
-    module: ScheduledModule, name: str, products: tuple[str, int]
+    module: CompiledModule, name: str, products: tuple[str, int]
 ) -> None:
     assert ModuleCost(module).products(instruction(module, name)) == products
 
@@ -132,11 +132,11 @@ def test_the_operations_of_products(
         ("copied", 2 * 4 * 128),
     ],
 )
-def test_the_bytes_that_cross(module: ScheduledModule, name: str, size: int) -> None:
+def test_the_bytes_that_cross(module: CompiledModule, name: str, size: int) -> None:
     assert ModuleCost(module).bytes(instruction(module, name)) == size
 
 
-def test_what_starts_nothing_is_free(module: ScheduledModule) -> None:
+def test_what_starts_nothing_is_free(module: CompiledModule) -> None:
     cost = ModuleCost(module)
     free = {each.name for each in module["main"] if cost.is_free(each)}
     assert {"x", "view2"} <= free

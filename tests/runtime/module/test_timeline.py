@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from graphdist.runtime.schedule import ScheduledStep
-from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
-from graphdist.runtime.targets.lanes import Event, Turn, all_events, laid_out
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
+from graphdist.runtime.module.schedule import ScheduledStep
+from graphdist.runtime.module.timeline import Event, Turn, all_events, laid_out
 
 MODULE = """HloModule m, is_scheduled=true
 
@@ -63,7 +63,7 @@ class Seconds:
 
 def laid(main: Sequence[str], body: Sequence[str] = (), seconds: Seconds = Seconds()) -> Turn:
     text = MODULE.replace("BODY", "\n".join(body)).replace("MAIN", "\n".join(main))
-    return laid_out(ScheduledModule(text), seconds)
+    return laid_out(CompiledModule(text), seconds)
 
 
 def parts(turn: Turn) -> tuple[float, float, float]:

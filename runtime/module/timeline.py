@@ -21,8 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from graphdist.runtime.schedule import ScheduledStep, steps_of
-from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
+from graphdist.runtime.module.durations import KernelFlops, durations_of
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
+from graphdist.runtime.module.schedule import ScheduledStep, steps_of
+from graphdist.runtime.targets.chip_timing import ChipTiming
+from graphdist.runtime.targets.topologies import Topology
 
 COMPUTE, LINKS, NETWORK, COPIES = "compute", "links", "network", "copies"
 TO_HOST, FROM_HOST = "to the host", "from the host"
@@ -80,7 +83,14 @@ class Turn:
         return self.compute + self.exposed + self.idle
 
 
-def laid_out(module: ScheduledModule, durations: Durations) -> Turn:
+def predicted_turn(
+    module: CompiledModule, topology: Topology, timing: ChipTiming, kernels: KernelFlops
+) -> Turn:
+    """Return the timeline of a step on the chips of a topology; `kernels` has their operations."""
+    return laid_out(module, durations_of(topology, timing, module, kernels))
+
+
+def laid_out(module: CompiledModule, durations: Durations) -> Turn:
     """Return the timeline of a step."""
     return _Layout(module, durations).turn(module.entry)
 
@@ -96,7 +106,7 @@ def all_events(turn: Turn, times: float = 1) -> Iterator[tuple[Event, float]]:
 class _Layout:
     """Lays out computations, each once."""
 
-    def __init__(self, module: ScheduledModule, durations: Durations) -> None:
+    def __init__(self, module: CompiledModule, durations: Durations) -> None:
         self._module, self._durations = module, durations
         self._turns: dict[str, Turn] = {}
 

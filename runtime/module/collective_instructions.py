@@ -13,9 +13,10 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
-from graphdist.runtime.scheduled_module import Instruction, ScheduledModule, bytes_of_element
+from graphdist.ir.cost import Exchange
+from graphdist.runtime.module.instructions import CompiledModule, Instruction, bytes_of_element
 
-KINDS = {
+_KINDS = {
     "all-reduce": "all_reduce",
     "all-gather": "all_gather",
     "reduce-scatter": "reduce_scatter",
@@ -24,10 +25,11 @@ KINDS = {
     "collective-broadcast": "collective_broadcast",
     "send": "network_send",
 }
-SCATTERING = "all-reduce-scatter"
+_SCATTERING = "all-reduce-scatter"
 """Part of a computation's name if the TPU compiler runs its all-reduce as a reduce-scatter."""
 _START = "-start"
 _GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_STRIDED = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\]T\(|\{\{(\d+),(\d+))")
 _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
 _CHAIN = re.compile(r'chain_id="(\d+)"')
 _CONTEXT = ("u32", 1)
@@ -58,16 +60,15 @@ class ModuleCollective:
         return round(self.bytes * self.times / self.every)
 
 
-def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, ...]:
+def module_collectives(module: CompiledModule, num_devices: int) -> tuple[ModuleCollective, ...]:
     """Return the collectives of an optimised HLO module.
 
-    >>> text = '''ENTRY %main (a: f32[8]) -> f32[8] {
+    >>> module = CompiledModule('''ENTRY %main (a: f32[8]) -> f32[8] {
     ...   ROOT %r = f32[8]{0} all-reduce(%a), replica_groups={{0,1}}, to_apply=%sum
-    ... }'''
-    >>> module_collectives(text, 2)[0].bytes
+    ... }''')
+    >>> module_collectives(module, 2)[0].bytes
     32
     """
-    module = ScheduledModule(text)
     found = []
     chains: set[tuple[str, str, object]] = set()
     for computation in module:
@@ -89,14 +90,23 @@ def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, .
     return tuple(found)
 
 
-def collective_of(instruction: Instruction, kind: str, num_devices: int) -> ModuleCollective:
-    """Return the collective of an instruction, as one of this kind."""
-    return replace(_collective(instruction, "", num_devices), kind=kind)
+def exchange_of(instruction: Instruction, kind: str, num_devices: int) -> Exchange:
+    """Return what replicas exchange when an instruction runs a collective of this kind."""
+    collective = _collective(instruction, "", num_devices)
+    strided = _STRIDED.search(instruction.line)
+    is_across = strided is not None and (
+        strided[1] is None or int(strided[2]) - int(strided[1]) > 1
+    )
+    return Exchange(kind, collective.bytes, collective.group_size, is_across)
 
 
-def kind_of(instruction: Instruction) -> str | None:
-    """Return the kind of the collective that an instruction runs or starts; None for others."""
-    return KINDS.get(instruction.opcode.removesuffix(_START))
+def kind_of(instruction: Instruction, inside: str = "") -> str | None:
+    """Return the kind of the collective that an instruction runs or starts; None for others.
+
+    `inside` is the name of the computation that it stands in, where that is known.
+    """
+    kind = _KINDS.get(instruction.opcode.removesuffix(_START))
+    return "reduce_scatter" if kind == "all_reduce" and _SCATTERING in inside else kind
 
 
 def is_local(instruction: Instruction) -> bool:
@@ -112,7 +122,8 @@ def chain_of(instruction: Instruction) -> str:
 
 def _collective(instruction: Instruction, computation: str, num_devices: int) -> ModuleCollective:
     line, group = instruction.line, _group_size(instruction.line, num_devices)
-    kind = KINDS[instruction.opcode.removesuffix(_START)]
+    kind = kind_of(instruction)
+    assert kind is not None
     is_start = instruction.opcode.endswith(_START)
     shapes = [(array.dtype, prod(array.dimensions)) for array in instruction.arrays]
     if kind == "network_send":
@@ -128,8 +139,6 @@ def _collective(instruction: Instruction, computation: str, num_devices: int) ->
         shapes = [(dtype, size * group) for dtype, size in shapes]
     elif kind == "all_to_all" and len(shapes) == group:  # on CPU it has a value for each replica
         shapes = [(shapes[0][0], sum(size for _, size in shapes))]
-    if kind == "all_reduce" and SCATTERING in computation:
-        kind = "reduce_scatter"
     in_async = (
         "async" in computation
         or 'is_sync":false' in line
@@ -138,7 +147,7 @@ def _collective(instruction: Instruction, computation: str, num_devices: int) ->
     )
     return ModuleCollective(
         instruction.name,
-        kind,
+        kind_of(instruction, computation) or kind,
         tuple(shapes),
         sum(size * bytes_of_element(dtype) for dtype, size in shapes),
         group,

@@ -18,14 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from graphdist.runtime.module_collectives import (
-    KINDS,
-    SCATTERING,
-    chain_of,
-    is_local,
-    kind_of,
-)
-from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
+from graphdist.runtime.module.collective_instructions import chain_of, is_local, kind_of
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
 
 _NO_WORK = {"AllocateBuffer", "Sharding", "ConcatBitcast", "AsyncCollectiveDone"}
 _COMPUTE = {
@@ -79,19 +73,18 @@ class ScheduledStep:
         return self.instruction.cycles or 0
 
 
-def loop_collectives(text: str) -> tuple[LoopCollective, ...]:
+def loop_collectives(module: CompiledModule) -> tuple[LoopCollective, ...]:
     """Return the collectives in the bodies of a scheduled module's loops, in their order.
 
-    >>> text = '''%body (x: f32[2]) -> f32[8] {
+    >>> module = CompiledModule('''%body (x: f32[2]) -> f32[8] {
     ...   ROOT %g = f32[8]{0} all-gather(%x), replica_groups={{0,1,2,3}}
     ... }
     ... ENTRY %main (x: f32[2]) -> f32[8] {
     ...   ROOT %w = f32[8] while(%x), condition=%until, body=%body
-    ... }'''
-    >>> [(found.kind, found.is_exposed) for found in loop_collectives(text)]
+    ... }''')
+    >>> [(found.kind, found.is_exposed) for found in loop_collectives(module)]
     [('all_gather', True)]
     """
-    module = ScheduledModule(text)
     found: list[LoopCollective] = []
     for loop in _bodies(module):
         for name in _run_by(loop, module):
@@ -101,20 +94,20 @@ def loop_collectives(text: str) -> tuple[LoopCollective, ...]:
     return tuple(found)
 
 
-def exposed_by_loop(text: str) -> dict[str, int]:
+def exposed_by_loop(module: CompiledModule) -> dict[str, int]:
     """Return how many collectives of each loop's body nothing overlaps, by the body's name."""
     counts: dict[str, int] = {}
-    for collective in loop_collectives(text):
+    for collective in loop_collectives(module):
         counts[collective.loop] = counts.get(collective.loop, 0) + collective.is_exposed
     return counts
 
 
-def _bodies(module: ScheduledModule) -> list[str]:
+def _bodies(module: CompiledModule) -> list[str]:
     loops = [each.loop for computation in module for each in module[computation]]
     return [loop[1] for loop in loops if loop and loop[1] in module]
 
 
-def _run_by(body: str, module: ScheduledModule) -> Iterator[str]:
+def _run_by(body: str, module: CompiledModule) -> Iterator[str]:
     """Yield a body and the computations that its calls and branches run."""
     pending, seen = [body], {body}
     while pending:
@@ -127,16 +120,16 @@ def _run_by(body: str, module: ScheduledModule) -> Iterator[str]:
                 seen |= called
 
 
-def steps_of(module: ScheduledModule, computation: str) -> list[ScheduledStep]:
+def steps_of(module: CompiledModule, computation: str) -> list[ScheduledStep]:
     """Return the instructions of a computation, in order, with what each is in the schedule."""
     return [_step(instruction, module) for instruction in module[computation]]
 
 
-def _step(instruction: Instruction, module: ScheduledModule) -> ScheduledStep:
+def _step(instruction: Instruction, module: CompiledModule) -> ScheduledStep:
     name, opcode = instruction.name, instruction.opcode
     if opcode.endswith("-done"):
         return ScheduledStep(instruction, end=next(iter(instruction.operands), ""))
-    is_start = opcode.endswith("-start")
+    is_start = _is_start(instruction)
     if is_local(instruction):
         return ScheduledStep(instruction)
     if kind := kind_of(instruction):
@@ -152,23 +145,25 @@ def _step(instruction: Instruction, module: ScheduledModule) -> ScheduledStep:
     return ScheduledStep(instruction, computes=computes)
 
 
+def _is_start(instruction: Instruction) -> bool:
+    return instruction.opcode.endswith("-start")
+
+
 def _does_no_work(instruction: Instruction) -> bool:
     return instruction.target in _NO_WORK or instruction.target.endswith("Shape")
 
 
-def _inner_collective(instruction: Instruction, module: ScheduledModule) -> Instruction | None:
+def _inner_collective(instruction: Instruction, module: CompiledModule) -> Instruction | None:
     """Return the collective that a wrapping instruction calls."""
     inner = (each for called in instruction.called for each in module[called])
-    return next((each for each in inner if each.opcode in KINDS), None)
+    return next((each for each in inner if kind_of(each) and not _is_start(each)), None)
 
 
 def _of_wrapped(
-    instruction: Instruction, inner: Instruction, module: ScheduledModule
+    instruction: Instruction, inner: Instruction, module: CompiledModule
 ) -> ScheduledStep:
-    name, kind = instruction.name, KINDS[inner.opcode]
-    scatters = any(SCATTERING in called for called in instruction.called)
-    kind = "reduce_scatter" if kind == "all_reduce" and scatters else kind
-    chain = chain_of(inner)
+    name, chain = instruction.name, chain_of(inner)
+    kind = kind_of(inner, " ".join(instruction.called)) or ""
     if instruction.opcode != "fusion":
         return ScheduledStep(instruction, kind, inner, start=name)
     if not chain:

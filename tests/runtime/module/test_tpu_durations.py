@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from graphdist.program.step_timeline import predicted_turn
-from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.runtime.module.durations import KernelFlops, TpuDurations
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
-from graphdist.runtime.targets.durations import KernelFlops
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.runtime.targets.tpu_durations import TpuDurations
 
 V5E, TPU7X = find_topology("v5e:4x4"), find_topology("tpu7x:2x2x1")
 TIMING = replace(TIMINGS["v5e"], slowdown=1.0)
@@ -40,9 +39,9 @@ PRODUCT = 2 * 4096**3 / REACHED
 MOVES = 2 * 2 * 4096**2 / BANDWIDTH
 
 
-def module(cycles: int, dtype: str = "bf16") -> ScheduledModule:
+def module(cycles: int, dtype: str = "bf16") -> CompiledModule:
     config = f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
-    return ScheduledModule(MODULE.replace("CYCLES", config).replace("DTYPE", dtype))
+    return CompiledModule(MODULE.replace("CYCLES", config).replace("DTYPE", dtype))
 
 
 def seconds(name: str, cycles: int = 1, dtype: str = "bf16", topology: Topology = V5E) -> float:

@@ -38,6 +38,7 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _SPACE = re.compile(r"S\((\d+)\)")
 _ENTRY = re.compile(r"^ENTRY %?([\w.-]+) ", re.MULTILINE)
+_ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{")
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,10 @@ UNKNOWN_CYCLES = 2**62
 """So many, or more, the compiler writes where it has no estimate."""
 
 
-class ScheduledModule:
+class CompiledModule:
     """The computations of a module by name, and how often each runs in a step.
 
-    >>> module = ScheduledModule('''ENTRY %main (x: f32[8]) -> f32[8] {
+    >>> module = CompiledModule('''ENTRY %main (x: f32[8]) -> f32[8] {
     ...   ROOT %y = f32[8] negate(%x)
     ... }''')
     >>> module.entry, [each.opcode for each in module["main"]]
@@ -161,6 +162,9 @@ class ScheduledModule:
         self._read: dict[str, tuple[Instruction, ...]] = {}
         entry = _ENTRY.search(text)
         self.entry = entry[1] if entry else ""
+        header = text.partition("\n")[0]
+        self.aliased_results = frozenset(int(index or 0) for index in _ALIAS.findall(header))
+        """The results of a step that are stored in the buffers of arguments, by index."""
 
     def __contains__(self, computation: str) -> bool:
         return computation in self._lines
@@ -264,3 +268,12 @@ def bytes_of_element(dtype: str) -> int:
         return 1
     bits = re.match(r"\D+(\d+)", dtype)
     return max(int(bits[1]) // 8, 1) if bits else 1
+
+
+def hlo_dtype(dtype: str) -> str:
+    """Return the name that a dtype of the graph has in modules.
+
+    >>> hlo_dtype("i32"), hlo_dtype("bf16")
+    ('s32', 'bf16')
+    """
+    return {"i": "s"}.get(dtype[0], dtype[0]) + dtype[1:]
