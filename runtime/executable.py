@@ -25,7 +25,7 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit, lines_named
 from graphdist.runtime.invalid_numbers import NumberCheck
 from graphdist.runtime.module.memory import Memory, memory_of
-from graphdist.runtime.processes.supervised_steps import supervised
+from graphdist.runtime.supervised_steps import supervised
 
 
 @dataclass(frozen=True, slots=True)

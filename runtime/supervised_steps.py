@@ -34,8 +34,8 @@ from graphdist.runtime.processes.cluster_workers import (
     ClusterWorkers,
     CollectiveTimeoutError,
 )
-from graphdist.runtime.processes.program_agreement import first_collective
 from graphdist.runtime.processes.server import BEAT_SECONDS
+from graphdist.runtime.program_agreement import first_collective
 
 SECONDS_AFTER_INTERRUPT = 2.0
 """How long a step may take to end after Ctrl-C."""

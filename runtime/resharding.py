@@ -17,11 +17,10 @@ from jax.sharding import Sharding
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.files.checkpoint_arrays import host_copy
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import CollectiveTimeoutError
-from graphdist.runtime.processes.supervised_steps import supervised_call
-from graphdist.runtime.spans import array_of_full, is_held_here
+from graphdist.runtime.spans import array_of_full, host_copy, is_held_here
+from graphdist.runtime.supervised_steps import supervised_call
 
 HINT = "let all workers do it, in the same order: no worker holds all of its value"
 

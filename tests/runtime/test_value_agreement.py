@@ -21,7 +21,7 @@ from graphdist.ir.graph import Graph
 from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
-from graphdist.runtime.processes.value_agreement import BLOCK, ValueAgreement, weighted_sum
+from graphdist.runtime.value_agreement import BLOCK, ValueAgreement, weighted_sum
 
 VARIABLES = [np.arange(10, dtype=np.float32) + i for i in range(10)]
 LARGE = np.zeros((100, 300), np.float32)

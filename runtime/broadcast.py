@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.addresses import WorkerError
-from graphdist.runtime.processes.supervised_steps import WorkerStep
+from graphdist.runtime.supervised_steps import WorkerStep
 
 SENT_WITH_EXCHANGE = 1 << 16  # bytes
 LARGEST_PART = 1 << 24  # words of 4 bytes
