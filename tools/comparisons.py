@@ -8,9 +8,9 @@ from math import prod
 from typing import Any, TypeAlias  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.program.amounts import count_text, size_text, time_text
-from graphdist.program.report import Report
-from graphdist.program.report_text import why_not
+from graphdist.report.amounts import count_text, size_text, time_text
+from graphdist.report.report_text import why_not
+from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tracing.user_lines import here

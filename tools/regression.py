@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.program.amounts import count_text, size_text, time_text
-from graphdist.program.report import Report
+from graphdist.report.amounts import count_text, size_text, time_text
+from graphdist.report.step_report import Report
 from graphdist.runtime.files.artifact import LIMITS
 from graphdist.tools.comparisons import table
 from graphdist.tools.given_files import read_given

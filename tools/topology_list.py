@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
-from graphdist.program.amounts import count_text, size_text
+from graphdist.report.amounts import count_text, size_text
 from graphdist.runtime.targets.chips import CHIPS, Chip
 from graphdist.tools.comparisons import table
 

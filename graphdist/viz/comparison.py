@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any  # Any: JSON
 
 from graphdist.ir.graph import Graph, Node
-from graphdist.program.amounts import size_text, time_text
+from graphdist.report.amounts import size_text, time_text
 from graphdist.viz.graph_diff import Diff, diff
 from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import Model, Record, models_of

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
-from graphdist.ir.cost import Exchange
+from graphdist.ir.collective_records import Exchange
 from graphdist.runtime.module.instructions import CompiledModule, Instruction, bytes_of_element
 
 _KINDS = {
@@ -55,6 +55,11 @@ class ModuleCollective:
     """Every how many steps one runs it: more than one in the branch of local steps."""
 
     @property
+    def exchange(self) -> Exchange:
+        """Return what replicas exchange in one run, by groups that follow each other."""
+        return Exchange(self.kind, self.bytes, self.group_size)
+
+    @property
     def bytes_a_step(self) -> int:
         """Return the bytes that a replica puts in in a step, on average."""
         return round(self.bytes * self.times / self.every)
@@ -92,12 +97,12 @@ def module_collectives(module: CompiledModule, num_devices: int) -> tuple[Module
 
 def exchange_of(instruction: Instruction, kind: str, num_devices: int) -> Exchange:
     """Return what replicas exchange when an instruction runs a collective of this kind."""
-    collective = _collective(instruction, "", num_devices)
+    exchange = _collective(instruction, "", num_devices).exchange
     strided = _STRIDED.search(instruction.line)
     is_across = strided is not None and (
         strided[1] is None or int(strided[2]) - int(strided[1]) > 1
     )
-    return Exchange(kind, collective.bytes, collective.group_size, is_across)
+    return exchange._replace(kind=kind, is_across=is_across)
 
 
 def kind_of(instruction: Instruction, inside: str = "") -> str | None:

@@ -20,20 +20,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from graphdist.ir.collective_records import Collective
 from graphdist.runtime.module.collective_instructions import ModuleCollective
 from graphdist.runtime.module.instructions import bytes_of_element, hlo_dtype
 
 LARGEST_PADDING = 1 / 8
 """The share of a value that padding may add to it."""
-
-
-class Asked(NamedTuple):
-    """A collective of the graph, each of whose replicas puts in `size` elements of a dtype."""
-
-    kind: str
-    dtype: str
-    size: int
-    group_size: int
 
 
 class Match(NamedTuple):
@@ -58,15 +50,15 @@ class _Carried(NamedTuple):
     size: int
 
 
-_Rule: TypeAlias = Callable[[Asked, _Carried], bool]
+_Rule: TypeAlias = Callable[[Collective, _Carried], bool]
 
 
-def _is_same(asked: Asked, carried: _Carried) -> bool:
+def _is_same(asked: Collective, carried: _Carried) -> bool:
     kind, size = carried.collective.kind, carried.size
     return (kind, carried.dtype, size) == (asked.kind, hlo_dtype(asked.dtype), asked.size)
 
 
-def _is_gathered_in_slices(asked: Asked, carried: _Carried) -> bool:
+def _is_gathered_in_slices(asked: Collective, carried: _Carried) -> bool:
     found = carried.collective
     return (
         (asked.kind, found.kind) == ("all_gather", "all_gather")
@@ -76,20 +68,20 @@ def _is_gathered_in_slices(asked: Asked, carried: _Carried) -> bool:
     )
 
 
-def _is_gathered_by_sum(asked: Asked, carried: _Carried) -> bool:
+def _is_gathered_by_sum(asked: Collective, carried: _Carried) -> bool:
     return _is_joined(asked, carried) and carried.size == asked.size * asked.group_size
 
 
-def _has_another_kind(asked: Asked, carried: _Carried) -> bool:
+def _has_another_kind(asked: Collective, carried: _Carried) -> bool:
     is_it = carried.dtype == hlo_dtype(asked.dtype) and carried.size == asked.size
     return is_it and not _is_joined(asked, carried)  # which carries the joined value
 
 
-def _has_another_dtype(asked: Asked, carried: _Carried) -> bool:
+def _has_another_dtype(asked: Collective, carried: _Carried) -> bool:
     return carried.collective.kind == asked.kind and carried.size == asked.size
 
 
-def _is_padded(asked: Asked, carried: _Carried) -> bool:
+def _is_padded(asked: Collective, carried: _Carried) -> bool:
     joined = _is_joined(asked, carried)
     size = asked.size * asked.group_size if joined else asked.size
     return (
@@ -99,20 +91,22 @@ def _is_padded(asked: Asked, carried: _Carried) -> bool:
     )
 
 
-def _is_joined(asked: Asked, carried: _Carried) -> bool:
+def _is_joined(asked: Collective, carried: _Carried) -> bool:
     """Return whether an all_reduce might carry the joined value of an all_gather."""
     kinds = (asked.kind, carried.collective.kind)
     return kinds == ("all_gather", "all_reduce") and carried.dtype == hlo_dtype(asked.dtype)
 
 
 def match_collectives(
-    module: Sequence[ModuleCollective], asked: Sequence[Asked]
+    module: Sequence[ModuleCollective], asked: Sequence[Collective]
 ) -> tuple[Match | None, ...]:
     """Return for each collective of a graph the one of the module that does its work, or None.
 
+    >>> from graphdist.ir.source import UNKNOWN
     >>> carried = (("f32", 32),)
     >>> made = ModuleCollective("all-reduce.1", "all_reduce", carried, 128, 4, 1, False, False)
-    >>> [found] = match_collectives([made], [Asked("all_gather", "f32", 8, 4)])
+    >>> asked = Collective("all_gather", "", "f32", 8, 32, 4, 1, "", UNKNOWN)
+    >>> [found] = match_collectives([made], [asked])
     >>> found.collective.name, found.bytes
     ('all-reduce.1', 128)
     """
@@ -136,7 +130,7 @@ _EXACT = (
 @dataclass
 class _Matching:
     module: Sequence[ModuleCollective]
-    asked: Sequence[Asked]
+    asked: Sequence[Collective]
     found: list[Match | None] = field(init=False)
     left: list[_Carried] = field(init=False)
     """The values of the module that are not taken yet."""

@@ -38,7 +38,7 @@ LEVELS: list[list[str]] = [
     ["graphdist.context"],
     ["graphdist.values"],
     ["graphdist.state"],
-    ["graphdist.cluster", "graphdist.data"],
+    ["graphdist.cluster", "graphdist.data", "graphdist.report"],
     ["graphdist.program"],
     ["graphdist.strategies"],
     ["graphdist.parameter_server"],

@@ -15,7 +15,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.cost import cost
-from graphdist.program.collective_uses import matched_collectives
+from graphdist.report.collective_uses import matched_collectives
 from graphdist.runtime.module.collective_instructions import module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
 from tests.strategies.local_training import (
@@ -128,7 +128,7 @@ def test_an_estimate_counts_the_branch_by_how_often_it_is_taken() -> None:
         training = Training(strategy_of(2, sync_every=every), optax.sgd(0.1))
         (batch,) = training.strategy.experimental_distribute_dataset(batches(1))
         graph = training.step.trace(batch).lower().graph
-        made = [each for found in matched_collectives(graph, ()) for each in found.exchanges()]
+        made = [each for found in matched_collectives(graph, ()) for each in found.exchanges]
         sent.append(sum(exchange.bytes for exchange in made))
         flops.append(cost(graph).total_flops)
     assert sent == [36, 36, 4 + 32 // 4]

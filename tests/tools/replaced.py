@@ -13,8 +13,8 @@ from typing import Any  # Any: what is recorded of calls
 import pytest
 
 import graphdist as gd
-from graphdist.program.report import Report
 from graphdist.program.stages import Lowered
+from graphdist.report.step_report import Report
 from graphdist.tools import compile, measure, run, viz
 from graphdist.tools.bench import command as bench
 from graphdist.tools.bench import history

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist.program.report import Report
+from graphdist.report.step_report import Report
 from graphdist.tools.compile import main
 from graphdist.tools.regression import Amount, compare_reports, parse_allowed, read_report
 

@@ -22,7 +22,7 @@ from typing import Any  # Any: the example's module and settings
 import jax
 
 from graphdist.errors import ArgumentError, DeviceMemoryError
-from graphdist.program.amounts import size_text
+from graphdist.report.amounts import size_text
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.schedule import exposed_by_loop
 from graphdist.runtime.targets.topologies import Topology, find_topology

@@ -9,7 +9,7 @@ from typing import Any  # Any: JSON
 from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.op_parameters import Pulling, Pushing
 from graphdist.ir.ops import PULL, PUSH
-from graphdist.program.amounts import size_text
+from graphdist.report.amounts import size_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,29 +10,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any  # Any: JSON
+from typing import Any  # Any: JSON
 
 from graphdist.errors import DeviceMemoryError
 from graphdist.ir.cost import cost, executions
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import CONSTANT
-from graphdist.program.collective_uses import (
+from graphdist.report.collective_uses import (
     CollectiveUse,
     collective_uses,
     matched_collectives,
 )
-from graphdist.program.memory_parts import MemoryParts, memory_parts
-from graphdist.program.report_text import report_text
-from graphdist.program.step_memory import StepMemory, memory_of_graph
-from graphdist.program.step_timeline import StepTimeline, timeline_of
+from graphdist.report.memory_parts import MemoryParts, memory_parts
+from graphdist.report.report_text import report_text
+from graphdist.report.step_memory import StepMemory, memory_of_graph
+from graphdist.report.step_timeline import StepTimeline, timeline_of
+from graphdist.runtime.devices import Devices
 from graphdist.runtime.module.collective_instructions import ModuleCollective, module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.memory import Memory
 from graphdist.runtime.targets.roofline import Roofline, estimate_step
-
-if TYPE_CHECKING:
-    from graphdist.program.stages import Compiled, Lowered
-    from graphdist.runtime.devices import Devices
 
 LARGE_CONSTANT = 2**20
 """The size in bytes from which a constant of the program causes a warning."""
@@ -144,12 +141,10 @@ def _total(parts: Any) -> dict[str, int]:
     return dict(counted)
 
 
-def report_of(compiled: Compiled) -> Report:
-    """Return the report of a compiled program."""
-    graph, topology = compiled.graph, compiled.devices.topology
-    module = CompiledModule(compiled.as_text("hlo"))
-    collectives = module_collectives(module, len(compiled.devices))
-    report = _report(graph, compiled.devices, compiled.memory, collectives, "")
+def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Report:
+    """Return the report of a compiled program; `text` is its optimised module."""
+    topology, module = devices.topology, CompiledModule(text)
+    report = _report(graph, devices, memory, module_collectives(module, len(devices)), "")
     if topology is None:
         return report
     timeline = timeline_of(module, graph, topology)
@@ -158,9 +153,8 @@ def report_of(compiled: Compiled) -> Report:
     return replace(report, timeline=timeline)
 
 
-def report_of_refused(lowered: Lowered, error: DeviceMemoryError) -> Report:
+def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:
     """Return the report of a program that the compiler refused for its memory."""
-    graph, devices = lowered.graph, lowered.devices
     needs = error.needed_bytes or peak_of_boundary(graph)
     sizes = boundary_bytes(graph)
     temporary = max(needs - peak_of_boundary(graph), 0)
@@ -193,7 +187,7 @@ def _report(
 ) -> Report:
     counted = cost(graph)
     matched = matched_collectives(graph, module)
-    made = [exchange for collective in matched for exchange in collective.exchanges()]
+    made = [exchange for collective in matched for exchange in collective.exchanges]
     topology = devices.topology
     if topology is not None and not available:
         available = topology.chip.memory_bytes // topology.chip.devices

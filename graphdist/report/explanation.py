@@ -1,10 +1,9 @@
 """What each pass changed, saved and declined in a program: `stage.explain()`.
 
 It is computed from the graphs before and after each pass, so that passes need not count.
-Bytes moved are the bytes that a device sends in a step if collectives go around a ring: for b bytes
-that it puts in, an all_reduce sends 2 b (R-1)/R, a reduce_scatter b (R-1)/R, an all_gather b (R-1).
-Bytes held are the bytes of the variables between steps. A pass that could have changed something
-and did not says why, in its function `declined`.
+Bytes moved are the bytes that a device sends in a step if collectives go around a ring
+(`graphdist.ir.collective_records`), bytes held the bytes of the variables between steps. A pass
+that could have changed something and did not says why, in its function `declined`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ from math import ceil
 from typing import Any  # Any: JSON
 
 from graphdist.ir.analyses import node_count
-from graphdist.ir.cost import exchanges, executions
+from graphdist.ir.collective_records import collective_of
+from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord
-from graphdist.program.amounts import size_text
-from graphdist.program.server_traffic import (
+from graphdist.report.amounts import size_text
+from graphdist.report.server_traffic import (
     ServerRequest,
     requests_to_json,
     server_requests,
     traffic_text,
 )
-
-"""The collective that each logical operation becomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +143,9 @@ def graph_measure(graph: Graph) -> Measure:
     for node, times in executions(graph):
         if node.op.is_collective:
             kinds[node.op.name] += ceil(times)
-            sent = (bytes_sent(made.kind, made.bytes, made.group_size) for made in exchanges(node))
-            moved += float(times) * sum(sent)
+            moved += float(times) * collective_of(node).bytes_sent
     held = sum(variable.held(replicas).bytes for variable in graph.variables)
     return Measure(node_count(graph), dict(sorted(kinds.items())), round(moved), held)
-
-
-def bytes_sent(kind: str, put_in: int, replicas: int) -> float:
-    """Return the bytes that a device sends around a ring if it puts in `put_in` bytes.
-
-    >>> bytes_sent("all_reduce", 100, 4), bytes_sent("all_gather", 25, 4)
-    (150.0, 75)
-    """
-    if kind == "all_gather":
-        return put_in * (replicas - 1)
-    if kind == "collective_permute":
-        return put_in  # to one other device
-    return put_in * (replicas - 1) / replicas * (2 if kind == "all_reduce" else 1)
 
 
 def _measure_to_json(measure: Measure) -> dict[str, Any]:

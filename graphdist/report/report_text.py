@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from graphdist.program.amounts import count_text, size_text, time_text
+from graphdist.report.amounts import count_text, size_text, time_text
 from graphdist.runtime.compilation import HOW_TO_FIT
 
 if TYPE_CHECKING:
-    from graphdist.program.collective_uses import CollectiveUse
-    from graphdist.program.report import Report
-    from graphdist.program.step_memory import StepMemory
+    from graphdist.report.collective_uses import CollectiveUse
+    from graphdist.report.step_memory import StepMemory
+    from graphdist.report.step_report import Report
 
 LINES_OF_COLLECTIVES = 24
 LINES_OF_EXPOSED = 5

@@ -11,8 +11,8 @@ import pytest
 
 import graphdist as gd
 from graphdist.program.stages import Compiled
-from graphdist.program.step_timeline import StepTimeline, timeline_of
-from graphdist.program.timeline_trace import trace_of
+from graphdist.report.step_timeline import StepTimeline, timeline_of
+from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.timeline import all_events
 from graphdist.runtime.targets.chip_timing import TIMINGS

@@ -12,10 +12,10 @@ import optax
 import pytest
 
 import graphdist as gd
-from graphdist.ir.cost import Exchange, exchanges
+from graphdist.ir.collective_records import Exchange, collective_of
 from graphdist.ir.parser import parse
-from graphdist.program.explanation import graph_measure
-from graphdist.program.report import Report
+from graphdist.report.explanation import graph_measure
+from graphdist.report.step_report import Report
 from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
 from graphdist.runtime.module.collective_instructions import module_collectives
@@ -275,7 +275,7 @@ def test_constants_that_should_be_arguments_are_warned_of() -> None:
 def test_groups_add_up_their_slices_after_they_scattered() -> None:
     graph = parse(SCATTER_OF_GROUPS, ops=resolve)
     (node,) = graph.nodes
-    assert exchanges(node) == (
+    assert collective_of(node).exchanges == (
         Exchange("reduce_scatter", 32, 2),
         Exchange("all_reduce", 16, 2, is_across=True),
     )

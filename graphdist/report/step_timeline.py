@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 
 from graphdist.ir.cost import executions, of_node
 from graphdist.ir.graph import Graph
-from graphdist.program.step_memory import StepMemory, memory_of_step
+from graphdist.report.step_memory import StepMemory, memory_of_step
 from graphdist.runtime.module.durations import kernels_of
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.line_labels import Labels

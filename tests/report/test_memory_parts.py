@@ -15,7 +15,7 @@ from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.ops import TAKE_PART
 from graphdist.ir.parser import parse
 from graphdist.passes import pipelines
-from graphdist.program.memory_parts import MemoryParts, memory_parts
+from graphdist.report.memory_parts import MemoryParts, memory_parts
 
 LAYERS, WIDTH, ROWS = 4, 256, 8
 LAYER = 4 * WIDTH * WIDTH

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
-from graphdist.program.step_timeline import StepTimeline
+from graphdist.report.step_timeline import StepTimeline
 from graphdist.runtime.module.timeline import COMPUTE, LANES, Event, Turn
 
 MOST_EVENTS = 50_000
