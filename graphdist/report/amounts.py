@@ -1,8 +1,8 @@
-"""Bytes, counts and seconds as text for people."""
+"""Bytes, counts and seconds as text for people, and tables of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 
 def size_text(size: float) -> str:
@@ -42,3 +42,19 @@ def time_text(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.2f} {unit}"
     return f"{seconds / 1e-6:.2f} us"
+
+
+def table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a table; the columns of these numbers are aligned to the left.
+
+    >>> table([["", "bytes"], ["one", "8"]])
+    ['     bytes', 'one      8']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

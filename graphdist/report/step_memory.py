@@ -7,13 +7,11 @@ refuses there is no module: the values of its graph are followed instead, node b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any  # Any: JSON
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from graphdist.ir.analyses import bytes_inside, held_values, walk
 from graphdist.ir.graph import Graph, Node, Value
-from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels, phase_and_line
 from graphdist.runtime.module.memory import Buffer, ModuleMemory
 
@@ -35,34 +33,20 @@ class HeldArrays:
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """The most bytes that a device holds in a step, where in the program, and of what.
-
-    `during` has the bytes while each instruction of the schedule runs.
-    """
+    """The most bytes that a device holds in a step, where in the program, and of what."""
 
     peak_bytes: int
     phase: str
     line: str
     largest: tuple[HeldArrays, ...]
-    during: Mapping[Instruction, int] = field(repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as an object of JSON, without the bytes at each instruction."""
-        largest = [
-            {"bytes": each.bytes, "count": each.count, "type": each.type, "line": each.line}
-            for each in self.largest
-        ]
-        peak = {"peak_bytes": self.peak_bytes, "phase": self.phase, "line": self.line}
-        return {**peak, "largest": largest}
 
 
-def memory_of_step(module: CompiledModule, labels: Labels) -> StepMemory:
+def memory_of_step(memory: ModuleMemory, labels: Labels) -> StepMemory:
     """Return the memory that a step holds."""
-    memory = ModuleMemory(module)
     instruction, buffers = memory.at_peak()
     phase, line = labels.of(instruction)
     arrays = ((buffer.bytes, buffer.type, *_made_by(buffer, labels)) for buffer in buffers)
-    return StepMemory(memory.entry.peak, phase, line, _largest(arrays), memory.held_at())
+    return StepMemory(memory.entry.peak, phase, line, _largest(arrays))
 
 
 def _made_by(buffer: Buffer, labels: Labels) -> tuple[str, str]:
@@ -82,7 +66,7 @@ def memory_of_graph(graph: Graph) -> StepMemory:
         for value in alive
     )
     phase, line = (ARGUMENT, "") if node is None else phase_and_line(node.source)
-    return StepMemory(held_values(graph).peak, phase, line, _largest(arrays), {})
+    return StepMemory(held_values(graph).peak, phase, line, _largest(arrays))
 
 
 def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:

@@ -9,8 +9,8 @@ them, and as the compiled module has them. The time is an estimate, a roofline o
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
-from typing import Any  # Any: JSON
+from dataclasses import dataclass, replace
+from typing import Any, Self  # Any: JSON
 
 from graphdist.errors import DeviceMemoryError
 from graphdist.ir.cost import cost, executions
@@ -21,6 +21,7 @@ from graphdist.report.collective_uses import (
     collective_uses,
     matched_collectives,
 )
+from graphdist.report.json_records import json_of, read_record
 from graphdist.report.memory_parts import MemoryParts, memory_parts
 from graphdist.report.report_text import report_text
 from graphdist.report.step_memory import StepMemory, memory_of_graph
@@ -120,15 +121,21 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON."""
         return {
-            **asdict(replace(self, timeline=None, memory=None)),  # they have instructions
-            "timeline": self.timeline and self.timeline.to_json(),
-            "memory": self.memory and self.memory.to_json(),
+            **json_of(self),
             "fits": self.fits,
             "total_flops": self.total_flops,
             "collective_bytes": self.collective_bytes,
             "module_bytes": self.module_bytes,
             "estimate": self.estimate and self.estimate.to_json(),
         }
+
+    @classmethod
+    def from_json(cls, found: Any) -> Self:
+        """Return the report that an object of JSON holds; its timeline has no events.
+
+        Raises `KeyError` for a figure that is missing and `TypeError` for one of another type.
+        """
+        return read_record(cls, found)
 
     def __str__(self) -> str:
         return report_text(self)

@@ -8,21 +8,20 @@ the operations that the model itself needs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Any  # Any: JSON
 
 from graphdist.ir.cost import executions, of_node
 from graphdist.ir.graph import Graph
+from graphdist.report.json_records import NOT_IN_JSON
 from graphdist.report.step_memory import StepMemory, memory_of_step
 from graphdist.runtime.module.durations import kernels_of
-from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels
+from graphdist.runtime.module.memory import ModuleMemory
 from graphdist.runtime.module.timeline import Event, Turn, all_events, predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
-
-if TYPE_CHECKING:
-    from graphdist.runtime.targets.topologies import Topology
+from graphdist.runtime.targets.topologies import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +49,21 @@ class LineTime:
 
 
 @dataclass(frozen=True)
+class TimelineEvents:
+    """The module's events, their lines, and the bytes that are held during each instruction."""
+
+    turn: Turn
+    labels: Labels
+    held: Mapping[Instruction, int]
+
+
+@dataclass(frozen=True)
 class StepTimeline:
     """A predicted step: `compute`, `exposed` communication and `idle` add up to `seconds`.
 
     `low` and `high` are the seconds between which the step is expected, by the errors on published
     runs (`docs/estimates.md`). `model_flops` are the operations of a device without recomputation,
-    `peak_flops` what it could do in a second.
+    `utilization` is the share of the peak that they reach. A timeline that was read has no events.
     """
 
     seconds: float
@@ -64,14 +72,13 @@ class StepTimeline:
     compute: float
     exposed: float
     idle: float
+    utilization: float
+    model_flops: int
     collectives: tuple[CollectiveTime, ...]
     lines: tuple[LineTime, ...]
-    model_flops: int
-    peak_flops: float
     fitted: str
-    turn: Turn
-    labels: Labels
     memory: StepMemory
+    events: TimelineEvents | None = field(default=None, repr=False, metadata=NOT_IN_JSON)
 
     @property
     def step(self) -> float:
@@ -89,28 +96,6 @@ class StepTimeline:
         """Return the share of the step that computes."""
         return self.compute / self.seconds if self.seconds else 1.0
 
-    @property
-    def utilization(self) -> float:
-        """Return the share of the peak that the model's own operations reach."""
-        return self.model_flops / (self.peak_flops * self.seconds) if self.seconds else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the timeline as JSON has it, without its events."""
-        return {
-            "seconds": self.seconds,
-            "low": self.low,
-            "high": self.high,
-            "compute": self.compute,
-            "exposed": self.exposed,
-            "idle": self.idle,
-            "utilization": self.utilization,
-            "model_flops": self.model_flops,
-            "collectives": [asdict(each) for each in self.collectives],
-            "lines": [asdict(each) for each in self.lines],
-            "fitted": self.fitted,
-            "memory": self.memory.to_json(),
-        }
-
 
 def timeline_of(
     module: CompiledModule, graph: Graph, topology: Topology, timing: ChipTiming | None = None
@@ -125,8 +110,9 @@ def timeline_of(
     if chip.platform == "tpu" and not any(each.cycles for each in module.instructions.values()):
         return "the compiled module does not say how many cycles its instructions take"
     turn = predicted_turn(module, topology, timing, kernels_of(graph))
-    labels = Labels(module)
-    flops = {dtype: count * chip.devices for dtype, count in _model_flops(graph).items()}
+    labels, memory = Labels(module), ModuleMemory(module)
+    model_flops = sum(_model_flops(graph).values()) * chip.devices
+    possible = chip.peak("bf16") * turn.seconds
     return StepTimeline(
         seconds=turn.seconds,
         low=turn.seconds * timing.low,
@@ -134,14 +120,13 @@ def timeline_of(
         compute=turn.compute,
         exposed=turn.exposed,
         idle=turn.idle,
+        utilization=model_flops / possible if possible else 0.0,
+        model_flops=model_flops,
         collectives=_collectives(turn, labels),
         lines=_lines(turn, labels),
-        model_flops=sum(flops.values()),
-        peak_flops=chip.peak("bf16"),
         fitted=timing.source,
-        turn=turn,
-        labels=labels,
-        memory=memory_of_step(module, labels),
+        memory=memory_of_step(memory, labels),
+        events=TimelineEvents(turn, labels, memory.held_at()),
     )
 
 

@@ -7,10 +7,11 @@ the last turn of each loop, and one slice for the turns between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any  # Any: JSON
 
-from graphdist.report.step_timeline import StepTimeline
+from graphdist.report.step_timeline import StepTimeline, TimelineEvents
+from graphdist.report.trace_events import trace_counter, trace_document, trace_slice
 from graphdist.runtime.module.timeline import COMPUTE, LANES, Event, Turn
 
 MOST_EVENTS = 50_000
@@ -21,23 +22,12 @@ _LOOPS = 0
 
 def trace_of(timeline: StepTimeline, name: str, most_events: int = MOST_EVENTS) -> dict[str, Any]:
     """Return the trace as an object of JSON, in the format of Chrome's trace viewer."""
-    writer = _Writer(timeline, shows_all=_num_events(timeline.turn) <= most_events)
+    events = timeline.events
+    assert events is not None, "a timeline that was read from JSON has no events"
+    writer = _Writer(events, shows_all=_num_events(events.turn) <= most_events)
     tracks = {_LOOPS: "loops", **{number: lane for lane, number in _TRACKS.items()}}
-    names = [
-        {
-            "ph": "M",
-            "name": "thread_name",
-            "pid": 1,
-            "tid": number,
-            "args": {"name": f"{lane} (predicted)"},
-        }
-        for number, lane in tracks.items()
-    ]
-    process = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": name}}
-    return {
-        "traceEvents": [process, *names, *writer.events(timeline.turn, 0.0)],
-        "displayTimeUnit": "ms",
-    }
+    named = {number: f"{lane} (predicted)" for number, lane in tracks.items()}
+    return trace_document(name, named, writer.events(events.turn, 0.0))
 
 
 def _num_events(turn: Turn) -> int:
@@ -48,8 +38,8 @@ def _num_events(turn: Turn) -> int:
 
 
 class _Writer:
-    def __init__(self, timeline: StepTimeline, *, shows_all: bool) -> None:
-        self._labels, self._during = timeline.labels, timeline.memory.during
+    def __init__(self, timeline: TimelineEvents, *, shows_all: bool) -> None:
+        self._labels, self._held = timeline.labels, timeline.held
         self._shows_all = shows_all
 
     def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
@@ -80,9 +70,8 @@ class _Writer:
 
     def _memory(self, event: Event, start: float) -> dict[str, Any]:
         """Return what the chip holds from the start of an event on."""
-        held = self._during.get(event.instruction, 0)
-        at = (start + event.start) * 1e6
-        return {"ph": "C", "name": "memory", "pid": 1, "ts": at, "args": {"MiB": held / 2**20}}
+        held = self._held.get(event.instruction, 0)
+        return trace_counter("memory", (start + event.start) * 1e6, {"MiB": held / 2**20})
 
     def _slice(self, event: Event, start: float) -> dict[str, Any]:
         phase, line = self._labels.of(event.instruction)
@@ -96,14 +85,6 @@ class _Writer:
 
 
 def _written(
-    title: str, track: int, start: float, seconds: float, facts: dict[str, Any]
+    title: str, track: int, start: float, seconds: float, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": title,
-        "pid": 1,
-        "tid": track,
-        "ts": start * 1e6,
-        "dur": seconds * 1e6,
-        "args": facts,
-    }
+    return trace_slice(title, track, start * 1e6, seconds * 1e6, facts)

@@ -53,11 +53,11 @@ def _compiled(report: Report) -> list[list[Any]]:
 
 
 def _collectives(report: Report) -> list[dict[str, Any]]:
-    largest = sorted(report.collectives, key=lambda use: (-use.seconds, -use.bytes * use.times))
+    largest = sorted(report.collectives, key=lambda use: (-use.seconds, -use.bytes_a_step))
     return [
         {
             "kind": f"{use.kind} {use.reducer}".strip(),
-            "bytes": use.bytes * use.times,
+            "bytes": use.bytes_a_step,
             "times": use.times,
             "seconds": _rounded(use.seconds),
             "origin": use.pass_name,

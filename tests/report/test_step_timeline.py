@@ -11,6 +11,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.program.stages import Compiled
+from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline, timeline_of
 from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.module.instructions import CompiledModule
@@ -84,6 +85,9 @@ def test_a_report_has_it_as_text_and_json() -> None:
     read = json.loads(json.dumps(report.to_json()))
     assert read["timeline"]["seconds"] == report.timeline.seconds
     assert read["timeline"]["lines"][0]["line"] == report.timeline.lines[0].line
+    again = Report.from_json(read)
+    assert str(again) == str(report)
+    assert json.loads(json.dumps(again.to_json())) == read
 
 
 @pytest.mark.needs("tpu")
@@ -106,7 +110,8 @@ def test_the_memory_of_a_step_and_the_lines_that_hold_it() -> None:
     memory = timeline.memory
     # The compiler's own peak has what it pads, too.
     assert report.alias_bytes < memory.peak_bytes <= report.needed_bytes
-    assert max(memory.during.values()) == memory.peak_bytes
+    assert timeline.events is not None
+    assert max(timeline.events.held.values()) == memory.peak_bytes
     assert sum(held.bytes for held in memory.largest) <= memory.peak_bytes
     assert "argument" in {held.phase for held in memory.largest}
     assert "most memory is held at" in str(report)
@@ -146,10 +151,13 @@ def test_a_trace_shows_each_turn_of_loops(tmp_path: Path) -> None:
 @pytest.mark.needs("tpu")
 def test_a_trace_ends_with_the_step() -> None:
     timeline = compiled().timeline
+    assert timeline.events is not None
     trace = slices_of(trace_of(timeline, "step"))
     last = max(each["ts"] + each["dur"] for each in trace) / 1e6
     assert last == pytest.approx(timeline.seconds, rel=1e-3)
-    assert len(trace) >= sum(1 for event, _ in all_events(timeline.turn) if event.body is None)
+    assert len(trace) >= sum(
+        1 for event, _ in all_events(timeline.events.turn) if event.body is None
+    )
 
 
 @pytest.mark.needs("tpu")

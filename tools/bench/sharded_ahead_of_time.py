@@ -22,13 +22,12 @@ from typing import Any  # Any: the example's module and settings
 import jax
 
 from graphdist.errors import ArgumentError, DeviceMemoryError
-from graphdist.report.amounts import size_text
+from graphdist.report.amounts import size_text, table
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.schedule import exposed_by_loop
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.bench.sharded_by_hand import FORMS
-from graphdist.tools.comparisons import table
 from graphdist.tools.compilation import strategy_for
 from graphdist.tools.console import console_tool
 from graphdist.tools.steps import parse_settings
