@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple  # Any: JSON
+from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.report.amounts import size_text, table, time_text
 from graphdist.report.collective_uses import CollectiveUse
 from graphdist.report.compared_figures import ComparedFigure
+from graphdist.report.json_records import json_of
 from graphdist.report.step_report import Report
 from graphdist.runtime.files.artifact import LIMITS
 from graphdist.tools.given_files import read_given
@@ -27,7 +28,8 @@ from graphdist.tracing.user_lines import here
 _ROUNDING = 1e-9
 
 
-class Amount(NamedTuple):
+@dataclass(frozen=True)
+class Amount:
     """The collectives of a line in a step: how many run, the bytes of a replica, an estimate."""
 
     runs: int = 0
@@ -79,15 +81,7 @@ class Regression:
                 }
                 for each in self.figures
             },
-            "lines": [
-                {
-                    "place": line.place,
-                    "code": line.code,
-                    "before": line.before._asdict(),
-                    "after": line.after._asdict(),
-                }
-                for line in self.lines
-            ],
+            "lines": json_of(self.lines),
         }
 
     def __str__(self) -> str:

@@ -20,12 +20,8 @@ from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord
 from graphdist.report.amounts import size_text
-from graphdist.report.server_traffic import (
-    ServerRequest,
-    requests_to_json,
-    server_requests,
-    traffic_text,
-)
+from graphdist.report.json_records import json_of
+from graphdist.report.server_traffic import ServerRequest, server_requests, traffic_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +39,9 @@ class PassEffect:
     """One pass: the measures before and after it, and the reasons for which it declined changes."""
 
     name: str
+    changed: bool
     before: Measure
     after: Measure
-    changed: bool
     declined: tuple[str, ...]
 
 
@@ -64,17 +60,8 @@ class Explanation:
         return {
             "name": self.name,
             "target": self.target,
-            "passes": [
-                {
-                    "name": step.name,
-                    "changed": step.changed,
-                    "before": _measure_to_json(step.before),
-                    "after": _measure_to_json(step.after),
-                    "declined": list(step.declined),
-                }
-                for step in self.steps
-            ],
-            "servers": requests_to_json(self.servers),
+            "passes": json_of(self.steps),
+            "servers": json_of(self.servers),
         }
 
     def __str__(self) -> str:
@@ -126,7 +113,7 @@ def explanation(
         is_same = after is before
         measured_after = measured if is_same else graph_measure(after)
         declined = tuple(getattr(graph_pass.run, "declined", _nothing)(before))
-        steps.append(PassEffect(record.pass_name, measured, measured_after, not is_same, declined))
+        steps.append(PassEffect(record.pass_name, not is_same, measured, measured_after, declined))
         before, measured = after, measured_after
     return Explanation(traced.name, target, tuple(steps), server_requests(before))
 
@@ -146,12 +133,3 @@ def graph_measure(graph: Graph) -> Measure:
             moved += float(times) * collective_of(node).bytes_sent
     held = sum(variable.held(replicas).bytes for variable in graph.variables)
     return Measure(node_count(graph), dict(sorted(kinds.items())), round(moved), held)
-
-
-def _measure_to_json(measure: Measure) -> dict[str, Any]:
-    return {
-        "nodes": measure.nodes,
-        "collectives": dict(measure.collectives),
-        "moved": measure.moved,
-        "held": measure.held,
-    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any  # Any: JSON
 
 from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.op_parameters import Pulling, Pushing
@@ -89,17 +88,3 @@ def traffic_text(requests: Sequence[ServerRequest]) -> list[str]:
         f"parameter servers: a worker reads {most}{size_text(read)} a step, sends {size_text(sent)}"
     )
     return [first, *(f"    {request}" for request in requests)]
-
-
-def requests_to_json(requests: Sequence[ServerRequest]) -> list[dict[str, Any]]:
-    """Return the requests as objects of JSON."""
-    return [
-        {
-            "kind": request.kind,
-            "variables": list(request.variables),
-            "bytes": request.bytes,
-            "server": request.server,
-            "place": request.place,
-        }
-        for request in requests
-    ]

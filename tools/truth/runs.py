@@ -7,14 +7,12 @@ of `examples/aot_transformer.py`. That takes minutes to hours, so compiled modul
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import lzma
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any  # Any: JSON, users' steps
+from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.runtime.module.durations import KernelFlops, kernels_of
@@ -23,8 +21,7 @@ from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.topologies import find_topology
-from graphdist.strategies.mirrored import MirroredStrategy
-from graphdist.strategies.tpu import TPUStrategy
+from graphdist.tools.compilation import StepOptions, chosen_for, lower_target
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("tests/truth/published.json")
@@ -138,21 +135,9 @@ def _kernels(listed: Any) -> KernelFlops:
 
 
 def _compile(run: PublishedRun) -> tuple[str, KernelFlops]:
-    spec = importlib.util.spec_from_file_location("published_model", ROOT / EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = example
-    spec.loader.exec_module(example)
-    of_platform = TPUStrategy if run.chip.platform == "tpu" else MirroredStrategy
-    strategy = of_platform(topology=run.topology, shard_parameters=True)
-    step, arguments = example.make_step(
-        strategy,
-        size=run.model,
-        batch=run.rows // run.chip.devices,
-        length=run.length,
-        **run.settings,
-    )
-    lowered = step.trace(*arguments).lower()
+    settings = {"size": run.model, "batch": run.rows // run.chip.devices, "length": run.length}
+    chosen = chosen_for(find_topology(run.topology), shard_parameters=True)
+    options = StepOptions({**settings, **run.settings})
+    lowered = lower_target(f"{ROOT / EXAMPLE}:make_step", chosen, options)
     compiled = lowered.compile(run.options or None)
     return compiled.as_text("hlo"), kernels_of(lowered.graph)
