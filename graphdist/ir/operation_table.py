@@ -4,8 +4,9 @@ A row says of an operation which dimensions of its operands and results belong t
 (`graphdist.ir.factors`), and has its traits. An operation without a row takes all of its operands
 and gives all of its results, which is always right. These have none:
 
-* what looks at replicas: collectives, `replica_id`, `select_replica`, `own_slice`, the traffic with
-  servers, reads and writes of variables; and loops and branches, whose graphs have the operations;
+* what looks at replicas: collectives, `replica_id`, `select_replica`, `own_slice`,
+  `random_shard`, the traffic with servers, reads and writes of variables; and loops and branches,
+  whose graphs have the operations;
 * `constant`, whose parameter is all of the value, `pack_slices` and `unpack_slices`, which cut
   values for collectives, and `count_step`, a matter of scalars;
 * random numbers, since those of a shard are not the shard of those of the value: `random_bits`,
