@@ -11,19 +11,19 @@ from graphdist.ir.errors import (
     DistributionError,
     GraphdistError,
     ParseError,
+    RuntimeFailure,
     TypeRuleError,
     VerifyError,
 )
-from graphdist.runtime.buffers import RuntimeFailure
+from graphdist.runtime.absent_devices import MissingExtraError
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
-from graphdist.runtime.devices import DeviceError
 from graphdist.runtime.files.artifact import ArtifactError
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.invalid_numbers import InvalidNumberError
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import CollectiveTimeoutError
 from graphdist.runtime.processes.workers import WorkerTimeoutError
-from graphdist.runtime.targets.topologies import MissingExtraError
+from graphdist.runtime.targets.topologies import DeviceError
 from graphdist.tracing.state import TraceError
 
 __all__ = [

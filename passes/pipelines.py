@@ -31,6 +31,7 @@ from graphdist.passes.own_slices import own_slices
 from graphdist.passes.pack_variables import PackVariables
 from graphdist.passes.place_conversions import PlaceConversions
 from graphdist.passes.place_variables import place_variables
+from graphdist.passes.random_shards import random_shards
 from graphdist.passes.reassociate import reassociate
 from graphdist.passes.recompute_residuals import recompute_residuals
 from graphdist.passes.reductions_into_loops import ReductionsIntoLoops
@@ -192,6 +193,7 @@ PIPELINE = (
     ),
     # Once more, for the scalars that sums over shards are made of.
     _DELAY,
+    _always(random_shards, _SPMD),
     # After gathers are narrow, and those that nobody needs are gone: what they hold is sent.
     _always(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),

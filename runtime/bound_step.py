@@ -17,11 +17,11 @@ from itertools import starmap
 
 import jax
 
+from graphdist.ir.errors import RuntimeFailure
 from graphdist.runtime.buffers import (
     HOLDS_BUFFERS,
     BorrowedBuffers,
     BufferStore,
-    RuntimeFailure,
     is_lost,
     moving_in,
     moving_out,

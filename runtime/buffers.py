@@ -23,14 +23,8 @@ from weakref import WeakSet
 import jax
 from jax.sharding import Sharding
 
-from graphdist.ir.errors import GraphdistError
-
 Reader: TypeAlias = Callable[[list[Any]], Sequence[jax.Array]]
 Writer: TypeAlias = Callable[[list[Any], Sequence[jax.Array]], None]
-
-
-class RuntimeFailure(GraphdistError, RuntimeError):
-    """A step that failed on the devices, or a buffer that is no longer there."""
 
 
 class _HoldsBuffers(dict[type, bool]):

@@ -17,8 +17,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.stages import Compiled, Lowered
 
 from graphdist.ir.errors import GraphdistError
+from graphdist.runtime.absent_devices import cuda_folder
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.targets.topologies import cuda_folder
 
 _OPTION_REFUSED = "No such compile option", "While setting option", " into flag xla_"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

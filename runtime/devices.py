@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn  # Any: JAX's settings
+from typing import Any, NoReturn  # Any: JAX's settings
 
 import jax
 import numpy as np
@@ -24,18 +24,11 @@ from jax.sharding import (
     SingleDeviceSharding,
 )
 
-from graphdist.ir.errors import GraphdistError
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, sharded
 from graphdist.runtime.emit import GROUP, MEMBER, REPLICA
-
-if TYPE_CHECKING:
-    from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-    from graphdist.runtime.targets.topologies import Topology
-
-
-class DeviceError(GraphdistError, ValueError):
-    """Devices that do not exist, are named twice, or come too late to be configured."""
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+from graphdist.runtime.targets.topologies import DeviceError, Topology
 
 
 class Devices:

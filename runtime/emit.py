@@ -2,8 +2,7 @@
 
 Every node is bound once, in order, and nothing is added. A collective node becomes one collective
 in the module, or one for each of its `stages`. They run over the axes of the mesh: `REPLICA` or,
-where groups of replicas share out slices, `GROUP` and `MEMBER`. Random bits of which a replica
-needs only its slice are made as that slice (`random_slices.py`).
+where groups of replicas share out slices, `GROUP` and `MEMBER`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.extremes import extreme
-from graphdist.runtime.line_labels import phase_and_line
+from graphdist.runtime.module.instructions import every_scope
+from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import cut_apart
-from graphdist.runtime.random_slices import needed_in_slices, random_slice
-from graphdist.runtime.scheduled_module import every_scope
+from graphdist.runtime.random_slices import random_slice
 
 REPLICA = "replica"
 """The name of the mesh axis over replicas."""
@@ -45,15 +44,8 @@ Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
 def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of the graph for these inputs, under JAX's current trace."""
     environment: dict[Operand, Array] = dict(zip(graph.inputs, inputs, strict=True))
-    sliced_bits = needed_in_slices(graph)
     names_lines = _names_lines.get()
     for node in graph.nodes:
-        if node.results and node.results[0] in sliced_bits:
-            continue
-        if node.op is ops.OWN_SLICE and (made := sliced_bits.get(node.operands[0])) is not None:
-            key = environment[made.operands[0]]
-            environment[node.results[0]] = random_slice(made, key, *_start_of_slice(node))
-            continue
         operands = [
             environment[operand] if type(operand) is Value else _literal(operand)
             for operand in node.operands
@@ -193,15 +185,19 @@ def _groups(stages: tuple[int, ...]) -> list[Any]:
 
 
 def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
-    axis, start, length = _start_of_slice(node)
-    return [lax.dynamic_slice_in_dim(operands[0], start, length, axis)]
-
-
-def _start_of_slice(node: Node) -> tuple[int, Array, int]:
-    """Return the dimension that is cut, where the replica's slice begins, and its length."""
     axis = ops.OWN_SLICE.of(node).axis
+    return [lax.dynamic_slice_in_dim(operands[0], *_start_and_length(node, axis), axis)]
+
+
+def _random_shard(node: Node, operands: list[Array]) -> list[Array]:
+    params = ops.RANDOM_SHARD.of(node)
+    return [random_slice(operands[0], params, *_start_and_length(node, params.axis))]
+
+
+def _start_and_length(node: Node, axis: int) -> tuple[Array, int]:
+    """Return where the replica's slice begins along a dimension, and its length."""
     length = node.results[0].type.shape[axis]
-    return axis, lax.axis_index(_members(node)) * length, length
+    return lax.axis_index(_members(node)) * length, length
 
 
 def _replica_id(node: Node, operands: list[Array]) -> list[Array]:
@@ -377,6 +373,7 @@ _RULES: dict[Op, Rule] = {
     ops.COLLECTIVE_PERMUTE: _collective_permute,
     ops.ALL_TO_ALL: _all_to_all,
     ops.OWN_SLICE: _own_slice,
+    ops.RANDOM_SHARD: _random_shard,
     ops.REPLICA_ID: _replica_id,
     ops.SELECT_REPLICA: _select_replica,
     ops.TO_PARTIAL: _to_partial,

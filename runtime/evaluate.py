@@ -16,6 +16,8 @@ import numpy as np
 
 from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Node
+from graphdist.ir.ops import RANDOM_SHARD
+from graphdist.runtime.random_slices import all_bits
 
 __all__ = ["bind_jax_node", "evaluate_jax_node"]
 
@@ -38,12 +40,16 @@ def bind_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[jax
 def evaluate_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[Array]:
     """Return the results as numpy arrays; random keys, which NumPy does not have, stay JAX's.
 
+    Of a `random_shard` they are the bits of all shards.
+
     >>> from graphdist.ir.graph import Op
     >>> negative = jax.make_jaxpr(jax.lax.neg)(1.0).eqns[0].primitive
     >>> node = Node(Op("jax.neg", primitive=negative), (), {}, (), ())
     >>> evaluate_jax_node(node, [np.float32([1, 2])])
     [array([-1., -2.], dtype=float32)]
     """
+    if node.op is RANDOM_SHARD:
+        return [np.asarray(all_bits(operands[0], RANDOM_SHARD.of(node)))]
     return [_to_numpy(result) for result in bind_jax_node(node, operands)]
 
 

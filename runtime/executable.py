@@ -24,8 +24,8 @@ from graphdist.runtime.compilation import device_options
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit, lines_named
 from graphdist.runtime.invalid_numbers import NumberCheck
-from graphdist.runtime.memory import Memory, memory_of
-from graphdist.runtime.processes.supervised_steps import supervised
+from graphdist.runtime.module.memory import Memory, memory_of
+from graphdist.runtime.supervised_steps import supervised
 
 
 @dataclass(frozen=True, slots=True)

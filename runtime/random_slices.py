@@ -11,7 +11,6 @@ Salmon and others 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any, TypeAlias  # Any: arrays and tracers have no common public type
 
@@ -20,10 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.random import threefry2x32_p
 
-from graphdist.ir.analyses import users
-from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.jax_parameters import random_bits
-from graphdist.ir.ops import OWN_SLICE
+from graphdist.ir.op_parameters import RandomBits
 
 Array: TypeAlias = Any
 Halves: TypeAlias = tuple[Array, Array]
@@ -32,28 +28,18 @@ Halves: TypeAlias = tuple[Array, Array]
 _HALF = 2**32
 
 
-def needed_in_slices(graph: Graph) -> Mapping[Operand, Node]:
-    """Return the nodes that make random bits of which only slices are used, by their results."""
+def all_bits(key: Array, params: RandomBits) -> Array:
+    """Return the bits of all shards, as JAX makes them."""
+    with jax.enable_x64(True):  # else there are no elements of 64 bits
+        return jax.random.bits(key, params.shape, f"uint{params.bit_width}")
+
+
+def random_slice(key: Array, params: RandomBits, start: Array, length: int) -> Array:
+    """Return `length` elements of the bits from `start`, an int32 scalar, along their dimension."""
     settings: Any = jax.config
-    if not settings.jax_threefry_partitionable:
-        return {}
-    outputs = set(graph.outputs)
-    return {
-        node.results[0]: node
-        for node in graph.nodes
-        if node.op.name == "jax.random_bits"
-        and node.operands[0].type[:2] == ("key<fry>", ())
-        and node.results[0] not in outputs
-        and all(using.op is OWN_SLICE for using in users(graph).get(node.results[0], ()))
-    }
-
-
-def random_slice(node: Node, key: Array, axis: int, start: Array, length: int) -> Array:
-    """Return the bits from `start` along a dimension, of those that a node makes of a key.
-
-    `start` is an int32 scalar, `length` counts the elements along the dimension.
-    """
-    shape, width = random_bits(node)
+    if not settings.jax_threefry_partitionable:  # then no element can be made by itself
+        return lax.dynamic_slice_in_dim(all_bits(key, params), start, length, params.axis)
+    shape, axis, width = params.shape, params.axis, params.bit_width
     first, second = jax.random.key_data(key)
     sliced = (*shape[:axis], length, *shape[axis + 1 :])
     numbers = element_numbers(shape, sliced, axis, start)

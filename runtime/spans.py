@@ -101,6 +101,23 @@ def _union(slices: Iterable[slice], shape: tuple[int, ...], dimension: int) -> S
     return Span(dimension, starts[0], stops[-1])
 
 
+def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
+    """Return a copy in the memory of the host, made without a copy on the devices.
+
+    The shards of the array on this process's devices must make up the full array.
+    """
+    shards = array.addressable_shards
+    first = shards[0].data
+    if first.shape == array.shape:
+        # On CPU NumPy gets a view of the buffer itself, which the next step may donate.
+        is_view = first.platform() == "cpu"
+        return np.array(first) if is_view else np.asarray(first)
+    full = np.empty(array.shape, array.dtype)
+    for shard in shards:
+        full[shard.index] = np.asarray(shard.data)
+    return full
+
+
 def copy_of_span(array: jax.Array, span: Span) -> np.ndarray[Any, Any]:
     """Return a span of an array in the memory of the host, without a copy on the devices."""
     copy = np.empty(span.shape_in(array.shape), array.dtype)

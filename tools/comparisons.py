@@ -8,9 +8,9 @@ from math import prod
 from typing import Any, TypeAlias  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.program.amounts import count_text, size_text, time_text
-from graphdist.program.report import Report
-from graphdist.program.report_text import why_not
+from graphdist.report.amounts import count_text, size_text, table, time_text
+from graphdist.report.report_text import why_not
+from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tracing.user_lines import here
@@ -73,18 +73,6 @@ def _row(name: str, report: Report) -> list[str]:
         time_text(estimate.step) if estimate else "",
         estimate.bottleneck if estimate else "",
         f"{estimate.efficiency:.0%}" if estimate else "",
-    ]
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, the first column to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
     ]
 
 

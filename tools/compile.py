@@ -28,9 +28,9 @@ from typing import Any  # Any: users' settings, JSON
 from graphdist import aot
 from graphdist.aot.saving import require_replaceable, require_writable
 from graphdist.errors import ArgumentError, DeviceMemoryError
-from graphdist.program.report import Report, report_of_refused
 from graphdist.program.stages import Compiled, Lowered
-from graphdist.program.timeline_trace import trace_of
+from graphdist.report.step_report import Report, report_of_refused
+from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.comparisons import Survey, compare_sizes, compare_topologies
 from graphdist.tools.compilation import (
@@ -226,7 +226,7 @@ def _compiled_or_refused(lowered: Lowered, step: StepOptions) -> tuple[Compiled 
     try:
         compiled = lowered.compile(step.compiler)
     except DeviceMemoryError as error:
-        return None, report_of_refused(lowered, error)
+        return None, report_of_refused(lowered.graph, lowered.devices, error)
     return compiled, compiled.report()
 
 

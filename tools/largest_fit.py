@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from graphdist.errors import ArgumentError
-from graphdist.program.report import Report
+from graphdist.report.step_report import Report
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.tools.comparisons import Reporter, Survey
 from graphdist.tracing.user_lines import here

@@ -29,8 +29,8 @@ import numpy as np
 
 from graphdist.config import at_least_cpu_devices
 from graphdist.errors import ArgumentError
-from graphdist.program.amounts import size_text, time_text
 from graphdist.program.function import Function
+from graphdist.report.amounts import size_text, time_text
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.state.variable import Variable
 from graphdist.strategies.mirrored import MirroredStrategy

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple  # Any: JSON
+from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.program.amounts import count_text, size_text, time_text
-from graphdist.program.report import Report
+from graphdist.report.amounts import size_text, table, time_text
+from graphdist.report.collective_uses import CollectiveUse
+from graphdist.report.compared_figures import ComparedFigure
+from graphdist.report.json_records import json_of
+from graphdist.report.step_report import Report
 from graphdist.runtime.files.artifact import LIMITS
-from graphdist.tools.comparisons import table
 from graphdist.tools.given_files import read_given
 from graphdist.tracing.user_lines import here
 
@@ -27,35 +29,17 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class StepFigure:
-    """A figure of the step, before and after."""
-
-    name: str
-    before: float
-    after: float
-    text: Callable[[float], str]
-
-    @property
-    def growth(self) -> float:
-        """Return the share by which the figure grew: infinity from 0, below 0 if it fell."""
-        if self.before:
-            return self.after / self.before - 1
-        return inf if self.after else 0.0
-
-
-class Amount(NamedTuple):
+class Amount:
     """The collectives of a line in a step: how many run, the bytes of a replica, an estimate."""
 
     runs: int = 0
     bytes: int = 0
     seconds: float = 0.0
 
-    def plus(self, use: Mapping[str, Any]) -> Amount:
-        """Return the amount with another collective, as a report's JSON has it."""
+    def plus(self, use: CollectiveUse) -> Amount:
+        """Return the amount with another collective."""
         return Amount(
-            self.runs + use["times"],
-            self.bytes + use["bytes"] * use["times"],
-            self.seconds + use.get("seconds", 0.0),
+            self.runs + use.times, self.bytes + use.bytes_a_step, self.seconds + use.seconds
         )
 
 
@@ -75,11 +59,11 @@ class Regression:
 
     earlier: str
     allowed: float
-    figures: tuple[StepFigure, ...]
+    figures: tuple[ComparedFigure, ...]
     lines: tuple[Line, ...]
 
     @property
-    def grown(self) -> tuple[StepFigure, ...]:
+    def grown(self) -> tuple[ComparedFigure, ...]:
         """Return the figures that grew by more than is allowed."""
         return tuple(each for each in self.figures if each.growth > self.allowed + _ROUNDING)
 
@@ -97,15 +81,7 @@ class Regression:
                 }
                 for each in self.figures
             },
-            "lines": [
-                {
-                    "place": line.place,
-                    "code": line.code,
-                    "before": line.before._asdict(),
-                    "after": line.after._asdict(),
-                }
-                for line in self.lines
-            ],
+            "lines": json_of(self.lines),
         }
 
     def __str__(self) -> str:
@@ -115,13 +91,9 @@ class Regression:
         verdict = f"GREW{beyond}: {names}" if names else f"nothing grew{beyond}"
         return "\n".join([f"against {self.earlier}", *table(rows), *self._by_line(), verdict])
 
-    def _row(self, figure: StepFigure) -> list[str]:
-        if figure.before == figure.after:
-            change = "="
-        else:
-            change = "new" if figure.growth == inf else f"{figure.growth:+.1%}"
+    def _row(self, figure: ComparedFigure) -> list[str]:
         grew = "  GREW" if figure in self.grown else ""
-        return [figure.name, figure.text(figure.before), figure.text(figure.after), change + grew]
+        return [figure.name, *figure.texts, (figure.growth_text or "=") + grew]
 
     def _by_line(self) -> Iterator[str]:
         for line in self.lines:
@@ -153,90 +125,75 @@ def parse_allowed(text: str) -> float:
     return share
 
 
-def read_report(path: str) -> dict[str, Any]:
+def read_report(path: str) -> Report:
     """Return the report in the file of a step, or in a file with the JSON of `--json`.
 
     Raises `ArtifactError` for a damaged file of a step, `ArgumentError` for one without a report.
     """
     text = read_given(Path(path), "report.json", LIMITS["report.json"])
     try:
-        report = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        report = None
-    if not isinstance(report, dict) or not {"target", "collectives", "flops"} <= report.keys():
+        found = None
+    if not isinstance(found, dict) or not {"target", "collectives", "flops"} <= found.keys():
         raise ArgumentError(
             f"{path} has no report",
             source=here(),
             hint="give the file of a step, step.gdx, or what graphdist-compile --json printed",
         )
-    return report
-
-
-def compare_reports(
-    path: str, earlier: Mapping[str, Any], report: Report, allowed: float
-) -> Regression:
-    """Return how a step's report differs from the earlier one, which `path` names.
-
-    Raises `ArgumentError` for the report of another target.
-    """
-    if earlier["target"] != report.target:
-        raise ArgumentError(
-            f"{path} has the report of {earlier['target']}, this is {report.target}",
-            source=here(),
-            hint="compare steps for the same devices; --compare shows a step on several",
-        )
-    later = report.to_json()
     try:
-        figures, lines = tuple(_figures(earlier, later)), tuple(_lines(earlier, later))
-    except (KeyError, TypeError, AttributeError) as error:
+        return Report.from_json(found)
+    except (KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"{path} has a report that lacks figures: {type(error).__name__}: {error}",
             source=here(),
             hint="make the report again with this version of graphdist",
         ) from error
-    return Regression(path, allowed, figures, lines)
 
 
-def _figures(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[StepFigure]:
-    def figure(
-        name: str, text: Callable[[float], str], of: Callable[[Mapping[str, Any]], float]
-    ) -> StepFigure:
-        return StepFigure(name, _number(of(earlier)), of(later), text)
+def compare_reports(path: str, earlier: Report, later: Report, allowed: float) -> Regression:
+    """Return how a step's report differs from the earlier one, which `path` names.
 
-    yield figure("peak memory", size_text, lambda report: report["needed_bytes"])
-    yield figure("FLOP", _count, lambda report: report["total_flops"])
-    yield figure("memory traffic", size_text, lambda report: report["memory_traffic"])
-    yield figure("collectives", _count, lambda report: _total(report).runs)
-    yield figure("bytes of collectives", size_text, lambda report: _total(report).bytes)
-    if earlier.get("timeline") and later.get("timeline"):
-        for name, key in (("step", "seconds"), ("compute", "compute"), ("exposed", "exposed")):
-            before, after = (_number(report["timeline"][key]) for report in (earlier, later))
-            yield StepFigure(f"{name} time", before, after, time_text)
-    elif earlier["estimate"] and later["estimate"]:
-        for name in ("compute", "memory", "interconnect", "step"):
-            before, after = (_number(report["estimate"][name]) for report in (earlier, later))
-            yield StepFigure(f"{name} time", before, after, time_text)
+    Raises `ArgumentError` for the report of another target.
+    """
+    if earlier.target != later.target:
+        raise ArgumentError(
+            f"{path} has the report of {earlier.target}, this is {later.target}",
+            source=here(),
+            hint="compare steps for the same devices; --compare shows a step on several",
+        )
+    return Regression(path, allowed, tuple(_figures(earlier, later)), tuple(_lines(earlier, later)))
 
 
-def _number(figure: Any) -> float:
-    """Return a figure; raises `TypeError` for one that is no number."""
-    if isinstance(figure, bool) or not isinstance(figure, int | float):
-        raise TypeError(f"{figure!r} is no number")
-    return figure
+def _figures(earlier: Report, later: Report) -> Iterator[ComparedFigure]:
+    both = earlier, later
+    totals = [_total(each) for each in both]
+    yield ComparedFigure("peak memory", "bytes", *(each.needed_bytes for each in both))
+    yield ComparedFigure("FLOP", "count", *(each.total_flops for each in both))
+    yield ComparedFigure("memory traffic", "bytes", *(each.memory_traffic for each in both))
+    yield ComparedFigure("collectives", "count", *(total.runs for total in totals))
+    yield ComparedFigure("bytes of collectives", "bytes", *(total.bytes for total in totals))
+    if earlier.timeline and later.timeline:
+        yield from _times(earlier.timeline, later.timeline, "step", "compute", "exposed")
+    elif earlier.estimate and later.estimate:
+        names = "compute", "memory", "interconnect", "step"
+        yield from _times(earlier.estimate, later.estimate, *names)
 
 
-def _count(number: float) -> str:
-    return count_text(number).rstrip()
+def _times(earlier: object, later: object, *names: str) -> Iterator[ComparedFigure]:
+    for name in names:
+        times = getattr(earlier, name), getattr(later, name)
+        yield ComparedFigure(f"{name} time", "seconds", *times)
 
 
-def _total(report: Mapping[str, Any]) -> Amount:
+def _total(report: Report) -> Amount:
     total = Amount()
-    for use in report["collectives"]:
+    for use in report.collectives:
         total = total.plus(use)
     return total
 
 
-def _lines(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[Line]:
+def _lines(earlier: Report, later: Report) -> Iterator[Line]:
     """Yield the lines whose collectives changed, by how much more their bytes are."""
     (before, old_places), (after, places) = _by_line(earlier), _by_line(later)
     changed = [
@@ -251,13 +208,12 @@ def _lines(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[Lin
 _Key = tuple[str, str]
 
 
-def _by_line(report: Mapping[str, Any]) -> tuple[dict[_Key, Amount], dict[_Key, str]]:
+def _by_line(report: Report) -> tuple[dict[_Key, Amount], dict[_Key, str]]:
     """Return the collectives of each line, by its file and text, and the places of these."""
     amounts, places = dict[_Key, Amount](), dict[_Key, str]()
-    for use in report["collectives"]:
-        place = os.path.basename(use["source"])
-        code = use.get("code", "")
-        key = (place.rpartition(":")[0], code) if code else (place, "")
+    for use in report.collectives:
+        place = os.path.basename(use.source)
+        key = (place.rpartition(":")[0], use.code) if use.code else (place, "")
         amounts[key] = amounts.get(key, Amount()).plus(use)
         places.setdefault(key, place)
     return amounts, places

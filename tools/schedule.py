@@ -14,7 +14,8 @@ from itertools import groupby
 from pathlib import Path
 
 from graphdist.errors import ArgumentError
-from graphdist.runtime.schedule import LoopCollective, loop_collectives
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.schedule import LoopCollective, loop_collectives
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_files import require_file
 from graphdist.tracing.user_lines import here
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
-    for loop, found in groupby(loop_collectives(text), key=lambda each: each.loop):
+    for loop, found in groupby(loop_collectives(CompiledModule(text)), key=lambda each: each.loop):
         print("\n".join(_lines(loop, list(found))))
     return 0
 

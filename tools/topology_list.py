@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
-from graphdist.program.amounts import count_text, size_text
+from graphdist.report.amounts import count_text, size_text, table
 from graphdist.runtime.targets.chips import CHIPS, Chip
-from graphdist.tools.comparisons import table
 
 
 def topology_table(*, as_json: bool) -> str:

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from graphdist.aot import SavedVariable, list_variables
-from graphdist.program.amounts import size_text
-from graphdist.tools.comparisons import table
+from graphdist.report.amounts import size_text, table
 from graphdist.tools.given_files import require_file
 
 

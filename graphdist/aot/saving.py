@@ -54,7 +54,7 @@ from graphdist.runtime.files.serialization import (
     load_native,
     serialize_native,
 )
-from graphdist.runtime.processes.program_agreement import agree_on_file, wait_until_compiled
+from graphdist.runtime.program_agreement import agree_on_file, wait_until_compiled
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name

@@ -22,16 +22,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, prod
-from typing import NamedTuple
 
 from graphdist.ir.analyses import producers
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.jax_parameters import contracted, convolution
 from graphdist.ir.kernels import KERNEL, kernel_flops
-from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.operation_table import TABLE
-from graphdist.ir.ops import ALL_REDUCE, COND, REDUCE_SCATTER, SCAN
+from graphdist.ir.ops import COND, SCAN
 
 _HEAVY = {
     "jax.dot_general",
@@ -49,37 +47,6 @@ _FLOATS = ("f", "bf", "c")
 _MOVES = {name for name, row in TABLE.items() if row.only_moves} | {
     f"jax.{name}" for name in ("convert_element_type", "gather", "iota", "stop_gradient")
 }
-
-
-class Exchange(NamedTuple):
-    """One exchange of bytes between replicas, each of which puts in `bytes`.
-
-    It is made by groups of `group_size` replicas that follow each other or, if `is_across`, by the
-    replicas of the same number in each of so many groups.
-    """
-
-    kind: str
-    bytes: int
-    group_size: int
-    is_across: bool = False
-
-
-def exchanges(node: Node) -> tuple[Exchange, ...]:
-    """Return the exchanges of a collective: groups that share out a sum add up their slices then.
-
-    `reduce` and `gather` are counted as what they become, all_reduce and all_gather.
-    """
-    replicas = OverReplicas.of(node)
-    size, copies = replicas.group_size, replicas.num_copies
-    put_in = sum(operand.type.bytes for operand in node.operands)
-    kind = _BECOMES.get(node.op.name, node.op.name)
-    inside = Exchange(kind, put_in, size)
-    if copies == 1 or node.op is not REDUCE_SCATTER:
-        return (inside,)
-    return inside, Exchange(ALL_REDUCE.name, put_in // size, copies, is_across=True)
-
-
-_BECOMES = {"reduce": "all_reduce", "gather": "all_gather"}
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The base of every graphdist error, its one renderer, and the errors the graph itself can raise.
+"""The base of every graphdist error, its one renderer, and the errors of graphs and of their steps.
 
 An error has four parts, in this order, and leaves out the ones it does not have:
 
@@ -63,6 +63,10 @@ class GraphdistError(Exception):
 def _user_line(frame: Frame) -> list[str]:
     place = f"  {frame.file}:{frame.line}" + (f", in {frame.function}" if frame.function else "")
     return [place, f"    {frame.text}"] if frame.text else [place]
+
+
+class RuntimeFailure(GraphdistError, RuntimeError):
+    """A step that failed on the devices, or a buffer that is no longer there."""
 
 
 class DistributionError(GraphdistError, ValueError):

@@ -59,7 +59,7 @@ from graphdist.ir.types import MIRRORED, dtype_name
 __all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]
 
 Evaluate: TypeAlias = Callable[[Node, Sequence[Array]], list[Array]]
-"""Evaluate one JAX operation on one device."""
+"""Evaluate one JAX operation on one device, or all bits of which a `random_shard` is a shard."""
 
 Observe: TypeAlias = Callable[[Node, Sequence[Held], Sequence[Held], Replicas], None]
 """Take note of a node that was run, with its operands and results, and of who ran it.
@@ -296,6 +296,14 @@ def _replica_id(
     return [[np.asarray(replica, np.int32) for replica in replicas]]
 
 
+def _random_shard(
+    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
+) -> list[Held]:
+    machine.require_all(node, replicas)
+    (bits,) = on_each(operands, replicas, lambda arrays: machine.evaluate(node, arrays), 1)
+    return [collectives.slices_of_replicas(bits, ops.RANDOM_SHARD.of(node))]
+
+
 def _select_replica(
     machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
 ) -> list[Held]:
@@ -402,6 +410,7 @@ _RULES: dict[Op, _Rule] = {
     ops.ASSIGN: _assign,
     ops.AGGREGATE: _aggregate,
     ops.REPLICA_ID: _replica_id,
+    ops.RANDOM_SHARD: _random_shard,
     ops.SELECT_REPLICA: _select_replica,
     ops.TO_PARTIAL: _to_partial,
     ops.PUSH: _nested(lambda run, node, operands, who: run(node.graphs[0], operands, who)),

@@ -156,7 +156,7 @@ def convolution(node: Node) -> Convolution:
     return Convolution(*(_read(node, name) for name in names))
 
 
-class RandomBits(NamedTuple):
+class BitsOfValue(NamedTuple):
     """The result of a `random_bits`."""
 
     shape: Dimensions
@@ -164,9 +164,9 @@ class RandomBits(NamedTuple):
     """The bits of an element."""
 
 
-def random_bits(node: Node) -> RandomBits:
+def random_bits(node: Node) -> BitsOfValue:
     """Return what a `random_bits` makes."""
-    return RandomBits(_read(node, "shape"), _read(node, "bit_width"))
+    return BitsOfValue(_read(node, "shape"), _read(node, "bit_width"))
 
 
 def callback(node: Node) -> Callable[..., Any] | None:

@@ -21,6 +21,7 @@ from graphdist.ir.ops import (
     PACK_SLICES,
     PULL,
     PUSH,
+    RANDOM_SHARD,
     READ,
     REDUCE,
     REDUCE_SCATTER,
@@ -64,6 +65,9 @@ DESCRIPTIONS = {
     OWN_SLICE: "The replica's own of `group_size` equal slices along `axis`: sharded(axis). Of a "
     "mirrored value whose dimension divides by `group_size`. With `num_copies`, each of so many "
     "groups of replicas holds all slices.",
+    RANDOM_SHARD: "The replica's own of `group_size` equal slices along `axis` of the random bits "
+    "that `random_bits` of JAX makes of a key, with `shape` and `bit_width`: sharded(axis). "
+    "`num_copies` as for `own_slice`.",
     CONSTANT: "The array `value`: mirrored.",
     SELECT_REPLICA: "The operand on replica number `replica`, zeros on the others: per_replica; "
     "mirrored over one replica.",

@@ -71,6 +71,16 @@ class AlongAxis(OverReplicas):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RandomBits(AlongAxis):
+    """Parameters of the random bits of a shard."""
+
+    shape: tuple[int, ...]
+    """The shape of the value that is sharded."""
+    bit_width: int
+    """The bits of an element."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Gathering(AlongAxis):
     """Parameters of an all_gather."""
 

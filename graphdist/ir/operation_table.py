@@ -5,7 +5,7 @@ A row says of an operation which dimensions of its operands and results belong t
 and gives all of its results, which is always right. These have none:
 
 * what looks at replicas: collectives, `replica_id`, `select_replica`, `to_partial`, `own_slice`,
-  the traffic with servers, reads and writes of variables;
+  `random_shard`, the traffic with servers, reads and writes of variables;
 * loops and branches, whose graphs have the operations;
 * `constant`, whose parameter is all of the value, `pack_slices` and `unpack_slices`, which cut
   values for collectives, and `count_step`, a matter of scalars;

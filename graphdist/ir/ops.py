@@ -5,7 +5,8 @@ Three kinds:
 * the strategy's words, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
   `to_replicas`, `reduce`, `gather`, and the collectives, which a replica function may call itself;
 * what lowering makes of them: the collectives and a few local operations (`select_replica`,
-  `to_partial`, `own_slice`, `scale`, `pack`, `unpack`, `pack_slices`, `unpack_slices`,
+  `to_partial`, `own_slice`, `random_shard`, `scale`, `pack`, `unpack`, `pack_slices`,
+  `unpack_slices`,
   `concatenate`, `reshape`, `count_step`), and the traffic with parameter servers (`pull`, `push`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
@@ -42,6 +43,7 @@ from graphdist.ir.op_parameters import (
     Permuting,
     Pulling,
     Pushing,
+    RandomBits,
     ReduceScattering,
     Reducing,
     Reshaping,
@@ -206,6 +208,16 @@ def _own_slice(
     return (_slice_of(type, params.axis, params, "own_slice"),)
 
 
+def _random_shard(
+    types: Sequence[Type], params: RandomBits, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    key = _one(types, "random_shard")
+    if not key.dtype.startswith("key<") or key.shape or key.distribution not in (MIRRORED, None):
+        raise TypeRuleError(f"random_shard of {key}: it takes one key, the same on all replicas")
+    bits = Type(f"u{params.bit_width}", params.shape, MIRRORED)
+    return (_slice_of(bits, params.axis, params, "random_shard"),)
+
+
 def _slice_of(type: Type, axis: int, params: OverReplicas, name: str) -> Type:
     group_size = params.group_size
     if not 0 <= axis < len(type.shape) or type.shape[axis] % group_size:
@@ -358,6 +370,7 @@ COLLECTIVE_PERMUTE = TypedOp(
 )
 ALL_TO_ALL = TypedOp("all_to_all", parameters=Exchanging, rule=_all_to_all, is_collective=True)
 OWN_SLICE = TypedOp("own_slice", parameters=AlongAxis, rule=_own_slice)
+RANDOM_SHARD = TypedOp("random_shard", parameters=RandomBits, rule=_random_shard)
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
 SELECT_REPLICA = TypedOp("select_replica", parameters=Selecting, rule=_select_replica)
 TO_PARTIAL = TypedOp("to_partial", parameters=Reducing, rule=_to_partial)
@@ -384,8 +397,9 @@ OPS = {
     for op in (
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL,
-        OWN_SLICE, CONSTANT, SELECT_REPLICA, TO_PARTIAL, SCALE, PACK, UNPACK, PACK_SLICES,
-        UNPACK_SLICES, CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, COUNT_STEP,
+        OWN_SLICE, RANDOM_SHARD, CONSTANT, SELECT_REPLICA, TO_PARTIAL, SCALE,
+        PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
+        CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, COUNT_STEP,
         BARRIER, PULL, PUSH, SCAN, WHILE, COND,
     )
 }  # fmt: skip

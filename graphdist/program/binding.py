@@ -23,7 +23,7 @@ from graphdist.program.interface import OUTPUT, Interface, filled
 from graphdist.runtime.bound_step import BoundStep, StateBuffers
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers
 from graphdist.runtime.executable import Step
-from graphdist.runtime.processes.resharding import resharded
+from graphdist.runtime.resharding import resharded
 from graphdist.state.layout import Layout
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here

@@ -28,7 +28,7 @@ from graphdist.program.jax_settings import require_same_settings
 from graphdist.program.stages import Traced
 from graphdist.program.steps import step_of
 from graphdist.runtime.buffers import BufferStore
-from graphdist.runtime.processes.program_agreement import agree_on, wait_until_compiled
+from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
 from graphdist.state.layout import Holder, Layout, as_stored
 from graphdist.state.storage import Storage
 from graphdist.tracing.user_lines import here

@@ -14,22 +14,19 @@ import jax
 from graphdist.config import reproducer_folder, verifies_passes
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
-from graphdist.ir.analyses import collectives
-from graphdist.ir.graph import Graph, Node
-from graphdist.ir.op_parameters import OverReplicas
-from graphdist.ir.ops import reducer_of
-from graphdist.ir.source import Source
+from graphdist.ir.collective_records import Collective, collectives_of
+from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord, run_passes
-from graphdist.program.explanation import Explanation, explanation
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import Arithmetic
 from graphdist.program.progress import compiling, phase
-from graphdist.program.report import Report, report_of, report_of_refused
-from graphdist.program.step_timeline import StepTimeline
+from graphdist.report.explanation import Explanation, explanation
+from graphdist.report.step_report import Report, report_of, report_of_refused
+from graphdist.report.step_timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, emitted
-from graphdist.runtime.memory import Memory
+from graphdist.runtime.module.memory import Memory
 from graphdist.state.variable import Variable
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.user_lines import here
@@ -64,46 +61,6 @@ def leave_page(lowered: Lowered, folder: Path, function: int, reason: str) -> No
     _viewer.dump_stage(lowered, folder, function, reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective of a program.
-
-    `bytes` are the bytes that each replica puts in. Each of `num_groups` groups of `group_size`
-    replicas runs it. `pass_name` is the pass that made it ("" when the user's program did),
-    `source` the user's line.
-    """
-
-    kind: str
-    reducer: str
-    bytes: int
-    group_size: int
-    pass_name: str
-    source: Source
-    num_groups: int = 1
-
-    def __str__(self) -> str:
-        made_by = self.pass_name or "the program"
-        kind = f"{self.kind} {self.reducer}".strip()
-        groups = f"{self.num_groups}x" if self.num_groups > 1 else ""
-        return (
-            f"{kind:<16} {self.bytes:>12,} bytes  {f'{groups}{self.group_size}':>4} replicas  "
-            f"{made_by:<28} {self.source}"
-        )
-
-
-def _collective(node: Node) -> Collective:
-    replicas = OverReplicas.of(node)
-    return Collective(
-        node.op.name,
-        reducer_of(node),
-        sum(operand.type.bytes for operand in node.operands),
-        replicas.group_size,
-        node.origin,
-        node.source,
-        replicas.num_copies,
-    )
-
-
 @dataclass(frozen=True, repr=False)
 class FunctionStage:
     """The base of all stages: a graph, and the passes run so far."""
@@ -118,7 +75,7 @@ class FunctionStage:
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the graph, in order, those in loops and branches included."""
-        return tuple(_collective(node) for node in collectives(self.graph))
+        return collectives_of(self.graph)
 
     def as_text(self, form: str = "graph") -> str:
         """Return the graph as text; some stages have more forms."""
@@ -269,7 +226,7 @@ class Lowered(FunctionStage):
         try:
             return self.compile(compiler_options).report()
         except DeviceMemoryError as error:
-            return report_of_refused(self, error)
+            return report_of_refused(self.graph, self.devices, error)
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """Compile for the strategy's devices.
@@ -320,7 +277,7 @@ class Compiled(FunctionStage):
 
     def report(self) -> Report:
         """Return memory, operations, collectives and an estimate of a step's time: print it."""
-        return report_of(self)
+        return report_of(self.graph, self.devices, self.memory, self.as_text("hlo"))
 
     @property
     def timeline(self) -> StepTimeline:

@@ -24,7 +24,7 @@ from graphdist.program.stages import Lowered
 from graphdist.runtime.evaluated import evaluated
 from graphdist.runtime.executable import Step, preceded
 from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
-from graphdist.runtime.processes.value_agreement import ValueAgreement
+from graphdist.runtime.value_agreement import ValueAgreement
 from graphdist.tracing.user_lines import here
 
 

@@ -27,8 +27,8 @@ from jax.sharding import Sharding
 from graphdist.errors import ArgumentError
 from graphdist.ir.stored_slices import stored_dimension
 from graphdist.ir.types import MIRRORED, Distribution
-from graphdist.runtime.processes.program_agreement import agree_on_operations
-from graphdist.runtime.processes.supervised_steps import supervised_call
+from graphdist.runtime.program_agreement import agree_on_operations
+from graphdist.runtime.supervised_steps import supervised_call
 from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:

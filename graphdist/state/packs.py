@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.ir.types import MIRRORED
-from graphdist.runtime.processes.resharding import mirrored_on
+from graphdist.runtime.resharding import mirrored_on
 
 if TYPE_CHECKING:
     from graphdist.state.storage import Storage

@@ -25,14 +25,14 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution
 from graphdist.passes.local_variables import ANCHOR, COPIES
 from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.copies import copies_of, mean_of_copies
-from graphdist.runtime.files.checkpoint_arrays import host_copy
-from graphdist.runtime.processes.resharding import agree_to_gather, resharded
+from graphdist.runtime.resharding import agree_to_gather, resharded
 from graphdist.runtime.spans import (
     Span,
     array_of_full,
     array_of_span,
     copy_of_span,
     held_span,
+    host_copy,
     is_held_here,
     span_to_write,
 )

@@ -22,7 +22,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.program.step_functions import require_function
 from graphdist.runtime.devices import Devices, device_name, find_device
-from graphdist.runtime.processes.resharding import resharded
+from graphdist.runtime.resharding import resharded
 from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_input import numpy_dataset

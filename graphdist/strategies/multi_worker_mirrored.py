@@ -24,19 +24,19 @@ from graphdist.options import (
     checked_parameter_sharding,
     checked_sharding,
 )
+from graphdist.runtime.broadcast import from_first_worker
 from graphdist.runtime.devices import (
     Devices,
     backends_are_started,
     find_devices,
     working_devices,
 )
-from graphdist.runtime.processes.broadcast import from_first_worker
 from graphdist.runtime.processes.cluster_workers import (
     ClusterWorkers,
     current_workers,
     join_workers,
 )
-from graphdist.runtime.processes.resharding import resharded
+from graphdist.runtime.resharding import resharded
 from graphdist.runtime.spans import array_of_full
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended

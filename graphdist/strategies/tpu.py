@@ -19,8 +19,9 @@ from graphdist.options import (
     checked_parameter_sharding,
     checked_sharding,
 )
+from graphdist.runtime.absent_devices import absent_devices
 from graphdist.runtime.devices import Devices, find_devices
-from graphdist.runtime.targets.topologies import Topology, absent_devices, find_topology
+from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.local_steps import checked_local_steps

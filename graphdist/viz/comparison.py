@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any  # Any: JSON
 
 from graphdist.ir.graph import Graph, Node
-from graphdist.program.amounts import size_text, time_text
+from graphdist.report.amounts import size_text
+from graphdist.report.compared_figures import ComparedFigure
 from graphdist.viz.graph_diff import Diff, diff
 from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import Model, Record, models_of
@@ -24,26 +25,6 @@ from graphdist.viz.report_document import report_document
 __all__ = ["Comparison", "comparison_of"]
 
 SIGNS = {"added": "+", "removed": "-", "rewired": "~", "changed": "!", "kept": "="}
-_WRITTEN = {"": "{:,}".format, "bytes": size_text, "seconds": time_text}
-
-
-@dataclass(frozen=True)
-class ProgramFigure:
-    """A figure of the program, before and after; `unit` is "", "bytes" or "seconds"."""
-
-    name: str
-    unit: str
-    before: float
-    after: float
-
-    def __str__(self) -> str:
-        write = _WRITTEN[self.unit]
-        return f"{write(self.before)} -> {write(self.after)}{self._growth()}"
-
-    def _growth(self) -> str:
-        if self.before == self.after:
-            return ""
-        return f" ({self.after / self.before - 1:+.1%})" if self.before else " (new)"
 
 
 @dataclass(frozen=True)
@@ -81,7 +62,7 @@ class Comparison:
     """Two programs: their figures, their collectives, and the lines whose nodes differ."""
 
     names: tuple[str, str]
-    figures: list[ProgramFigure]
+    figures: list[ComparedFigure]
     collectives: list[ComparedCollective] = field(default_factory=list)
     lines: list[ComparedLine] = field(default_factory=list)
 
@@ -141,9 +122,9 @@ def comparison_of(program: ShownProgram, models: Mapping[Graph, Model] | None = 
     )
 
 
-def _figures(before: Model, after: Model) -> Iterator[ProgramFigure]:
-    def both(name: str, unit: str, amounts: list[float]) -> ProgramFigure:
-        return ProgramFigure(name, unit, *amounts)
+def _figures(before: Model, after: Model) -> Iterator[ComparedFigure]:
+    def both(name: str, unit: str, amounts: list[float]) -> ComparedFigure:
+        return ComparedFigure(name, unit, *amounts)
 
     models = before, after
     yield both("nodes", "", [sum(1 for r in model.records if r.node) for model in models])
@@ -157,7 +138,7 @@ def _figures(before: Model, after: Model) -> Iterator[ProgramFigure]:
     yield both("peak by the graph", "bytes", [memory_timeline(model).peak for model in models])
 
 
-def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ProgramFigure]:
+def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ComparedFigure]:
     """Yield the figures of two reports, as their JSON has them."""
     old, new = reports
     if old is None or new is None:
@@ -167,8 +148,8 @@ def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ProgramFigure]:
         times = float(old["time"]["step"]), float(new["time"]["step"])
     except (KeyError, TypeError, ValueError):  # a file may be anybody's
         return
-    yield ProgramFigure("peak as compiled", "bytes", *peaks)
-    yield ProgramFigure("predicted step", "seconds", *times)
+    yield ComparedFigure("peak as compiled", "bytes", *peaks)
+    yield ComparedFigure("predicted step", "seconds", *times)
 
 
 def _made(records: list[Record]) -> int:

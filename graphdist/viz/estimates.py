@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdist.ir.cost import Exchange, exchanges, of_node, trips
+from graphdist.ir.collective_records import Exchange, collective_of
+from graphdist.ir.cost import of_node, trips
 from graphdist.ir.graph import Node
 from graphdist.runtime.targets.roofline import Roofline, estimate_step
 from graphdist.runtime.targets.topologies import Topology
@@ -43,7 +44,7 @@ def node_seconds(node: Node, topology: Topology) -> float:
 
 def _exchanges(node: Node, times: int = 1) -> Iterator[Exchange]:
     if node.op.is_collective:
-        for made in exchanges(node):
+        for made in collective_of(node).exchanges:
             yield made._replace(bytes=made.bytes * times)
     for nested in node.graphs:
         for inner in nested.nodes:

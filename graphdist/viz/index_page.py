@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from graphdist.program.amounts import size_text, time_text
+from graphdist.report.amounts import size_text, time_text
 from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram

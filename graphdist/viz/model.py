@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from graphdist.ir.collective_records import collective_of
 from graphdist.ir.cost import of_node, trips
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.op_parameters import OfVariable, OverReplicas
+from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.ops import reducer_of
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
@@ -183,17 +184,17 @@ class _Known:
 
     def _facts_of(self, node: Node, parameters: str) -> Facts:
         params = node.params
-        collects = node.op.is_collective
+        collective = collective_of(node) if node.op.is_collective else None
         return Facts(
             op_text(node),
             parameters,
             *self._results(node.results),
             flops=of_node(node).total_flops,
             trips=trips(node) if node.op.name == "scan" else 0,
-            moved=sum(operand.type.bytes for operand in node.operands) if collects else 0,
-            group_size=OverReplicas.of(node).group_size if collects else 0,
+            moved=collective.bytes if collective else 0,
+            group_size=collective.group_size if collective else 0,
             reducer=reducer_of(node),
-            is_collective=collects,
+            is_collective=collective is not None,
             origin=node.origin,
             scope=node.source.scope,
             seconds=node_seconds(node, self._topology) if self._topology else 0.0,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any  # Any: JSON
 
+from graphdist.report.trace_events import TraceEvent, trace_counter, trace_document, trace_slice
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.roofline import Roofline
 from graphdist.runtime.targets.topologies import Topology
@@ -33,38 +34,24 @@ def render(program: ShownProgram, topology: Topology | None = None) -> str:
     topology = (
         topology or program.topology or Topology(CHIPS[CHIP], (program.graph.num_replicas, 1))
     )
-    events: list[dict[str, Any]] = [
-        _name("process_name", f"{program.graph.name}, estimated for {topology}", 0),
-        _name("thread_name", "compute", _COMPUTE),
-        _name("thread_name", "collectives", _COLLECTIVES),
-    ]
+    tracks = {_COMPUTE: "compute", _COLLECTIVES: "collectives"}
+    events: list[TraceEvent] = []
     now = 0
     for position, held in memory_timeline(model).steps:
         record = model.records[position]
         assert record.node is not None
         estimate = node_estimate(record.node, topology)
         duration = max(1, round(estimate.step * 1e9))
-        events.append(
-            {
-                "name": f"{record.facts.op} {record.id}",
-                "cat": "collective" if record.facts.is_collective else "compute",
-                "ph": "X",
-                "ts": now / 1000,
-                "dur": duration / 1000,
-                "pid": 1,
-                "tid": _COLLECTIVES if record.facts.is_collective else _COMPUTE,
-                "args": _arguments(model, record, estimate),
-            }
-        )
-        held_now = {"bytes": held}
-        events.append({"name": "memory", "ph": "C", "ts": now / 1000, "pid": 1, "args": held_now})
+        kind, track = "compute", _COMPUTE
+        if record.facts.is_collective:
+            kind, track = "collective", _COLLECTIVES
+        title, facts = f"{record.facts.op} {record.id}", _arguments(model, record, estimate)
+        placed = trace_slice(title, track, now / 1000, duration / 1000, facts)
+        events += [{**placed, "cat": kind}, trace_counter("memory", now / 1000, {"bytes": held})]
         now += duration
-    trace = {"traceEvents": events, "displayTimeUnit": "ns"}
-    return json.dumps(trace, ensure_ascii=False, indent=1) + "\n"
-
-
-def _name(kind: str, name: str, thread: int) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}
+    name = f"{program.graph.name}, estimated for {topology}"
+    schedule = trace_document(name, tracks, events, unit="ns")
+    return json.dumps(schedule, ensure_ascii=False, indent=1) + "\n"
 
 
 def _arguments(model: Model, record: Record, estimate: Roofline) -> dict[str, Any]:

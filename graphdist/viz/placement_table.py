@@ -7,6 +7,7 @@ from typing import Any  # Any: a pytree
 import jax
 
 from graphdist.errors import ArgumentTypeError
+from graphdist.report.amounts import table
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 from graphdist.values.one_line import devices_of
@@ -31,14 +32,7 @@ def placement(variables: Any) -> str:
     rows = [_HEAD, *map(_row, leaves)]
     total = sum(_bytes(variable) for variable in leaves)
     rows.append(("total", "", "", f"{total:,}", "", f"{len(leaves)} variables"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if number == 3 else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(table(rows, left=(0, 1, 2, 4, 5)))
 
 
 def _bytes(variable: Variable) -> int:

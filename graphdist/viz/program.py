@@ -10,8 +10,8 @@ from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
-from graphdist.program.report import Report
 from graphdist.program.stages import FunctionStage, Traced
+from graphdist.report.step_report import Report
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.tracing.user_lines import here
 

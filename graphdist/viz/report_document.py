@@ -1,7 +1,7 @@
 """A report as JSON for the page: whether the step fits, its collectives, its predicted time.
 
 Seconds and bytes are numbers, which the page writes as text. Lists are cut to what a reader looks
-at. `lanes` are the slices of the predicted timeline, as `graphdist.program.timeline_trace` has
+at. `lanes` are the slices of the predicted timeline, as `graphdist.report.timeline_trace` has
 them for Perfetto: a track, start and length in microseconds, a title, a line, a part of the step,
 and the seconds in which nothing hides it.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any  # Any: JSON
 
-from graphdist.program.report import Report
-from graphdist.program.report_text import verdict
-from graphdist.program.step_timeline import StepTimeline
-from graphdist.program.timeline_trace import trace_of
+from graphdist.report.report_text import verdict
+from graphdist.report.step_report import Report
+from graphdist.report.step_timeline import StepTimeline
+from graphdist.report.timeline_trace import trace_of
 
 __all__ = ["report_document"]
 
@@ -53,11 +53,11 @@ def _compiled(report: Report) -> list[list[Any]]:
 
 
 def _collectives(report: Report) -> list[dict[str, Any]]:
-    largest = sorted(report.collectives, key=lambda use: (-use.seconds, -use.bytes * use.times))
+    largest = sorted(report.collectives, key=lambda use: (-use.seconds, -use.bytes_a_step))
     return [
         {
             "kind": f"{use.kind} {use.reducer}".strip(),
-            "bytes": use.bytes * use.times,
+            "bytes": use.bytes_a_step,
             "times": use.times,
             "seconds": _rounded(use.seconds),
             "origin": use.pass_name,

@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.printer import print_graph
+from graphdist.report.amounts import table
 from graphdist.tracing.user_lines import here
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.model import Model, Record, model_of
@@ -71,14 +72,7 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
         rows.append((facts.op, facts.reducer, *figures, made_by, record.id, source))
     if len(rows) == 1:
         return "no collectives\n"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if number in (2, 3, 4) else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = table(rows, left=(0, 1, 5, 6, 7))
     total = sum(model.records[position].moved for position in model.collectives)
     count = len(rows) - 1
     lines.append(f"{count} collective{'s' * (count > 1)}, {total:,} bytes a replica")

@@ -27,7 +27,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any  # Any: JSON, numpy dtypes
 
-import jax
 import numpy as np
 
 from graphdist.ir.source import UNKNOWN, Source
@@ -49,23 +48,6 @@ _NOT_NUMPYS = 2
 """What `isbuiltin` is of the dtypes of ml_dtypes, such as bfloat16."""
 _METADATA = ".zarray"
 _MOST_METADATA = 2**14
-
-
-def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
-    """Return a copy in the memory of the host, made without a copy on the devices.
-
-    The shards of the array on this process's devices must make up the full array.
-    """
-    shards = array.addressable_shards
-    first = shards[0].data
-    if first.shape == array.shape:
-        # On CPU NumPy gets a view of the buffer itself, which the next step may donate.
-        is_view = first.platform() == "cpu"
-        return np.array(first) if is_view else np.asarray(first)
-    full = np.empty(array.shape, array.dtype)
-    for shard in shards:
-        full[shard.index] = np.asarray(shard.data)
-    return full
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, str]:

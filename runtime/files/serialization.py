@@ -18,6 +18,7 @@ from jax.stages import Compiled
 from graphdist.ir.boundary import output_distributions
 from graphdist.ir.graph import Graph
 from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime.absent_devices import MissingExtraError
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import (
@@ -28,7 +29,6 @@ from graphdist.runtime.executable import (
     placed_avals,
     with_shardings,
 )
-from graphdist.runtime.targets.topologies import MissingExtraError
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """The names of the platforms in `jax.export`."""

@@ -18,9 +18,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from graphdist.ir.errors import RuntimeFailure
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.quoted import quoted
-from graphdist.runtime.buffers import RuntimeFailure
 
 BIND_VARIABLE = "GRAPHDIST_WORKER_BIND"
 _LARGEST_PORT = 65535

@@ -2,21 +2,16 @@
 
     compute       sum over dtypes of FLOPs / peak
     memory        bytes of memory traffic / memory bandwidth
-    interconnect  sum over collectives of the bytes that a device sends / bandwidth:
-                  all_reduce 2 b (n-1)/n, all_gather b (n-1), reduce_scatter b (n-1)/n,
-                  with b what each of n devices puts in
+    interconnect  sum over collectives of the bytes that a device sends / bandwidth
+                  (`graphdist.ir.collective_records`)
     step          max(compute, memory) + interconnect
 
-Over several slices or hosts the network carries as little as it can. Sums are shared out inside
-each slice first, and the network adds up each device's part. Slices of a value are exchanged over
-the network first, and joined inside each slice then. So an all_reduce takes as long as a
-reduce_scatter and an all_gather of its result. Inside a torus all links of a chip are used at once;
-a torus that is not closed has fewer (`Topology.bandwidth_among`).
+Inside a torus all links of a chip are used at once; a torus that is not closed has fewer
+(`Topology.bandwidth_among`).
 
 Real steps are slower, because peaks are not reached. Where XLA overlaps collectives with
 computation they can also be faster, down to the largest of the three terms.
-Williams, Waterman and Patterson 2009, Roofline; Patarasuk and Yuan 2009, Bandwidth optimal
-all-reduce algorithms, on what a device sends.
+Williams, Waterman and Patterson 2009, Roofline.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from graphdist.ir.cost import Exchange
+from graphdist.ir.collective_records import Exchange
 from graphdist.runtime.targets.topologies import Topology
 
 
@@ -89,28 +84,9 @@ def collective_seconds(topology: Topology, made: Exchange) -> float:
     apart = topology.num_devices // made.group_size if made.is_across else 1
     across = -(-made.group_size // max(topology.num_nearby // apart, 1))
     inside = made.group_size // across
-    near, far = _sent(made.kind, made.bytes, inside, across)
+    near, far = made.bytes_sent_over(across)
     chip = topology.chip
     return (
         near / topology.bandwidth_among(inside * apart)
         + far * chip.devices / chip.network_bandwidth
     )
-
-
-def _sent(kind: str, size: float, inside: int, across: int) -> tuple[float, float]:
-    """Return the bytes that each device sends to nearby devices, and over the network.
-
-    `inside` devices are near each other, in each of `across` slices or hosts.
-    """
-    near, far = (inside - 1) / inside, (across - 1) / across
-    match kind:
-        case "all_reduce":
-            return 2 * size * near, 2 * size / inside * far
-        case "all_gather":
-            return size * across * (inside - 1), size * (across - 1)
-        case "all_to_all":
-            return size * near, size * far
-        case "collective_permute":  # to one other device
-            return size * (inside > 1), size * (across > 1)
-        case _:  # reduce_scatter
-            return size * near, size / inside * far

@@ -1,8 +1,7 @@
-"""Topologies: accelerators that need not be present, and devices that stand for them.
+"""Topologies: accelerators in a shape, which need not be present.
 
 A topology is written `chip:shape`: "v5e:16x16" is 256 TPU chips in a torus of 16 by 16, "h100:8x8"
-is 8 hosts with 8 GPUs each. The compilers are in separate packages, libtpu and the CUDA plugin, and
-need no hardware. Their devices can be compiled for, and refuse to run.
+is 8 hosts with 8 GPUs each.
 
 Replicas are numbered slice by slice. Within a slice they have the compiler's order, which keeps the
 chips of a host together, and the cores of a chip.
@@ -11,24 +10,17 @@ chips of a host together, and the cores of a chip.
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import re
 from dataclasses import dataclass
-from functools import cache
 from math import prod
-from pathlib import Path
 
-import jax
-from jax.experimental import topologies
-
+from graphdist.ir.errors import GraphdistError
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.devices import DeviceError, Devices
 from graphdist.runtime.targets.chips import CHIPS, Chip
-from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
 
 
-class MissingExtraError(DeviceError, ImportError):
-    """A package that an optional feature needs is not installed."""
+class DeviceError(GraphdistError, ValueError):
+    """Devices that do not exist, are named twice, or come too late to be configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +127,7 @@ def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topol
     """
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None or match[1] not in CHIPS:
-        raise DeviceError(f"unknown topology {name!r}", source=at, hint=_nearest(name))
+        raise DeviceError(f"unknown topology {name!r}", source=at, hint=nearest_topologies(name))
     chip = CHIPS[match[1]]
     shape = tuple(map(int, match[2].split("x")))
     if len(shape) != chip.dimensions:
@@ -143,13 +135,13 @@ def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topol
             f"topology {name!r} has {len(shape)} dimensions, a topology of {chip.name} has "
             f"{chip.dimensions}",
             source=at,
-            hint=_nearest(name),
+            hint=nearest_topologies(name),
         )
     if not 1 <= prod(shape) <= chip.largest:
         raise DeviceError(
             f"topology {name!r} has {prod(shape)} chips; {chip.name} has 1 to {chip.largest}",
             source=at,
-            hint=_nearest(name),
+            hint=nearest_topologies(name),
         )
     if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
         raise DeviceError(f"num_slices is {num_slices!r}: there must be at least 1", source=at)
@@ -162,101 +154,11 @@ def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topol
     return Topology(chip, shape, num_slices)
 
 
-def _nearest(name: object) -> str:
+def nearest_topologies(name: object) -> str:
+    """Return the hint for a name that is no topology: the names like it."""
     text = str(name).lower()
     known = [example for chip in CHIPS.values() for example in chip.examples]
     chip = CHIPS.get(text.partition(":")[0])
     near = list(chip.examples) if chip else difflib.get_close_matches(text, known, 3, 0.5)
     start = f"did you mean {' or '.join(near)}? " if near else ""
     return f"{start}graphdist-compile --list-topologies prints the table"
-
-
-def absent_devices(topology: Topology, at: Source = UNKNOWN) -> Devices:
-    """Return devices that programs are compiled for, without the hardware.
-
-    Raises `MissingExtraError` where the compiler's package is not installed, and `DeviceError` for
-    a shape that the compiler refuses.
-    """
-    try:
-        return Devices(_described(topology, at), topology=topology)
-    except jax.errors.JaxRuntimeError as error:
-        raise DeviceError(
-            f"the compiler refuses topology {topology}: {str(error).splitlines()[0]}",
-            source=at,
-            hint=_nearest(topology.name),
-        ) from error
-    except NotImplementedError as error:  # JAX looked for the hardware, and dropped its plugin
-        raise DeviceError(
-            f"the compiler for {topology} was not loaded: JAX looked for its hardware and found "
-            f"none",
-            source=at,
-            hint="set JAX_PLATFORMS=cpu in the environment",
-        ) from error
-
-
-def _described(topology: Topology, at: Source) -> tuple[jax.Device, ...]:
-    if topology.chip.platform == "tpu":
-        _require("libtpu", "tpu", topology, at)
-        return _tpu_devices(topology)
-    _require("jax_cuda12_plugin", "cuda", topology, at)
-    return _gpu_devices(topology)
-
-
-def _require(package: str, extra: str, topology: Topology, at: Source) -> None:
-    if not has_package(package):
-        raise MissingExtraError(
-            f"compiling for {topology} needs the package {package}, which is not installed",
-            source=at,
-            hint=f'pip install "graphdist[{extra}]"',
-        )
-
-
-def has_package(package: str) -> bool:
-    """Return whether a package is installed, without importing it."""
-    return importlib.util.find_spec(package) is not None
-
-
-@cache
-def _tpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
-    settings: dict[str, int | str] = {}
-    if topology.num_slices > 1:
-        settings["num_slices"] = topology.num_slices
-    if topology.chip.configuration:
-        settings["chip_config_name"] = topology.chip.configuration
-    found = topologies.get_topology_desc(
-        platform="tpu",
-        topology_name=topology.name,
-        chips_per_host_bounds=_host_bounds(topology),
-        wrap=(*topology.wraps, False)[:3],
-        **settings,
-    ).devices
-    return tuple(sorted(found, key=lambda device: getattr(device, "slice_index", 0) or 0))
-
-
-def _host_bounds(topology: Topology) -> tuple[int, int, int]:
-    """Return the chips of one host: 2 x 2, or all of a smaller topology."""
-    first, second, *_ = topology.shape
-    return min(first, 2), min(second, 2), 1
-
-
-@cache
-def _gpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
-    hosts, gpus = topology.shape
-    return tuple(
-        topologies.get_topology_desc(
-            topology_name="",
-            platform="cuda",
-            target_config=GPU_TARGETS[topology.chip.name].as_text(),
-            topology=f"1x{hosts}x{gpus}",
-        ).devices
-    )
-
-
-def cuda_folder() -> Path | None:
-    """Return the folder of the CUDA compiler's package, if it is installed."""
-    spec = importlib.util.find_spec("nvidia")
-    for place in (spec and spec.submodule_search_locations) or ():
-        folder = Path(place) / "cuda_nvcc"
-        if folder.is_dir():
-            return folder
-    return None

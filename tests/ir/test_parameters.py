@@ -43,6 +43,10 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ops.COLLECTIVE_PERMUTE: (of.Permuting(PAIRS, group_size=2), "pairs group_size"),
     ops.ALL_TO_ALL: (of.Exchanging(0, 1, group_size=2), "split_axis concat_axis group_size"),
     ops.OWN_SLICE: (of.AlongAxis(0, group_size=2, num_copies=2), "axis group_size num_copies"),
+    ops.RANDOM_SHARD: (
+        of.RandomBits(0, (4, 2), 32, group_size=2),
+        "axis shape bit_width group_size",
+    ),
     ops.CONSTANT: (of.Holding(VALUE), "value"),
     ops.SELECT_REPLICA: (of.Selecting(0, group_size=2), "replica group_size"),
     ops.TO_PARTIAL: (of.Reducing("sum", group_size=2), "reducer group_size"),

@@ -26,6 +26,7 @@ TO_THE_BIT = {
     "fold_constants",
     "order_loops",
     "pack_variables",
+    "random_shards",
     "scatter_in_parts",
     "simplify",
 }

@@ -61,9 +61,15 @@ def random_arrays(kinds: Sequence[Kind], *seeds: int) -> list[Array]:
     return [jnp.asarray(random_array(kind, numbers)) for kind in kinds]
 
 
+def _of_numpy(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array of NumPy, which has no random keys: their bits."""
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array) if is_key else array)
+
+
 def check_arrays(given: Any, expected: Any, where: str) -> None:
     """Compare two arrays: 0.0 equals -0.0, and nan nan, which NumPy denies in bfloat16."""
-    given, expected = np.asarray(given), np.asarray(expected)
+    given, expected = map(_of_numpy, (given, expected))
     assert (given.dtype, given.shape) == (expected.dtype, expected.shape), where
     if given.dtype == jnp.bfloat16:
         given, expected = given.astype("f"), expected.astype("f")

@@ -30,6 +30,7 @@ from tests.passes.execution import Compare, Trial, close, equal, small_integers
 from tests.properties import stacked_layers
 from tests.properties.arithmetic_graphs import arithmetic_graphs
 from tests.properties.packed_updates import packed_updates
+from tests.properties.random_bit_graphs import random_bit_graphs
 from tests.properties.reduction_graphs import reduction_graphs
 from tests.properties.replicated_programs import Distributed, distributed_programs
 from tests.properties.test_cut_updates import TRANSFORMATIONS
@@ -289,6 +290,7 @@ SOURCES = {
     ),
     "arithmetic": Source(of_graphs(arithmetic_graphs(), PLATFORMS), 40),
     "updates in packs": Source(of_graphs(packed_updates(), ("cpu",)), 30),
+    "random bits": Source(of_graphs(random_bit_graphs(), PLATFORMS), 20),
     "small variables": Source(of_graphs(variable_graphs(), ("cpu",)), 20),
     "collectives": Source(
         of_graphs(

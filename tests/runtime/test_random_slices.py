@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
-from graphdist.ir.graph import Node, Op
+from graphdist.ir.op_parameters import RandomBits
 from graphdist.runtime.random_slices import element_numbers, random_slice
 from tests.state.sharded_models import strategy_of
 
 
 def sliced_bits(shape: tuple[int, ...], width: int, axis: int, count: int) -> Any:
     """Return random bits made in so many slices, one by one."""
-    node = Node(Op("jax.random_bits"), (), {"shape": shape, "bit_width": width}, (), ())
+    params = RandomBits(axis, shape, width, group_size=count)
     length, key = shape[axis] // count, jax.random.key(3)
     starts = [jnp.int32(number * length) for number in range(count)]
-    slices = [random_slice(node, key, axis, start, length) for start in starts]
+    slices = [random_slice(key, params, start, length) for start in starts]
     return np.concatenate(slices, axis)
 
 

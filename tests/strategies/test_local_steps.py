@@ -15,9 +15,9 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.cost import cost
-from graphdist.program.collective_uses import matched_collectives
-from graphdist.runtime.module_collectives import module_collectives
-from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.report.collective_uses import matched_collectives
+from graphdist.runtime.module.collective_instructions import module_collectives
+from graphdist.runtime.module.instructions import CompiledModule
 from tests.strategies.local_training import (
     NESTEROV,
     Training,
@@ -82,9 +82,9 @@ def bytes_a_step(text: str, devices: int, every: int) -> float:
     taken = {
         name.strip().lstrip("%") for found in re.findall(named, text) for name in found.split(",")
     }
-    module = ScheduledModule(text)
+    module = CompiledModule(text)
     total = 0.0
-    for found in module_collectives(text, devices):
+    for found in module_collectives(module, devices):
         inside = [name for name in module if found.name in {each.name for each in module[name]}]
         assert len(inside) == 1, found.name
         total += found.bytes / (every if inside[0] in taken else 1)
@@ -128,7 +128,7 @@ def test_an_estimate_counts_the_branch_by_how_often_it_is_taken() -> None:
         training = Training(strategy_of(2, sync_every=every), optax.sgd(0.1))
         (batch,) = training.strategy.experimental_distribute_dataset(batches(1))
         graph = training.step.trace(batch).lower().graph
-        made = [each for found in matched_collectives(graph, ()) for each in found.exchanges()]
+        made = [each for found in matched_collectives(graph, ()) for each in found.exchanges]
         sent.append(sum(exchange.bytes for exchange in made))
         flops.append(cost(graph).total_flops)
     assert sent == [36, 36, 4 + 32 // 4]

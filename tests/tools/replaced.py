@@ -13,8 +13,10 @@ from typing import Any  # Any: what is recorded of calls
 import pytest
 
 import graphdist as gd
-from graphdist.program.report import Report
 from graphdist.program.stages import Lowered
+from graphdist.report.step_memory import StepMemory
+from graphdist.report.step_report import Report
+from graphdist.report.step_timeline import StepTimeline
 from graphdist.tools import compile, measure, run, viz
 from graphdist.tools.bench import command as bench
 from graphdist.tools.bench import history
@@ -32,11 +34,20 @@ class StubReport(Report):
 
 
 def report(**changed: Any) -> Report:
-    timeline: Any = SimpleNamespace(
-        step=1e-3,
-        bottleneck="compute",
-        efficiency=0.5,
-        to_json=lambda: {"seconds": 1e-3, "compute": 1e-3, "exposed": 0.0},
+    memory = StepMemory(8, "step", "", ())
+    timeline = StepTimeline(
+        seconds=1e-3,
+        low=1e-3,
+        high=1e-3,
+        compute=1e-3,
+        exposed=0.0,
+        idle=0.0,
+        utilization=0.5,
+        model_flops=1,
+        collectives=(),
+        lines=(),
+        fitted="",
+        memory=memory,
     )
     figures = dict.fromkeys(("argument", "output", "alias", "temp", "needed"), 8)
     return StubReport(

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.schedule import loop_collectives
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.schedule import loop_collectives
 from graphdist.tools.bench import sharded_by_hand
 from graphdist.tools.bench.measurement import Module
 from graphdist.tools.bench.sharded_ahead_of_time import EXAMPLE, CompiledForm, main, table_of
@@ -125,7 +126,7 @@ def exposed_in_loops(
     compiled = step.trace(*arguments).lower().compile(options)
     report = compiled.report()
     assert report.parts.total <= report.needed_bytes
-    collectives = loop_collectives(compiled.as_text("hlo"))
+    collectives = loop_collectives(CompiledModule(compiled.as_text("hlo")))
     loops = [list(found) for _, found in groupby(collectives, key=lambda found: found.loop)]
     return [
         [found.kind for found in loop if found.is_exposed]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import graphdist as gd
-from graphdist.program.report import Report
+from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.comparisons import topology_of

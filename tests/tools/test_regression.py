@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist.program.report import Report
+from graphdist.report.step_report import Report
 from graphdist.tools.compile import main
 from graphdist.tools.regression import Amount, compare_reports, parse_allowed, read_report
 
@@ -65,14 +66,14 @@ def as_json(report: Report) -> Any:
 
 def test_a_step_has_not_grown_against_itself() -> None:
     report = reported(8)
-    same = compare_reports("old.json", as_json(report), report, 0.0)
+    same = compare_reports("old.json", Report.from_json(as_json(report)), report, 0.0)
     assert same.grown == ()
     assert same.lines == ()
     assert str(same).endswith("nothing grew")
 
 
 def test_growth_is_found_by_figure_and_by_line() -> None:
-    regression = compare_reports("old.json", as_json(reported(8)), reported(12), 0.2)
+    regression = compare_reports("old.json", reported(8), reported(12), 0.2)
     growth = {figure.name: figure.growth for figure in regression.figures}
     assert growth["collectives"] == 0
     assert growth["bytes of collectives"] == pytest.approx(0.5)
@@ -82,17 +83,17 @@ def test_growth_is_found_by_figure_and_by_line() -> None:
     assert line.code == 'return context.all_reduce("SUM", x * x), gathered'
     assert "test_regression.py:" in line.place
     assert "GREW by more than 20%: " in str(regression)
-    allowed = compare_reports("old.json", as_json(reported(8)), reported(12), 10.0)
+    allowed = compare_reports("old.json", reported(8), reported(12), 10.0)
     assert allowed.grown == ()
     assert str(allowed).endswith("nothing grew by more than 1000%")
 
 
 def test_new_collectives_are_lines_that_were_nothing_before() -> None:
-    regression = compare_reports("old.json", as_json(reported(8)), reported(8, gathers=True), 0.0)
+    regression = compare_reports("old.json", reported(8), reported(8, gathers=True), 0.0)
     (line,) = regression.lines
     assert (line.before, line.after) == (Amount(), Amount(1, 128))
     assert "all_gather" in line.code
-    gone = compare_reports("old.json", as_json(reported(8, gathers=True)), reported(8), 0.0)
+    gone = compare_reports("old.json", reported(8, gathers=True), reported(8), 0.0)
     assert [line.after for line in gone.lines] == [Amount()]
     assert gone.grown == ()
     found = regression.to_json()
@@ -102,8 +103,7 @@ def test_new_collectives_are_lines_that_were_nothing_before() -> None:
 
 
 def test_what_was_nothing_grows_without_bound() -> None:
-    earlier = as_json(reported(8))
-    earlier["total_flops"] = 0
+    earlier = replace(reported(8), flops={})
     regression = compare_reports("old.json", earlier, reported(8), 1e6)
     assert [figure.name for figure in regression.grown if figure.growth == inf] == ["FLOP"]
     assert json.loads(json.dumps(regression.to_json()))["figures"]["FLOP"]["growth"] is None
@@ -127,15 +127,27 @@ def test_files_without_a_report_are_refused(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(gd.ArgumentError, match="has no report"):
             read_report(str(file))
-    damaged = {**as_json(reported(8)), "collectives": [{"bytes": 3}]}
-    with pytest.raises(gd.ArgumentError, match="lacks figures: KeyError"):
-        compare_reports("old.json", damaged, reported(8), 0.0)
-    for words in ({"total_flops": "many"}, {"needed_bytes": True}):
-        with pytest.raises(gd.ArgumentError, match="is no number"):
-            compare_reports("old.json", {**as_json(reported(8)), **words}, reported(8), 0.0)
-    elsewhere = {**as_json(reported(8)), "target": "v5e:2x2"}
+    for damage, says in (
+        ({"collectives": [{"bytes": 3}]}, "lacks figures: KeyError"),
+        ({"memory_traffic": "many"}, "'many' is no whole number"),
+        ({"needed_bytes": True}, "True is no whole number"),
+        ({"collectives": {}}, "{} is no list"),
+        ({"estimate": []}, r"\[\] is no object"),
+    ):
+        file.write_text(json.dumps({**as_json(reported(8)), **damage}))
+        with pytest.raises(gd.ArgumentError, match=says):
+            read_report(str(file))
+    elsewhere = replace(reported(8), target="v5e:2x2")
     with pytest.raises(gd.ArgumentError, match="has the report of v5e:2x2, this is cpu:0, cpu:1"):
         compare_reports("old.json", elsewhere, reported(8), 0.0)
+
+
+def test_a_report_reads_its_own_json() -> None:
+    report = reported(8, gathers=True)
+    read = Report.from_json({**as_json(report), "unknown": 1})
+    assert read == report
+    assert str(read) == str(report)
+    assert as_json(read) == as_json(report)
 
 
 @pytest.mark.needs("tpu")

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.module.durations import KernelFlops
 from graphdist.runtime.targets.chip_timing import TIMINGS
-from graphdist.runtime.targets.durations import KernelFlops
 from graphdist.tools.truth import runs
 from graphdist.tools.truth.command import fitted, judged, main
 from graphdist.tools.truth.fit import Observed, slowdown_at, slowdown_of

@@ -24,7 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from graphdist.errors import DeviceMemoryError
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.tools.compilation import strategy_for
+from graphdist.tools.compilation import StepOptions, chosen_for, lower_target, strategy_for
 from graphdist.tools.console import console_tool
 from graphdist.tools.targets import load_factory
 
@@ -33,8 +33,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py
 
 def with_graphdist(topology: Topology, settings: dict[str, Any]) -> Any:
     """Compile the example's step and return it."""
-    function, args = load_factory(f"{EXAMPLE}:make_step")(strategy_for(topology), **settings)
-    return function.trace(*args).lower().compile()
+    target, chosen = f"{EXAMPLE}:make_step", chosen_for(topology, None)
+    return lower_target(target, chosen, StepOptions(settings)).compile()
 
 
 def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ minutes at a time, and not equally for each system. The turns of a round are clo
 so two systems are compared round by round, and the median of the ratios counts.
 
 Figures of the compiled module are: the collectives, as often as they run in a step; the bytes a
-device sends for them around a ring (`graphdist.program.explanation.bytes_sent`); and the most
+device sends for them around a ring (`graphdist.ir.collective_records`); and the most
 memory that a device needs.
 """
 
@@ -24,9 +24,9 @@ from typing import Any  # Any: JSON
 import jax
 
 import graphdist as gd
-from graphdist.program.explanation import bytes_sent
-from graphdist.runtime.memory import memory_of
-from graphdist.runtime.module_collectives import module_collectives
+from graphdist.runtime.module.collective_instructions import module_collectives
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.memory import memory_of
 from graphdist.tools.bench.process import Process, is_installed, packages_of
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.sharded_systems import systems_of
@@ -121,17 +121,11 @@ def module_of(compiled: jax.stages.Compiled, num_devices: int, platform: str) ->
     """Return what a module that JAX compiled does."""
     kinds: Counter[str] = Counter()
     moved = 0.0
-    for collective in module_collectives(str(compiled.as_text()), num_devices):
+    for collective in module_collectives(CompiledModule(str(compiled.as_text())), num_devices):
         kinds[collective.kind] += collective.times
-        moved += collective.times * _sent(collective.kind, collective.bytes, collective.group_size)
+        moved += collective.times * collective.exchange.bytes_sent
     peak = memory_of(compiled).needed_bytes(platform)
     return Module(dict(sorted(kinds.items())), round(moved), peak)
-
-
-def _sent(kind: str, put_in: int, replicas: int) -> float:
-    if kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
-        return bytes_sent(kind, put_in, replicas)
-    return put_in  # to one other device
 
 
 def seconds_of(running: Running, steps: int) -> list[float]:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import graphdist as gd
 from graphdist.errors import ArgumentError
 from graphdist.passes import pipeline
-from graphdist.program.explanation import graph_measure
+from graphdist.report.explanation import graph_measure
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.bench.models import Mlp, ReplicaOperations, Tree

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from graphdist.program.amounts import size_text, time_text
+from graphdist.report.amounts import size_text, time_text
 from graphdist.tools.bench.measurement import OURS, Measurement
 
 WIDTH = 760

@@ -29,12 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any  # Any: JSON
 
-from graphdist.program.amounts import size_text, time_text
+from graphdist.report.amounts import size_text, table, time_text
 from graphdist.tools.bench.measurement import OURS, Measurement
 from graphdist.tools.bench.overheads import Overhead
 from graphdist.tools.bench.passes_saved import PassSaving
 from graphdist.tools.bench.programs import BenchProgram
-from graphdist.tools.comparisons import table
 from graphdist.version import VERSION
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-cpu", "torch", "numpy")

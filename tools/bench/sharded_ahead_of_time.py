@@ -22,13 +22,13 @@ from typing import Any  # Any: the example's module and settings
 import jax
 
 from graphdist.errors import ArgumentError, DeviceMemoryError
-from graphdist.program.amounts import size_text
-from graphdist.runtime.schedule import exposed_by_loop
+from graphdist.report.amounts import size_text, table
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.schedule import exposed_by_loop
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.bench.sharded_by_hand import FORMS
-from graphdist.tools.comparisons import table
-from graphdist.tools.compilation import strategy_for
+from graphdist.tools.compilation import StepOptions, chosen_for, lower_target, strategy_for
 from graphdist.tools.console import console_tool
 from graphdist.tools.steps import parse_settings
 from graphdist.tools.targets import load_factory, prepare_command
@@ -36,11 +36,8 @@ from graphdist.tracing.user_lines import here
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py"
 
-OURS: dict[str, dict[str, Any]] = {
-    "ours, in slices": {"shard_parameters": True},
-    "ours, in full": {},
-}
-"""Our forms, with the options of the strategy."""
+OURS = {"ours, in slices": True, "ours, in full": None}
+"""Our forms, and whether parameters are sharded."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +61,14 @@ def compiled_form(name: str, topology: Topology, settings: dict[str, Any]) -> Co
         refusal = str(error).splitlines()[0]
         return CompiledForm(name, None, (), time.perf_counter() - start, refusal)
     module = module_of(compiled, topology.num_devices, topology.chip.platform)
-    exposed = tuple(exposed_by_loop(str(compiled.as_text())).values())
+    exposed = tuple(exposed_by_loop(CompiledModule(str(compiled.as_text()))).values())
     return CompiledForm(name, module, exposed, time.perf_counter() - start)
 
 
 def _ours(name: str, topology: Topology, settings: dict[str, Any]) -> jax.stages.Compiled:
-    strategy = strategy_for(topology, **OURS[name])
-    function, args = load_factory(f"{EXAMPLE}:make_step")(strategy, **settings)
-    return function.trace(*args).lower().compile().executable.compiled
+    chosen = chosen_for(topology, OURS[name])
+    lowered = lower_target(f"{EXAMPLE}:make_step", chosen, StepOptions(settings))
+    return lowered.compile().executable.compiled
 
 
 def _by_hand(name: str, topology: Topology, settings: dict[str, Any]) -> jax.stages.Compiled:

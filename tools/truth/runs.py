@@ -7,24 +7,21 @@ of `examples/aot_transformer.py`. That takes minutes to hours, so compiled modul
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import lzma
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any  # Any: JSON, users' steps
+from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.program.step_timeline import kernels_of, predicted_turn
-from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.runtime.module.durations import KernelFlops, kernels_of
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.chips import Chip
-from graphdist.runtime.targets.durations import KernelFlops
 from graphdist.runtime.targets.topologies import find_topology
-from graphdist.strategies.mirrored import MirroredStrategy
-from graphdist.strategies.tpu import TPUStrategy
+from graphdist.tools.compilation import StepOptions, chosen_for, lower_target
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("tests/truth/published.json")
@@ -79,7 +76,7 @@ class CompiledRun:
     """A run's compiled module, and the operations of its kernels."""
 
     run: PublishedRun
-    module: ScheduledModule
+    module: CompiledModule
     kernels: KernelFlops
 
     def seconds(self, timing: ChipTiming) -> float:
@@ -114,7 +111,7 @@ def compiled_run(run: PublishedRun, folder: Path | None, *, again: bool = False)
         listed = [[[list(array) for array in key], list(cost)] for key, cost in kernels.items()]
         made = {"program": run.program, "module": text, "kernels": listed}
         _file(run, folder).write_bytes(lzma.compress(json.dumps(made).encode()))
-    return CompiledRun(run, ScheduledModule(text), kernels)
+    return CompiledRun(run, CompiledModule(text), kernels)
 
 
 def kept_run(run: PublishedRun, folder: Path) -> CompiledRun | None:
@@ -123,7 +120,7 @@ def kept_run(run: PublishedRun, folder: Path) -> CompiledRun | None:
     read = json.loads(lzma.decompress(file.read_bytes())) if file.exists() else {}
     if read.get("program") != run.program:
         return None
-    return CompiledRun(run, ScheduledModule(read["module"]), _kernels(read["kernels"]))
+    return CompiledRun(run, CompiledModule(read["module"]), _kernels(read["kernels"]))
 
 
 def _file(run: PublishedRun, folder: Path) -> Path:
@@ -138,21 +135,9 @@ def _kernels(listed: Any) -> KernelFlops:
 
 
 def _compile(run: PublishedRun) -> tuple[str, KernelFlops]:
-    spec = importlib.util.spec_from_file_location("published_model", ROOT / EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = example
-    spec.loader.exec_module(example)
-    of_platform = TPUStrategy if run.chip.platform == "tpu" else MirroredStrategy
-    strategy = of_platform(topology=run.topology, shard_parameters=True)
-    step, arguments = example.make_step(
-        strategy,
-        size=run.model,
-        batch=run.rows // run.chip.devices,
-        length=run.length,
-        **run.settings,
-    )
-    lowered = step.trace(*arguments).lower()
+    settings = {"size": run.model, "batch": run.rows // run.chip.devices, "length": run.length}
+    chosen = chosen_for(find_topology(run.topology), shard_parameters=True)
+    options = StepOptions({**settings, **run.settings})
+    lowered = lower_target(f"{ROOT / EXAMPLE}:make_step", chosen, options)
     compiled = lowered.compile(run.options or None)
     return compiled.as_text("hlo"), kernels_of(lowered.graph)

@@ -13,13 +13,13 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.source import at_line
+from graphdist.runtime import supervised_steps as worker_steps
 from graphdist.runtime.processes import cluster_workers
-from graphdist.runtime.processes import supervised_steps as worker_steps
 from graphdist.runtime.processes.abandonable_calls import Call
 from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.runtime.processes.supervised_steps import WorkerStep
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.supervised_steps import WorkerStep
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphdist.ir.cost import Exchange
+from graphdist.ir.collective_records import Exchange
 from graphdist.runtime.targets.roofline import collective_seconds, estimate_step
 from graphdist.runtime.targets.topologies import find_topology
 

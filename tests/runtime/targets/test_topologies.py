@@ -13,9 +13,10 @@ import pytest
 
 import graphdist as gd
 import graphdist.compat.v1 as gd1
+from graphdist.runtime.absent_devices import absent_devices
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
-from graphdist.runtime.targets.topologies import absent_devices, find_topology
+from graphdist.runtime.targets.topologies import find_topology
 from tests.aot.steps import make_step
 
 
@@ -93,7 +94,7 @@ def test_unknown_topologies_are_refused(name: Any, says: str) -> None:
 
 def test_the_extra_is_named_when_it_is_missing() -> None:
     with (
-        mock.patch("graphdist.runtime.targets.topologies.has_package", return_value=False),
+        mock.patch("graphdist.runtime.absent_devices.has_package", return_value=False),
         pytest.raises(gd.MissingExtraError, match=r'pip install "graphdist\[tpu\]"') as caught,
     ):
         absent_devices(find_topology("v5e:2x2"))

@@ -1,0 +1,167 @@
+"""Collectives as records: what each replica puts in, how often in a step, and what it sends for it.
+
+Collectives go around a ring. Of b bytes that each of n replicas puts in, each replica sends
+
+    all_reduce                   2 b (n-1)/n
+    all_gather                   b (n-1)
+    reduce_scatter, all_to_all   b (n-1)/n
+    others                       b, to one other replica
+
+Over several slices or hosts the network carries as little as it can. Sums are shared out inside
+each slice first, and the network adds up each device's part. Shards of a value are exchanged over
+the network first, and joined inside each slice then. So an all_reduce takes as long as a
+reduce_scatter and an all_gather of its result.
+
+Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from graphdist.ir.analyses import collectives
+from graphdist.ir.cost import every, executions
+from graphdist.ir.graph import Graph, Node
+from graphdist.ir.op_parameters import OverReplicas
+from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER, reducer_of
+from graphdist.ir.source import Source
+
+_BECOMES = {"reduce": "all_reduce", "gather": "all_gather"}
+"""The collective that each logical operation becomes."""
+
+
+class Exchange(NamedTuple):
+    """One exchange of bytes between replicas, each of which puts in `bytes`.
+
+    It is made by groups of `group_size` replicas that follow each other or, if `is_across`, by the
+    replicas of the same number in each of so many groups.
+    """
+
+    kind: str
+    bytes: int
+    group_size: int
+    is_across: bool = False
+
+    @property
+    def bytes_sent(self) -> float:
+        """Return the bytes that each replica sends.
+
+        >>> Exchange("all_reduce", 100, 4).bytes_sent, Exchange("all_gather", 25, 4).bytes_sent
+        (150.0, 75)
+        """
+        return sum(self.bytes_sent_over())
+
+    def bytes_sent_over(self, num_slices: int = 1) -> tuple[float, float]:
+        """Return the bytes that each replica sends to near ones, and over the network.
+
+        The replicas of a group are in so many slices or hosts, equally many in each.
+        """
+        size, across = self.bytes, num_slices
+        inside = self.group_size // across
+        match self.kind:
+            case "all_reduce":
+                return 2 * size * (inside - 1) / inside, 2 * size / inside * (across - 1) / across
+            case "all_gather":
+                return size * across * (inside - 1), size * (across - 1)
+            case "reduce_scatter":
+                return size * (inside - 1) / inside, size / inside * (across - 1) / across
+            case "all_to_all":
+                return size * (inside - 1) / inside, size * (across - 1) / across
+            case "network_send":
+                return 0, size
+            case _:
+                return size * (inside > 1), size * (across > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a program.
+
+    `bytes` are the bytes that each replica puts in each time, `size` elements of `dtype`. Each of
+    `num_groups` groups of `group_size` replicas runs it. `pass_name` is the pass that made it (""
+    when the user's program did), `source` the user's line. `times` counts its runs in a step, of
+    which one in `every` has them.
+    """
+
+    kind: str
+    reducer: str
+    dtype: str
+    size: int
+    bytes: int
+    group_size: int
+    num_groups: int
+    pass_name: str
+    source: Source
+    times: int = 1
+    every: int = 1
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Return the exchanges of one run: groups that share out a sum add up their shards then.
+
+        `reduce` and `gather` are counted as what they become, all_reduce and all_gather.
+        """
+        kind = _BECOMES.get(self.kind, self.kind)
+        inside = Exchange(kind, self.bytes, self.group_size)
+        if self.num_groups == 1 or kind != REDUCE_SCATTER.name:
+            return (inside,)
+        shard = self.bytes // self.group_size
+        return inside, Exchange(ALL_REDUCE.name, shard, self.num_groups, is_across=True)
+
+    @property
+    def bytes_sent(self) -> float:
+        """Return the bytes that each replica sends in one run."""
+        return sum(exchange.bytes_sent for exchange in self.exchanges)
+
+    def __str__(self) -> str:
+        made_by = self.pass_name or "the program"
+        kind = f"{self.kind} {self.reducer}".strip()
+        groups = f"{self.num_groups}x" if self.num_groups > 1 else ""
+        return (
+            f"{kind:<16} {self.bytes:>12,} bytes  {f'{groups}{self.group_size}':>4} replicas  "
+            f"{made_by:<28} {self.source}"
+        )
+
+
+def collective_of(node: Node, times: int = 1, every: int = 1) -> Collective:
+    """Return the record of a collective node."""
+    replicas = OverReplicas.of(node)
+    return Collective(
+        kind=node.op.name,
+        reducer=reducer_of(node),
+        dtype=node.operands[0].type.dtype,
+        size=sum(operand.type.size for operand in node.operands),
+        bytes=sum(operand.type.bytes for operand in node.operands),
+        group_size=replicas.group_size,
+        num_groups=replicas.num_copies,
+        pass_name=node.origin,
+        source=node.source,
+        times=times,
+        every=every,
+    )
+
+
+def collectives_of(graph: Graph) -> tuple[Collective, ...]:
+    """Return the collectives of a graph, those in loops and branches included.
+
+    They are in the order in which every replica reaches them.
+    """
+    times = {id(node): count for node, count in executions(graph)}
+    shared = _shared_by(graph)
+    return tuple(
+        collective_of(node, ceil(times[id(node)] * shared[id(node)]), shared[id(node)])
+        for node in collectives(graph)
+    )
+
+
+def _shared_by(graph: Graph) -> dict[int, int]:
+    """Return for each node how many steps share its runs: more than one in local steps' branch."""
+    shared_by: dict[int, int] = {}
+    pending = [(graph, 1)]
+    for nested, shared in pending:  # which grows
+        for node in nested.nodes:
+            shared_by[id(node)] = shared
+            pending += [(inner, shared * every(node)) for inner in node.graphs]
+    return shared_by

@@ -1,0 +1,134 @@
+"""The collectives of a graph, and what the compiled module has in their place.
+
+XLA makes all_reduces of some all_gathers and reduce_scatters, and pads some. The report names the
+collective of the module, and the estimate of the time counts what it sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from graphdist.ir.collective_records import Collective, Exchange, collectives_of
+from graphdist.ir.graph import Graph
+from graphdist.ir.ops import ALL_REDUCE
+from graphdist.runtime.module.collective_instructions import ModuleCollective
+from graphdist.runtime.module.collective_matching import Match, match_collectives
+from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.topologies import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveUse:
+    """A collective of the graph, and the collective of the module that does its work.
+
+    `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step,
+    of which one in `every` has them.
+    Each of `num_groups` groups of `group_size` replicas runs it.
+    `became` describes the collective of the module in words. `code` is the user's line as text,
+    `seconds` the estimate of all runs in a step, 0 where there is none.
+    """
+
+    kind: str
+    reducer: str
+    dtype: str
+    bytes: int
+    group_size: int
+    times: int
+    pass_name: str
+    source: str
+    became: str
+    num_groups: int = 1
+    code: str = ""
+    seconds: float = 0.0
+    every: int = 1
+
+    @property
+    def bytes_a_step(self) -> int:
+        """Return the bytes that a replica puts in in a step, on average."""
+        return round(self.bytes * self.times / self.every)
+
+
+class Matched(NamedTuple):
+    """A collective of the graph, and its match in the module; None where that is not known."""
+
+    collective: Collective
+    match: Match | None
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Return what replicas exchange in a step: as compiled if that is known, or as asked."""
+        share = self.collective.times / self.collective.every
+        return tuple(each._replace(bytes=round(each.bytes * share)) for each in self._compiled())
+
+    def _compiled(self) -> tuple[Exchange, ...]:
+        """Return the exchanges of one run with the kind and the bytes of the module's."""
+        asked, match = self.collective.exchanges, self.match
+        # The parts of what XLA has split into several, or packed into one, send as much as asked.
+        if match is None or len(asked) > 1 or match.num_packed > 1:
+            return asked
+        kind = match.collective.kind
+        if kind not in (asked[0].kind, ALL_REDUCE.name):
+            return asked
+        return (asked[0]._replace(kind=kind, bytes=match.bytes),)
+
+
+def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tuple[Matched, ...]:
+    """Return the collectives of a graph, matched with the module's, in the graph's order."""
+    asked = collectives_of(graph)
+    return tuple(map(Matched, asked, match_collectives(module, asked)))
+
+
+def collective_uses(
+    matched: Sequence[Matched], topology: Topology | None, *, is_known: bool
+) -> tuple[CollectiveUse, ...]:
+    """Return the collectives for the report; `is_known` tells that there is a module."""
+    return tuple(_use(each, topology, is_known) for each in matched)
+
+
+def _use(matched: Matched, topology: Topology | None, is_known: bool) -> CollectiveUse:
+    asked, frame = matched.collective, matched.collective.source.frame
+    return CollectiveUse(
+        kind=asked.kind,
+        reducer=asked.reducer,
+        dtype=asked.dtype,
+        bytes=asked.bytes,
+        group_size=asked.group_size,
+        times=asked.times,
+        pass_name=asked.pass_name,
+        source=str(asked.source),
+        became=_became(asked.kind, matched.match) if is_known else NOT_COMPILED,
+        num_groups=asked.num_groups,
+        every=asked.every,
+        code=frame.text if frame else "",
+        seconds=0.0 if topology is None else _seconds(topology, matched),
+    )
+
+
+def _seconds(topology: Topology, matched: Matched) -> float:
+    return sum(collective_seconds(topology, each) for each in matched.exchanges)
+
+
+NOT_COMPILED = "not compiled"
+
+
+def _became(kind: str, match: Match | None) -> str:
+    """Describe the collective of the module that does the work of a collective of the graph."""
+    if match is None:
+        return "removed, or reshaped into others"
+    found = match.collective
+    words = [found.name]
+    if found.kind != kind:
+        words.append(f"as {found.kind}")
+    if len(found.shapes) > 1:
+        words.append(f"combined with {len(found.shapes) - 1}")
+    if match.num_packed > 1:
+        words.append(f"packed with {match.num_packed - 1}")
+    if match.is_padded:
+        words.append("padded")
+    if found.is_fused:
+        words.append("fused")
+    if found.is_async:
+        words.append("asynchronous")
+    return ", ".join(words)

@@ -1,0 +1,141 @@
+"""What each pass changed, saved and declined in a program: `stage.explain()`.
+
+It is computed from the graphs before and after each pass, so that passes need not count.
+Bytes moved are the bytes that a device sends in a step if collectives go around a ring
+(`graphdist.ir.collective_records`), bytes held the bytes of the variables between steps. A pass
+that could have changed something and did not says why, in its function `declined`; one that chooses
+says what the other choices would cost, in `chosen`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any  # Any: JSON
+
+from graphdist.ir.analyses import node_count
+from graphdist.ir.collective_records import collective_of
+from graphdist.ir.cost import executions
+from graphdist.ir.graph import Graph
+from graphdist.passes.manager import Pass, PassRecord
+from graphdist.report.amounts import size_text
+from graphdist.report.json_records import json_of
+from graphdist.report.server_traffic import ServerRequest, server_requests, traffic_text
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The cost of a graph for a device in a step: nodes, collectives by kind, bytes."""
+
+    nodes: int
+    collectives: Mapping[str, int]
+    moved: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassEffect:
+    """One pass: the measures before and after it, what it chose, and why it declined changes."""
+
+    name: str
+    changed: bool
+    before: Measure
+    after: Measure
+    declined: tuple[str, ...]
+    chosen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The passes of a program, in order; print it."""
+
+    name: str
+    target: str
+    steps: tuple[PassEffect, ...]
+    servers: tuple[ServerRequest, ...] = ()
+    """What the step reads of parameter servers, and has them update."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as an object of JSON."""
+        return {
+            "name": self.name,
+            "target": self.target,
+            "passes": json_of(self.steps),
+            "servers": json_of(self.servers),
+        }
+
+    def __str__(self) -> str:
+        changed = sum(step.changed for step in self.steps)
+        lines = [f"{self.name} on {self.target}: {changed} of {len(self.steps)} passes changed it"]
+        lines += [f"{'':<30}{'nodes':>8}{'moved a step':>15}{'held':>12}   collectives"]
+        if self.steps:
+            lines.append(_row("traced", self.steps[0].before))
+        for step in self.steps:
+            if step.changed:
+                lines.append(_row(step.name, step.after))
+                lines += [f"    {line}" for line in savings(step)]
+                lines += [f"    chosen: {choice}" for choice in step.chosen]
+            elif step.declined:
+                lines.append(f"{step.name}")
+            lines += [f"    declined: {reason}" for reason in step.declined]
+        return "\n".join([*lines, *traffic_text(self.servers)])
+
+
+def _row(name: str, measure: Measure) -> str:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in measure.collectives.items())
+    return (
+        f"{name:<30}{measure.nodes:>8,}{size_text(measure.moved):>15}"
+        f"{size_text(measure.held):>12}   {kinds or 'none'}"
+    )
+
+
+def savings(step: PassEffect) -> list[str]:
+    """Return the savings of a pass on each device, in words."""
+    before, after = step.before, step.after
+    said = []
+    fewer = sum(before.collectives.values()) - sum(after.collectives.values())
+    if fewer > 0:
+        said.append(f"{fewer} collective{'s' * (fewer > 1)} a step less")
+    if after.moved < before.moved:
+        said.append(f"{size_text(before.moved - after.moved)} a step not moved")
+    if after.held < before.held:
+        said.append(f"{size_text(before.held - after.held)} not held")
+    return [f"saved: {', '.join(said)}"] if said else []
+
+
+def explanation(
+    target: str, traced: Graph, pipeline: Sequence[Pass], history: Sequence[PassRecord]
+) -> Explanation:
+    """Explain the passes of a pipeline; `history` holds the graphs that they returned."""
+    steps = []
+    before, measured = traced, graph_measure(traced)
+    for graph_pass, record in zip(pipeline, history, strict=True):
+        after = record.graph
+        is_same = after is before
+        measured_after = measured if is_same else graph_measure(after)
+        declined = tuple(getattr(graph_pass.run, "declined", _nothing)(before))
+        chosen = tuple(getattr(graph_pass.run, "chosen", _nothing)(before))
+        steps.append(
+            PassEffect(record.pass_name, not is_same, measured, measured_after, declined, chosen)
+        )
+        before, measured = after, measured_after
+    return Explanation(traced.name, target, tuple(steps), server_requests(before))
+
+
+def _nothing(graph: Graph) -> Sequence[str]:
+    return ()
+
+
+def graph_measure(graph: Graph) -> Measure:
+    """Return the cost of a graph for a device in a step."""
+    kinds: Counter[str] = Counter()
+    moved = 0.0
+    replicas = graph.num_replicas
+    for node, times in executions(graph):
+        if node.op.is_collective:
+            kinds[node.op.name] += ceil(times)
+            moved += float(times) * collective_of(node).bytes_sent
+    held = sum(variable.held(replicas).bytes for variable in graph.variables)
+    return Measure(node_count(graph), dict(sorted(kinds.items())), round(moved), held)

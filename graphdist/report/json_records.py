@@ -1,0 +1,76 @@
+"""Records as JSON, and back: dataclasses of numbers, texts, and records and lists of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints  # Any: JSON
+
+Record = TypeVar("Record")
+
+NOT_IN_JSON: Mapping[str, bool] = {"not in JSON": True}
+"""The metadata of a field that JSON does not have; the field has a default."""
+_WORDS = {int: "whole number", float: "number", str: "text", bool: "truth value"}
+
+
+def json_of(value: Any) -> Any:
+    """Return a record, or a value of one of its fields, as JSON has it.
+
+    >>> from graphdist.report.step_report import StoredVariables
+    >>> json_of(StoredVariables(3, 2, 64, 32))
+    {'count': 3, 'sliced': 2, 'full_bytes': 64, 'held_bytes': 32}
+    """
+    if is_dataclass(value):
+        return {each.name: json_of(getattr(value, each.name)) for each in _in_json(value)}
+    if isinstance(value, tuple | list):
+        return [json_of(each) for each in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def read_record(kind: type[Record], found: Any) -> Record:
+    """Return the record of a class that an object of JSON holds; further names are left out.
+
+    Raises `KeyError` for a field that is missing and `TypeError` for one of another type.
+
+    >>> from graphdist.report.step_report import StoredVariables
+    >>> read = {"count": 3, "sliced": 2, "full_bytes": 64, "held_bytes": 32, "more": 0}
+    >>> read_record(StoredVariables, read)
+    StoredVariables(count=3, sliced=2, full_bytes=64, held_bytes=32)
+    """
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{found!r} is no object")
+    types = get_type_hints(kind)
+    values = {}
+    for each in _in_json(kind):
+        if each.name in found:
+            values[each.name] = _value(types[each.name], found[each.name])
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise KeyError(each.name)
+    return kind(**values)
+
+
+def _in_json(record: Any) -> list[Field[Any]]:
+    return [each for each in fields(record) if each.metadata != NOT_IN_JSON]
+
+
+def _value(kind: Any, found: Any) -> Any:
+    """Return a value of JSON as one of a type; raises `TypeError` for a value of another."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if type(None) in arguments:
+        return None if found is None else _value(arguments[0], found)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return read_record(kind, found)
+    if origin is dict:
+        if not isinstance(found, Mapping):
+            raise TypeError(f"{found!r} is no object")
+        return {str(key): _value(arguments[1], value) for key, value in found.items()}
+    if origin is tuple:
+        if not isinstance(found, list):
+            raise TypeError(f"{found!r} is no list")
+        if arguments[-1] is Ellipsis:
+            arguments = arguments[:1] * len(found)
+        return tuple(_value(*pair) for pair in zip(arguments, found, strict=True))
+    allowed = (int, float) if kind is float else kind
+    if not isinstance(found, allowed) or (isinstance(found, bool) and kind is not bool):
+        raise TypeError(f"{found!r} is no {_WORDS[kind]}")
+    return found

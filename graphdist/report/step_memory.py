@@ -1,0 +1,94 @@
+"""When a compiled step holds most memory, and which arrays, by the user's lines.
+
+`graphdist.runtime.module.memory` follows the module's buffers. The compiler's own peak, which the
+report states, is larger by what it pads and by gaps between buffers. Of a program that the compiler
+refuses there is no module: the values of its graph are followed instead, node by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from graphdist.ir.analyses import bytes_inside, held_values, walk
+from graphdist.ir.graph import Graph, Node, Value
+from graphdist.runtime.module.line_labels import Labels, phase_and_line
+from graphdist.runtime.module.memory import Buffer, ModuleMemory
+
+MOST_ARRAYS = 10
+ARGUMENT = "argument"
+"""The phase of the step's arguments, variables among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldArrays:
+    """Arrays of one type that a line's operations make, and that are held at the peak."""
+
+    bytes: int
+    count: int
+    type: str
+    phase: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """The most bytes that a device holds in a step, where in the program, and of what."""
+
+    peak_bytes: int
+    phase: str
+    line: str
+    largest: tuple[HeldArrays, ...]
+
+
+def memory_of_step(memory: ModuleMemory, labels: Labels) -> StepMemory:
+    """Return the memory that a step holds."""
+    instruction, buffers = memory.at_peak()
+    phase, line = labels.of(instruction)
+    arrays = ((buffer.bytes, buffer.type, *_made_by(buffer, labels)) for buffer in buffers)
+    return StepMemory(memory.entry.peak, phase, line, _largest(arrays))
+
+
+def _made_by(buffer: Buffer, labels: Labels) -> tuple[str, str]:
+    return (ARGUMENT, "") if buffer.maker.opcode == "parameter" else labels.of(buffer.maker)
+
+
+def memory_of_graph(graph: Graph) -> StepMemory:
+    """Return the memory that a step holds node by node, where there is no compiled module."""
+    node, alive = _at_peak(graph)
+    made = {result: each for each in walk(graph) for result in each.results}
+    arrays = (
+        (
+            value.type.bytes,
+            str(value.type._replace(distribution=None)),
+            *((ARGUMENT, "") if value not in made else phase_and_line(made[value].source)),
+        )
+        for value in alive
+    )
+    phase, line = (ARGUMENT, "") if node is None else phase_and_line(node.source)
+    return StepMemory(held_values(graph).peak, phase, line, _largest(arrays))
+
+
+def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:
+    """Return the innermost node at which most is held, and the values that are alive there."""
+    held = held_values(graph)
+    if held.position < 0:
+        return None, list(held.alive)
+    node, alive = graph.nodes[held.position], list(held.alive)
+    if node.graphs:
+        nested = max(node.graphs, key=bytes_inside)
+        inner, inside = _at_peak(nested)
+        node = inner or node
+        alive += [value for value in inside if value not in nested.inputs]
+    return node, alive
+
+
+def _largest(arrays: Iterable[tuple[int, str, str, str]]) -> tuple[HeldArrays, ...]:
+    """Return arrays, given as bytes, type, phase and line, joined where all but bytes are equal."""
+    found: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for size, *key in arrays:
+        type_text, phase, line = key
+        total, count = found.get((type_text, phase, line), (0, 0))
+        found[type_text, phase, line] = total + size, count + 1
+    joined = [HeldArrays(total, count, *key) for key, (total, count) in found.items()]
+    return tuple(sorted(joined, key=lambda each: -each.bytes)[:MOST_ARRAYS])

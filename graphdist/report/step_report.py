@@ -1,0 +1,247 @@
+"""The report on a compiled step: memory, operations, collectives, an estimate of its time.
+
+The compiler reports the memory. Operations are counted in the graph (`graphdist.ir.cost`).
+Collectives are listed twice: as the graph has them, with the pass or the user's line that made
+them, and as the compiled module has them. The time is an estimate, a roofline over published peaks
+(`graphdist.runtime.targets.roofline`), and no measurement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, Self  # Any: JSON
+
+from graphdist.errors import DeviceMemoryError
+from graphdist.ir.cost import cost, executions
+from graphdist.ir.graph import Graph
+from graphdist.ir.ops import CONSTANT
+from graphdist.report.collective_uses import (
+    CollectiveUse,
+    collective_uses,
+    matched_collectives,
+)
+from graphdist.report.json_records import json_of, read_record
+from graphdist.report.memory_parts import MemoryParts, memory_parts
+from graphdist.report.report_text import report_text
+from graphdist.report.step_memory import StepMemory, memory_of_graph
+from graphdist.report.step_timeline import StepTimeline, timeline_of
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.module.collective_instructions import ModuleCollective, module_collectives
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.memory import Memory
+from graphdist.runtime.targets.roofline import Roofline, estimate_step
+
+LARGE_CONSTANT = 2**20
+"""The size in bytes from which a constant of the program causes a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeConstant:
+    """A large value that is part of the program, and was likely meant as an argument."""
+
+    bytes: int
+    type: str
+    source: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.type}, {self.bytes:,} bytes, is a constant of the program, used at "
+            f"{self.source}: pass it as an argument, or make it a variable"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVariables:
+    """How the variables of a step are stored: their number, how many in slices, and bytes."""
+
+    count: int
+    sliced: int
+    full_bytes: int
+    held_bytes: int
+    """The bytes that each device keeps between steps."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a step needs on each device and moves, in bytes and seconds.
+
+    `needed_bytes` is the most the program holds at once, `available_bytes` the memory of a device;
+    0 means unknown. `refusal` is the compiler's message if it refused the program; then there is no
+    module.
+    """
+
+    name: str
+    target: str
+    num_devices: int
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    needed_bytes: int
+    available_bytes: int
+    flops: dict[str, int]
+    memory_traffic: int
+    collectives: tuple[CollectiveUse, ...]
+    module_collectives: tuple[ModuleCollective, ...]
+    constants: tuple[LargeConstant, ...]
+    estimate: Roofline | None
+    refusal: str = ""
+    variables: StoredVariables = StoredVariables(0, 0, 0, 0)
+    parts: MemoryParts | None = None
+    """The memory of a step with variables in slices, by parts; None without such variables."""
+    timeline: StepTimeline | None = None
+    no_timeline: str = ""
+    """Why there is no timeline, where there is an estimate."""
+    memory: StepMemory | None = None
+    """What a program that was refused holds, counted on its graph."""
+
+    @property
+    def fits(self) -> bool:
+        """Return whether a device has the memory the step needs; True if that is unknown."""
+        if self.refusal:
+            return False
+        return not self.available_bytes or self.needed_bytes <= self.available_bytes
+
+    @property
+    def total_flops(self) -> int:
+        """Return the operations of a device in a step, of all dtypes."""
+        return sum(self.flops.values())
+
+    @property
+    def collective_bytes(self) -> dict[str, int]:
+        """Return the bytes each device puts into the graph's collectives in a step, by kind."""
+        return _total((use.kind, use.bytes_a_step) for use in self.collectives)
+
+    @property
+    def module_bytes(self) -> dict[str, int]:
+        """Return the same for the compiled module; XLA may have chosen other kinds."""
+        return _total((found.kind, found.bytes_a_step) for found in self.module_collectives)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as an object of JSON."""
+        return {
+            **json_of(self),
+            "fits": self.fits,
+            "total_flops": self.total_flops,
+            "collective_bytes": self.collective_bytes,
+            "module_bytes": self.module_bytes,
+            "estimate": self.estimate and self.estimate.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, found: Any) -> Self:
+        """Return the report that an object of JSON holds; its timeline has no events.
+
+        Raises `KeyError` for a figure that is missing and `TypeError` for one of another type.
+        """
+        return read_record(cls, found)
+
+    def __str__(self) -> str:
+        return report_text(self)
+
+
+def _total(parts: Any) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for kind, size in parts:
+        counted[kind] += size
+    return dict(counted)
+
+
+def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Report:
+    """Return the report of a compiled program; `text` is its optimised module."""
+    topology, module = devices.topology, CompiledModule(text)
+    report = _report(graph, devices, memory, module_collectives(module, len(devices)), "")
+    if topology is None:
+        return report
+    timeline = timeline_of(module, graph, topology)
+    if isinstance(timeline, str):
+        return replace(report, no_timeline=timeline)
+    return replace(report, timeline=timeline)
+
+
+def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:
+    """Return the report of a program that the compiler refused for its memory."""
+    needs = error.needed_bytes or peak_of_boundary(graph)
+    sizes = boundary_bytes(graph)
+    temporary = max(needs - peak_of_boundary(graph), 0)
+    memory = Memory(*sizes, temp_bytes=temporary, peak_bytes=needs)
+    report = _report(graph, devices, memory, (), error.what, error.available_bytes)
+    return replace(report, memory=memory_of_graph(graph))
+
+
+def boundary_bytes(graph: Graph) -> tuple[int, int, int]:
+    """Return the bytes of a replica's arguments, of its outputs, and of the buffers they share."""
+    arguments = sum(value.type.bytes for value in graph.inputs)
+    outputs = sum(output.type.bytes for output in graph.outputs)
+    shared = sum(output.type.bytes for output in graph.outputs[: len(graph.assigned)])
+    return arguments, outputs, shared
+
+
+def peak_of_boundary(graph: Graph) -> int:
+    """Return the bytes that a step needs for arguments and outputs, whatever the compiler does."""
+    arguments, outputs, shared = boundary_bytes(graph)
+    return arguments + outputs - shared
+
+
+def _report(
+    graph: Graph,
+    devices: Devices,
+    memory: Memory,
+    module: tuple[ModuleCollective, ...],
+    refusal: str,
+    available: int = 0,
+) -> Report:
+    counted = cost(graph)
+    matched = matched_collectives(graph, module)
+    made = [exchange for collective in matched for exchange in collective.exchanges]
+    topology = devices.topology
+    if topology is not None and not available:
+        available = topology.chip.memory_bytes // topology.chip.devices
+    return Report(
+        name=graph.name,
+        target=str(devices),
+        num_devices=len(devices),
+        argument_bytes=memory.argument_bytes,
+        output_bytes=memory.output_bytes,
+        alias_bytes=memory.alias_bytes,
+        temp_bytes=memory.temp_bytes,
+        needed_bytes=memory.needed_bytes("tpu" if refusal else devices.platform),
+        available_bytes=available,
+        flops=dict(counted.flops),
+        memory_traffic=counted.bytes,
+        collectives=collective_uses(matched, topology, is_known=not refusal),
+        module_collectives=module,
+        constants=large_constants(graph),
+        estimate=None
+        if topology is None
+        else estimate_step(topology, counted.flops, counted.bytes, made),
+        refusal=refusal,
+        variables=(stored := stored_variables(graph)),
+        parts=memory_parts(graph) if stored.sliced else None,
+    )
+
+
+def stored_variables(graph: Graph) -> StoredVariables:
+    """Return how the variables of a graph are stored; a pack counts as one."""
+    stored = [variable for variable in graph.variables if not variable.is_local]
+    buffers = [variable for variable in stored if variable.piece is None]
+    return StoredVariables(
+        count=len(buffers),
+        sliced=sum(variable.sharded_along is not None for variable in buffers),
+        full_bytes=sum(variable.type.bytes for variable in buffers),
+        held_bytes=sum(variable.held(graph.num_replicas).bytes for variable in buffers),
+    )
+
+
+def large_constants(graph: Graph) -> tuple[LargeConstant, ...]:
+    """Return the constants of a graph that should likely be arguments, the largest first."""
+    nodes = [node for node, _ in executions(graph)]
+    found = []
+    for node in nodes:
+        if node.op is CONSTANT and node.results[0].type.bytes >= LARGE_CONSTANT:
+            (value,) = node.results
+            # A value from outside the function has no line in it: its first use is shown.
+            line = next((user.source for user in nodes if value in user.operands), node.source)
+            found.append(LargeConstant(value.type.bytes, str(value.type), str(line)))
+    return tuple(sorted(found, key=lambda constant: -constant.bytes))

@@ -1,0 +1,172 @@
+"""The predicted timeline of a compiled step: its time, and the user's lines that it goes to.
+
+`graphdist.runtime.module.timeline` lays out the module. Here its events are added up by the user's
+lines, which emission writes into the names of operations as `forward(train.py:41)`, and set against
+the operations that the model itself needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from graphdist.ir.cost import executions, of_node
+from graphdist.ir.graph import Graph
+from graphdist.report.json_records import NOT_IN_JSON
+from graphdist.report.step_memory import StepMemory, memory_of_step
+from graphdist.runtime.module.durations import kernels_of
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
+from graphdist.runtime.module.line_labels import Labels
+from graphdist.runtime.module.memory import ModuleMemory
+from graphdist.runtime.module.timeline import Event, Turn, all_events, predicted_turn
+from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
+from graphdist.runtime.targets.topologies import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime:
+    """A collective of the module: how long its runs take in a step, and how much is not hidden."""
+
+    name: str
+    kind: str
+    line: str
+    runs: int
+    seconds: float
+    exposed: float
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """The seconds of a step that a line of the user's computes, in a part of the step.
+
+    The part is "forward", "backward", "again" for values computed again, or "step" for the rest.
+    """
+
+    line: str
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TimelineEvents:
+    """The module's events, their lines, and the bytes that are held during each instruction."""
+
+    turn: Turn
+    labels: Labels
+    held: Mapping[Instruction, int]
+
+
+@dataclass(frozen=True)
+class StepTimeline:
+    """A predicted step: `compute`, `exposed` communication and `idle` add up to `seconds`.
+
+    `low` and `high` are the seconds between which the step is expected, by the errors on published
+    runs (`docs/estimates.md`). `model_flops` are the operations of a device without recomputation,
+    `utilization` is the share of the peak that they reach. A timeline that was read has no events.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    compute: float
+    exposed: float
+    idle: float
+    utilization: float
+    model_flops: int
+    collectives: tuple[CollectiveTime, ...]
+    lines: tuple[LineTime, ...]
+    fitted: str
+    memory: StepMemory
+    events: TimelineEvents | None = field(default=None, repr=False, metadata=NOT_IN_JSON)
+
+    @property
+    def step(self) -> float:
+        """Return the seconds of the step."""
+        return self.seconds
+
+    @property
+    def bottleneck(self) -> str:
+        """Return what takes longest: "compute", "exposed" communication, or "idle" waits."""
+        times = {name: getattr(self, name) for name in ("compute", "exposed", "idle")}
+        return max(times, key=times.__getitem__)
+
+    @property
+    def efficiency(self) -> float:
+        """Return the share of the step that computes."""
+        return self.compute / self.seconds if self.seconds else 1.0
+
+
+def timeline_of(
+    module: CompiledModule, graph: Graph, topology: Topology, timing: ChipTiming | None = None
+) -> StepTimeline | str:
+    """Return the timeline of a module, or why there is none."""
+    chip = topology.chip
+    timing = timing or TIMINGS.get(chip.name)
+    if timing is None:
+        return f"no constants of {chip.name} are known"
+    if not module[module.entry]:
+        return "the text of the compiled module cannot be read"
+    if chip.platform == "tpu" and not any(each.cycles for each in module.instructions.values()):
+        return "the compiled module does not say how many cycles its instructions take"
+    turn = predicted_turn(module, topology, timing, kernels_of(graph))
+    labels, memory = Labels(module), ModuleMemory(module)
+    model_flops = sum(_model_flops(graph).values()) * chip.devices
+    possible = chip.peak("bf16") * turn.seconds
+    return StepTimeline(
+        seconds=turn.seconds,
+        low=turn.seconds * timing.low,
+        high=turn.seconds * timing.high,
+        compute=turn.compute,
+        exposed=turn.exposed,
+        idle=turn.idle,
+        utilization=model_flops / possible if possible else 0.0,
+        model_flops=model_flops,
+        collectives=_collectives(turn, labels),
+        lines=_lines(turn, labels),
+        fitted=timing.source,
+        memory=memory_of_step(memory, labels),
+        events=TimelineEvents(turn, labels, memory.held_at()),
+    )
+
+
+def _model_flops(graph: Graph) -> Mapping[str, int]:
+    """Return the operations of a step by dtype, without those that are done again."""
+    total: dict[str, int] = {}
+    for node, times in executions(graph):
+        if node.graphs or "rematted_computation" in node.source.scope:
+            continue
+        for dtype, count in of_node(node).flops.items():
+            total[dtype] = total.get(dtype, 0) + round(count * times)
+    return total
+
+
+def _collectives(turn: Turn, labels: Labels) -> tuple[CollectiveTime, ...]:
+    found = [
+        CollectiveTime(
+            event.instruction.name,
+            event.collective,
+            labels.of(event.instruction)[1],
+            ceil(times),
+            event.seconds * times,
+            event.wait * times,
+        )
+        for event, times in all_events(turn)
+        if event.collective
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.exposed, -each.seconds)))
+
+
+def _lines(turn: Turn, labels: Labels) -> tuple[LineTime, ...]:
+    seconds: dict[tuple[str, str], float] = {}
+    for event, times in all_events(turn):
+        if _is_own_work(event):
+            phase, line = labels.of(event.instruction)
+            key = line, phase
+            seconds[key] = seconds.get(key, 0.0) + event.seconds * times
+    found = [LineTime(line, phase, spent) for (line, phase), spent in seconds.items()]
+    return tuple(sorted(found, key=lambda each: -each.seconds))
+
+
+def _is_own_work(event: Event) -> bool:
+    return event.lane == "compute" and event.body is None

@@ -1,0 +1,90 @@
+"""A predicted timeline as a trace that Perfetto and Chrome show: a track for each lane.
+
+Above them is the memory that the step holds.
+Loops have a slice for each turn. A timeline of more events than are asked for shows the first and
+the last turn of each loop, and one slice for the turns between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any  # Any: JSON
+
+from graphdist.report.step_timeline import StepTimeline, TimelineEvents
+from graphdist.report.trace_events import trace_counter, trace_document, trace_slice
+from graphdist.runtime.module.timeline import COMPUTE, LANES, Event, Turn
+
+MOST_EVENTS = 50_000
+_TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}
+_LOOPS = 0
+"""The track of loops, above the instructions in them."""
+
+
+def trace_of(timeline: StepTimeline, name: str, most_events: int = MOST_EVENTS) -> dict[str, Any]:
+    """Return the trace as an object of JSON, in the format of Chrome's trace viewer."""
+    events = timeline.events
+    assert events is not None, "a timeline that was read from JSON has no events"
+    writer = _Writer(events, shows_all=_num_events(events.turn) <= most_events)
+    tracks = {_LOOPS: "loops", **{number: lane for lane, number in _TRACKS.items()}}
+    named = {number: f"{lane} (predicted)" for number, lane in tracks.items()}
+    return trace_document(name, named, writer.events(events.turn, 0.0))
+
+
+def _num_events(turn: Turn) -> int:
+    return sum(
+        1 + (event.times * _num_events(event.body) if event.body is not None else 0)
+        for event in turn.events
+    )
+
+
+class _Writer:
+    def __init__(self, timeline: TimelineEvents, *, shows_all: bool) -> None:
+        self._labels, self._held = timeline.labels, timeline.held
+        self._shows_all = shows_all
+
+    def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
+        """Yield the slices of a turn that starts so many seconds after the step."""
+        for event in turn.events:
+            if event.every > 1:  # its events would take the time of the ones behind it
+                title = f"branch of every {event.every} steps"
+                yield _written(title, _LOOPS, start + event.start, event.seconds, {})
+            elif event.body is None:
+                yield self._slice(event, start)
+                if event.lane == COMPUTE:
+                    yield self._memory(event, start)
+            else:
+                yield from self._turns(event, event.body, start + event.start)
+
+    def _turns(self, event: Event, body: Turn, start: float) -> Iterator[dict[str, Any]]:
+        shown = range(event.times)
+        if not self._shows_all and event.times > 2:
+            between = event.times - 2
+            title = f"{between} more turns of {event.instruction.name}"
+            yield _written(title, _LOOPS, start + body.seconds, between * body.seconds, {})
+            shown = range(0, event.times, event.times - 1)
+        for number in shown:
+            begun = start + number * body.seconds
+            title = f"{event.instruction.name}, turn {number + 1} of {event.times}"
+            yield _written(title, _LOOPS, begun, body.seconds, {})
+            yield from self.events(body, begun)
+
+    def _memory(self, event: Event, start: float) -> dict[str, Any]:
+        """Return what the chip holds from the start of an event on."""
+        held = self._held.get(event.instruction, 0)
+        return trace_counter("memory", (start + event.start) * 1e6, {"MiB": held / 2**20})
+
+    def _slice(self, event: Event, start: float) -> dict[str, Any]:
+        phase, line = self._labels.of(event.instruction)
+        facts: dict[str, Any] = {"line": line, "phase": phase, "type": event.instruction.type}
+        if event.collective:
+            facts["exposed seconds"] = event.wait
+        if event.instruction.cycles is not None:
+            facts["compiler's cycles"] = event.instruction.cycles
+        title = event.collective or event.instruction.name
+        return _written(title, _TRACKS[event.lane], start + event.start, event.seconds, facts)
+
+
+def _written(
+    title: str, track: int, start: float, seconds: float, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    return trace_slice(title, track, start * 1e6, seconds * 1e6, facts)

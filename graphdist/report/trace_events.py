@@ -1,0 +1,40 @@
+"""Events of a trace in the format that Chrome's trace viewer and ui.perfetto.dev open.
+
+A trace has tracks, on which slices lie, and counters. Times are in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias  # Any: JSON
+
+TraceEvent: TypeAlias = dict[str, Any]
+
+
+def trace_document(
+    name: str, tracks: Mapping[int, str], events: Iterable[TraceEvent], unit: str = "ms"
+) -> dict[str, Any]:
+    """Return the trace of a process as an object of JSON; its tracks are named by their numbers.
+
+    `unit` is the unit in which the viewer writes times: "ms" or "ns".
+    """
+    names = [_named("process_name", name, 0)]
+    names += [_named("thread_name", track, number) for number, track in tracks.items()]
+    return {"traceEvents": [*names, *events], "displayTimeUnit": unit}
+
+
+def trace_slice(
+    title: str, track: int, start: float, length: float, facts: Mapping[str, Any]
+) -> TraceEvent:
+    """Return a slice of a track, with facts that the viewer shows when it is chosen."""
+    placed = {"pid": 1, "tid": track, "ts": start, "dur": length}
+    return {"ph": "X", "name": title, **placed, "args": dict(facts)}
+
+
+def trace_counter(name: str, start: float, values: Mapping[str, float]) -> TraceEvent:
+    """Return the values that a counter has from a time on."""
+    return {"ph": "C", "name": name, "pid": 1, "ts": start, "args": dict(values)}
+
+
+def _named(kind: str, name: str, track: int) -> TraceEvent:
+    return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}

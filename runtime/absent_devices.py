@@ -1,0 +1,114 @@
+"""Devices that stand for the accelerators of a topology, which need not be present.
+
+The compilers are in separate packages, libtpu and the CUDA plugin, and need no hardware. Their
+devices can be compiled for, and refuse to run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+import jax
+from jax.experimental import topologies
+
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
+from graphdist.runtime.targets.topologies import DeviceError, Topology, nearest_topologies
+
+
+class MissingExtraError(DeviceError, ImportError):
+    """A package that an optional feature needs is not installed."""
+
+
+def absent_devices(topology: Topology, at: Source = UNKNOWN) -> Devices:
+    """Return devices that programs are compiled for, without the hardware.
+
+    Raises `MissingExtraError` where the compiler's package is not installed, and `DeviceError` for
+    a shape that the compiler refuses.
+    """
+    try:
+        return Devices(_described(topology, at), topology=topology)
+    except jax.errors.JaxRuntimeError as error:
+        raise DeviceError(
+            f"the compiler refuses topology {topology}: {str(error).splitlines()[0]}",
+            source=at,
+            hint=nearest_topologies(topology.name),
+        ) from error
+    except NotImplementedError as error:  # JAX looked for the hardware, and dropped its plugin
+        raise DeviceError(
+            f"the compiler for {topology} was not loaded: JAX looked for its hardware and found "
+            f"none",
+            source=at,
+            hint="set JAX_PLATFORMS=cpu in the environment",
+        ) from error
+
+
+def _described(topology: Topology, at: Source) -> tuple[jax.Device, ...]:
+    if topology.chip.platform == "tpu":
+        _require("libtpu", "tpu", topology, at)
+        return _tpu_devices(topology)
+    _require("jax_cuda12_plugin", "cuda", topology, at)
+    return _gpu_devices(topology)
+
+
+def _require(package: str, extra: str, topology: Topology, at: Source) -> None:
+    if not has_package(package):
+        raise MissingExtraError(
+            f"compiling for {topology} needs the package {package}, which is not installed",
+            source=at,
+            hint=f'pip install "graphdist[{extra}]"',
+        )
+
+
+def has_package(package: str) -> bool:
+    """Return whether a package is installed, without importing it."""
+    return importlib.util.find_spec(package) is not None
+
+
+@cache
+def _tpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
+    settings: dict[str, int | str] = {}
+    if topology.num_slices > 1:
+        settings["num_slices"] = topology.num_slices
+    if topology.chip.configuration:
+        settings["chip_config_name"] = topology.chip.configuration
+    found = topologies.get_topology_desc(
+        platform="tpu",
+        topology_name=topology.name,
+        chips_per_host_bounds=_host_bounds(topology),
+        wrap=(*topology.wraps, False)[:3],
+        **settings,
+    ).devices
+    return tuple(sorted(found, key=lambda device: getattr(device, "slice_index", 0) or 0))
+
+
+def _host_bounds(topology: Topology) -> tuple[int, int, int]:
+    """Return the chips of one host: 2 x 2, or all of a smaller topology."""
+    first, second, *_ = topology.shape
+    return min(first, 2), min(second, 2), 1
+
+
+@cache
+def _gpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
+    hosts, gpus = topology.shape
+    return tuple(
+        topologies.get_topology_desc(
+            topology_name="",
+            platform="cuda",
+            target_config=GPU_TARGETS[topology.chip.name].as_text(),
+            topology=f"1x{hosts}x{gpus}",
+        ).devices
+    )
+
+
+def cuda_folder() -> Path | None:
+    """Return the folder of the CUDA compiler's package, if it is installed."""
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec and spec.submodule_search_locations) or ():
+        folder = Path(place) / "cuda_nvcc"
+        if folder.is_dir():
+            return folder
+    return None

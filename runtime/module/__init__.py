@@ -1,0 +1,1 @@
+"""A compiled XLA module, read from its text: instructions, collectives, memory, cost, timeline."""

@@ -1,0 +1,170 @@
+"""The collectives of a compiled module.
+
+XLA combines, splits, fuses and moves collectives; only its optimised module shows the result:
+
+    %all-reduce.1 = (f32[8]{0}, f32[]) all-reduce(%a, %b), replica_groups={{0,1}}, ...
+
+The arrays of the type are results, and for some starts operands and handles besides.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from math import prod
+
+from graphdist.ir.collective_records import Exchange
+from graphdist.runtime.module.instructions import CompiledModule, Instruction, bytes_of_element
+
+_KINDS = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "collective-permute": "collective_permute",
+    "collective-broadcast": "collective_broadcast",
+    "send": "network_send",
+}
+_SCATTERING = "all-reduce-scatter"
+"""Part of a computation's name if the TPU compiler runs its all-reduce as a reduce-scatter."""
+_START = "-start"
+_GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_STRIDED = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\]T\(|\{\{(\d+),(\d+))")
+_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
+_CHAIN = re.compile(r'chain_id="(\d+)"')
+_CONTEXT = ("u32", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCollective:
+    """One collective of a compiled module.
+
+    `shapes` are dtype and number of elements of each value that a replica puts in, `bytes` the
+    bytes of all of them, `times` the number of runs in a step.
+    """
+
+    name: str
+    kind: str
+    shapes: tuple[tuple[str, int], ...]
+    bytes: int
+    group_size: int
+    times: int
+    is_async: bool
+    is_fused: bool
+    every: int = 1
+    """Every how many steps one runs it: more than one in the branch of local steps."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """Return what replicas exchange in one run, by groups that follow each other."""
+        return Exchange(self.kind, self.bytes, self.group_size)
+
+    @property
+    def bytes_a_step(self) -> int:
+        """Return the bytes that a replica puts in in a step, on average."""
+        return round(self.bytes * self.times / self.every)
+
+
+def module_collectives(module: CompiledModule, num_devices: int) -> tuple[ModuleCollective, ...]:
+    """Return the collectives of an optimised HLO module.
+
+    >>> module = CompiledModule('''ENTRY %main (a: f32[8]) -> f32[8] {
+    ...   ROOT %r = f32[8]{0} all-reduce(%a), replica_groups={{0,1}}, to_apply=%sum
+    ... }''')
+    >>> module_collectives(module, 2)[0].bytes
+    32
+    """
+    found = []
+    chains: set[tuple[str, str, object]] = set()
+    for computation in module:
+        for instruction in module[computation]:
+            if kind_of(instruction) is None or is_local(instruction):
+                continue
+            collective = replace(
+                _collective(instruction, computation, num_devices),
+                times=module.executions[computation],
+                every=module.branches.get(computation, 1),
+            )
+            # On TPU an asynchronous collective is written three times: start, continuation, end.
+            chain = chain_of(instruction)
+            key = (chain, collective.kind, collective.shapes) if chain else None
+            if key not in chains:
+                found.append(collective)
+            if key is not None:
+                chains.add(key)
+    return tuple(found)
+
+
+def exchange_of(instruction: Instruction, kind: str, num_devices: int) -> Exchange:
+    """Return what replicas exchange when an instruction runs a collective of this kind."""
+    exchange = _collective(instruction, "", num_devices).exchange
+    strided = _STRIDED.search(instruction.line)
+    is_across = strided is not None and (
+        strided[1] is None or int(strided[2]) - int(strided[1]) > 1
+    )
+    return exchange._replace(kind=kind, is_across=is_across)
+
+
+def kind_of(instruction: Instruction, inside: str = "") -> str | None:
+    """Return the kind of the collective that an instruction runs or starts; None for others.
+
+    `inside` is the name of the computation that it stands in, where that is known.
+    """
+    kind = _KINDS.get(instruction.opcode.removesuffix(_START))
+    return "reduce_scatter" if kind == "all_reduce" and _SCATTERING in inside else kind
+
+
+def is_local(instruction: Instruction) -> bool:
+    """Return whether it sends within a slice of TPUs, or to the host: not over the network."""
+    return instruction.opcode == "send" and "megascale" not in instruction.line
+
+
+def chain_of(instruction: Instruction) -> str:
+    """Return the chain of an asynchronous collective's parts on v5e; "" if it has none."""
+    found = _CHAIN.search(instruction.line)
+    return found[1] if found else ""
+
+
+def _collective(instruction: Instruction, computation: str, num_devices: int) -> ModuleCollective:
+    line, group = instruction.line, _group_size(instruction.line, num_devices)
+    kind = kind_of(instruction)
+    assert kind is not None
+    is_start = instruction.opcode.endswith(_START)
+    shapes = [(array.dtype, prod(array.dimensions)) for array in instruction.arrays]
+    if kind == "network_send":
+        shapes = shapes[:1]  # the others are a handle
+    elif is_start and kind == "collective_permute":
+        shapes = [shape for shape in shapes if shape != _CONTEXT]
+        shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results, then handles
+    elif is_start and kind in ("all_gather", "reduce_scatter"):
+        shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results
+    elif kind == "all_gather":
+        shapes = [(dtype, size // group) for dtype, size in shapes]
+    elif kind == "reduce_scatter":
+        shapes = [(dtype, size * group) for dtype, size in shapes]
+    elif kind == "all_to_all" and len(shapes) == group:  # on CPU it has a value for each replica
+        shapes = [(shapes[0][0], sum(size for _, size in shapes))]
+    in_async = (
+        "async" in computation
+        or 'is_sync":false' in line
+        or "async_collective" in line
+        or "chain_id" in line
+    )
+    return ModuleCollective(
+        instruction.name,
+        kind_of(instruction, computation) or kind,
+        tuple(shapes),
+        sum(size * bytes_of_element(dtype) for dtype, size in shapes),
+        group,
+        1,
+        is_async=(is_start and 'is_sync":true' not in line) or in_async,
+        is_fused="fus" in computation,
+    )
+
+
+def _group_size(line: str, num_devices: int) -> int:
+    iota = _IOTA.search(line)
+    if iota:
+        return int(iota[2])
+    groups = _GROUPS.search(line)
+    return groups[1].count(",") + 1 if groups and groups[1] else num_devices

@@ -1,0 +1,181 @@
+"""Which collective of a compiled module does the work of a collective of the graph.
+
+XLA gives its collectives other names, kinds and sizes, so that they are told apart by what they
+carry: kind, dtype and number of elements. A combined collective carries several values, and each is
+taken once. Rules are tried in order, each for all collectives of the graph, so that a loose rule
+takes no value that a strict one accounts for:
+
+1. the same kind, dtype and size;
+2. an all_gather by fewer replicas of larger parts, which the network has brought from other slices;
+3. an all_gather as the all_reduce of the joined value, with zeros for the other replicas' slices;
+4. another kind, since XLA splits an all_reduce into a reduce_scatter and an all_gather;
+5. another dtype, since XLA widens some;
+6. all that are left of a kind in one buffer;
+7. a little larger than asked, since XLA pads what it shares out to complete tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from graphdist.ir.collective_records import Collective
+from graphdist.runtime.module.collective_instructions import ModuleCollective
+from graphdist.runtime.module.instructions import bytes_of_element, hlo_dtype
+
+LARGEST_PADDING = 1 / 8
+"""The share of a value that padding may add to it."""
+
+
+class Match(NamedTuple):
+    """The collective of the module that carries a value.
+
+    `bytes` are of the value as each replica puts it in, with the padding and the dtype of the
+    module.
+    """
+
+    collective: ModuleCollective
+    bytes: int
+    num_packed: int = 1
+    """The number of values that share the bytes."""
+    is_padded: bool = False
+
+
+class _Carried(NamedTuple):
+    """A value that a collective of the module carries."""
+
+    collective: ModuleCollective
+    dtype: str
+    size: int
+
+
+_Rule: TypeAlias = Callable[[Collective, _Carried], bool]
+
+
+def _is_same(asked: Collective, carried: _Carried) -> bool:
+    kind, size = carried.collective.kind, carried.size
+    return (kind, carried.dtype, size) == (asked.kind, hlo_dtype(asked.dtype), asked.size)
+
+
+def _is_gathered_in_slices(asked: Collective, carried: _Carried) -> bool:
+    found = carried.collective
+    return (
+        (asked.kind, found.kind) == ("all_gather", "all_gather")
+        and carried.dtype == hlo_dtype(asked.dtype)
+        and carried.size > asked.size
+        and carried.size * found.group_size == asked.size * asked.group_size
+    )
+
+
+def _is_gathered_by_sum(asked: Collective, carried: _Carried) -> bool:
+    return _is_joined(asked, carried) and carried.size == asked.size * asked.group_size
+
+
+def _has_another_kind(asked: Collective, carried: _Carried) -> bool:
+    is_it = carried.dtype == hlo_dtype(asked.dtype) and carried.size == asked.size
+    return is_it and not _is_joined(asked, carried)  # which carries the joined value
+
+
+def _has_another_dtype(asked: Collective, carried: _Carried) -> bool:
+    return carried.collective.kind == asked.kind and carried.size == asked.size
+
+
+def _is_padded(asked: Collective, carried: _Carried) -> bool:
+    joined = _is_joined(asked, carried)
+    size = asked.size * asked.group_size if joined else asked.size
+    return (
+        (joined or carried.collective.kind == asked.kind)
+        and carried.dtype == hlo_dtype(asked.dtype)
+        and size < carried.size <= size * (1 + LARGEST_PADDING)
+    )
+
+
+def _is_joined(asked: Collective, carried: _Carried) -> bool:
+    """Return whether an all_reduce might carry the joined value of an all_gather."""
+    kinds = (asked.kind, carried.collective.kind)
+    return kinds == ("all_gather", "all_reduce") and carried.dtype == hlo_dtype(asked.dtype)
+
+
+def match_collectives(
+    module: Sequence[ModuleCollective], asked: Sequence[Collective]
+) -> tuple[Match | None, ...]:
+    """Return for each collective of a graph the one of the module that does its work, or None.
+
+    >>> from graphdist.ir.source import UNKNOWN
+    >>> carried = (("f32", 32),)
+    >>> made = ModuleCollective("all-reduce.1", "all_reduce", carried, 128, 4, 1, False, False)
+    >>> asked = Collective("all_gather", "", "f32", 8, 32, 4, 1, "", UNKNOWN)
+    >>> [found] = match_collectives([made], [asked])
+    >>> found.collective.name, found.bytes
+    ('all-reduce.1', 128)
+    """
+    matching = _Matching(module, asked)
+    for rule in _EXACT:
+        matching.apply(rule)
+    matching.take_packed()
+    matching.apply(_is_padded, is_padded=True)
+    return tuple(matching.found)
+
+
+_EXACT = (
+    _is_same,
+    _is_gathered_in_slices,
+    _is_gathered_by_sum,
+    _has_another_kind,
+    _has_another_dtype,
+)
+
+
+@dataclass
+class _Matching:
+    module: Sequence[ModuleCollective]
+    asked: Sequence[Collective]
+    found: list[Match | None] = field(init=False)
+    left: list[_Carried] = field(init=False)
+    """The values of the module that are not taken yet."""
+
+    def __post_init__(self) -> None:
+        self.found = [None] * len(self.asked)
+        self.left = [
+            _Carried(collective, dtype, size)
+            for collective in self.module
+            for dtype, size in collective.shapes
+            if collective.kind != "network_send"
+        ]
+
+    def apply(self, rule: _Rule, *, is_padded: bool = False) -> None:
+        """Match by a rule; of padded values take the smallest, of others the first."""
+        for i, asked in enumerate(self.asked):
+            if self.found[i] is not None:
+                continue
+            fitting = (carried for carried in self.left if rule(asked, carried))
+            if is_padded:
+                chosen = min(fitting, key=lambda carried: carried.size, default=None)
+            else:
+                chosen = next(fitting, None)
+            if chosen is not None:
+                is_as_asked = chosen.collective.kind == asked.kind and not is_padded
+                self._take(chosen, [i], asked.size if is_as_asked else chosen.size, is_padded)
+
+    def take_packed(self) -> None:
+        """Match all that are left of a kind with a value of exactly their sizes together."""
+        for kind in dict.fromkeys(asked.kind for asked in self.asked):
+            places = [
+                i
+                for i, asked in enumerate(self.asked)
+                if asked.kind == kind and self.found[i] is None
+            ]
+            total = sum(self.asked[i].size for i in places)
+            for carried in self.left if places else ():
+                if carried.collective.kind == kind and carried.size == total:
+                    self._take(carried, places, total)
+                    break
+
+    def _take(
+        self, carried: _Carried, places: list[int], size: int, is_padded: bool = False
+    ) -> None:
+        self.left = [other for other in self.left if other is not carried]
+        in_bytes = size * bytes_of_element(carried.dtype)
+        for i in places:
+            self.found[i] = Match(carried.collective, in_bytes, len(places), is_padded)

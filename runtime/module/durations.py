@@ -1,0 +1,165 @@
+"""How long the instructions of a compiled module take, on TPUs and on GPUs.
+
+On both:
+
+* A kernel, which the compiler does not look into, takes its operations over a share of the peak.
+* A collective takes the bytes that a chip sends over a share of its links' bandwidth, or the time
+  to start it if that is longer.
+* A copy takes its bytes over a share of the memory's bandwidth, to the host of the host's.
+
+What else computes is bound by its products, by its bytes, and by what the platform knows of it.
+
+TPUs. The compiler says the cycles. An instruction takes the longest of three: its operations over
+the rate that large products reach on the chip, its bytes over a share of the memory's bandwidth,
+and half of the compiler's cycles.
+
+Why half: the compiler adds up what a core does at once. Of single products its cycles are right:
+XLA's product of 4096^3 takes 0.73 ms on v5e without its dispatch, by cycles 0.72; 8192^3 takes 1.02
+ms on tpu7x, by cycles 1.03. But in steps of published runs its cycles of products, which are fused
+with other work, are three quarters of the chip's peak, where the entire step was measured to reach
+nine tenths; and its cycles of elementwise work and copies are two to four times the time of their
+bytes. Cycles tell where an instruction is bound by neither: sorts, small arrays, products of few
+channels. Products of wider numbers than bfloat16 take several passes, which the compiler's cycles
+have in full.
+
+GPUs. The compiler does not say. An instruction takes the time to start it, and then the longer of
+two: its operations over what large products reach on the GPU, and its bytes over a share of the
+memory's bandwidth.
+
+So a product of 2 m n k operations reaches a smaller part of the peak the smaller it is. XLA's table
+of measured products has that form: on B200, bfloat16, `2 m n k` from 4e9 to 7e10, times are within
+a tenth of 5.5 us + operations / 1.5e15 (xla/service/gpu/model/matmul_interpolator_data.h, sm_100).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from graphdist.ir.cost import executions, of_node
+from graphdist.ir.graph import Graph
+from graphdist.ir.kernels import KERNEL
+from graphdist.runtime.module.collective_instructions import exchange_of
+from graphdist.runtime.module.instruction_cost import ModuleCost
+from graphdist.runtime.module.instructions import CompiledModule, Instruction, hlo_dtype
+from graphdist.runtime.module.schedule import ScheduledStep
+from graphdist.runtime.targets.chip_timing import ChipTiming
+from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.topologies import Topology
+
+_TPU_KERNEL = "tpu_custom_call"
+"""The target of a call of a kernel of Pallas on TPUs."""
+_GPU_KERNEL = "__gpu$xla.gpu.triton"
+"""The same on GPUs."""
+_ONE_PASS = ("bf16", "f16", "s8", "u8", "s4", "u4")
+
+KernelFlops: TypeAlias = Mapping[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, int]]
+"""Of kernels: the dtype and number of operations, by the dtypes and dimensions of the results."""
+
+
+class ChipDurations(ABC):
+    """The durations of instructions on the chips of a topology."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        timing: ChipTiming,
+        module: CompiledModule,
+        kernels: KernelFlops | None = None,
+    ) -> None:
+        """Take the constants of the chip, the module, and the operations of its kernels."""
+        self._topology, self._timing, self._kernels = topology, timing, kernels or {}
+        self._cost = ModuleCost(module)
+
+    @abstractmethod
+    def compute(self, instruction: Instruction) -> float:
+        """Return the seconds of an instruction that computes."""
+
+    def _working(self, dtype: str, operations: int) -> float:
+        """Return the seconds of the operations of products, at the rate that large ones reach."""
+        chip = self._topology.chip
+        return operations * chip.devices / chip.reached(dtype) if operations else 0.0
+
+    def _moving(self, instruction: Instruction) -> float:
+        """Return the seconds of the bytes that an instruction reads and writes."""
+        chip = self._topology.chip
+        rate = chip.memory_bandwidth * self._timing.copy_share
+        return self._cost.bytes(instruction) * chip.devices / rate
+
+    def _kernel(self, instruction: Instruction) -> float:
+        arrays = tuple((each.dtype, each.dimensions) for each in instruction.arrays)
+        dtype, flops = self._kernels.get(arrays, ("bf16", 0))
+        chip = self._topology.chip
+        seconds = flops * chip.devices / (chip.peak(dtype) * self._timing.kernel_share)
+        return seconds * self._timing.slowdown
+
+    def collective(self, step: ScheduledStep) -> float:
+        """Return the seconds of a collective."""
+        assert step.inner is not None
+        made = exchange_of(step.inner, step.collective, self._topology.num_devices)
+        seconds = collective_seconds(self._topology, made)
+        return max(seconds / self._timing.link_share, self._timing.link_start)
+
+    def copy(self, instruction: Instruction) -> float:
+        """Return the seconds of a copy that is started."""
+        moved = max((each.bytes for each in instruction.arrays[-2:]), default=0)
+        if "slice" in instruction.opcode:
+            moved = min((each.bytes for each in instruction.arrays if each.dimensions), default=0)
+        chip = self._topology.chip
+        if instruction.uses_host_memory:
+            return moved / self._timing.host_rate
+        return moved * chip.devices / (chip.memory_bandwidth * self._timing.copy_share)
+
+
+class TpuDurations(ChipDurations):
+    """The durations of instructions on the TPUs of a topology."""
+
+    def compute(self, instruction: Instruction) -> float:
+        """Return the seconds of an instruction that computes; none of one without cycles."""
+        if instruction.target == _TPU_KERNEL:
+            return self._kernel(instruction)
+        if instruction.cycles is None:
+            return 0.0
+        clock, timing = self._topology.chip.clock, self._timing
+        assert clock is not None, "a chip whose modules have cycles has a clock"
+        expected = instruction.cycles / clock.value
+        dtype, operations = self._cost.products(instruction)
+        passes = operations and dtype not in _ONE_PASS and not dtype.startswith("f8")
+        share = 1.0 if passes else timing.cycle_share
+        bound = max(self._working(dtype, operations), self._moving(instruction), share * expected)
+        return bound * timing.slowdown
+
+
+class GpuDurations(ChipDurations):
+    """The durations of instructions on the GPUs of a topology."""
+
+    def compute(self, instruction: Instruction) -> float:
+        """Return the seconds of an instruction that computes."""
+        if self._cost.is_free(instruction):
+            return 0.0
+        timing, moving = self._timing, self._moving(instruction)
+        if instruction.target == _GPU_KERNEL:
+            return max(self._kernel(instruction), (timing.launch + moving) * timing.slowdown)
+        working = self._working(*self._cost.products(instruction))
+        return (timing.launch + max(working, moving)) * timing.slowdown
+
+
+def durations_of(
+    topology: Topology, timing: ChipTiming, module: CompiledModule, kernels: KernelFlops
+) -> ChipDurations:
+    """Return the durations of a module's instructions on the chips of a topology."""
+    of_platform = TpuDurations if topology.chip.platform == "tpu" else GpuDurations
+    return of_platform(topology, timing, module, kernels)
+
+
+def kernels_of(graph: Graph) -> KernelFlops:
+    """Return the operations of a graph's kernels, by the arrays that they return."""
+    found: dict[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, int]] = {}
+    for node, _ in executions(graph):
+        if node.op.name == KERNEL:
+            results = tuple((hlo_dtype(r.type.dtype), r.type.shape) for r in node.results)
+            flops = of_node(node).flops
+            dtype = max(flops, key=lambda dtype: flops[dtype], default="bf16")
+            found[results] = dtype, sum(flops.values())
+    return found

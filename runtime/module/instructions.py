@@ -1,0 +1,279 @@
+"""A compiled module as objects: computations of instructions, in the order of the schedule.
+
+The text of an optimised module has one instruction a line, in computations that begin
+`%name (..) -> .. {`; attributes may go on in further lines:
+
+    %fusion.2 = bf16[8,128]{1,0} fusion(%a, %b), kind=kOutput, calls=%inner, metadata={..}, ..
+
+The body of a `while` runs once a turn. Some platforms write the number of turns in the instruction,
+on others it is a constant of the condition.
+
+A module for TPUs says in the configuration of an instruction how many cycles the compiler expects
+it to take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<opcode>[a-z][\w-]*)\("
+)
+_NAME = re.compile(r"%([\w.-]+)")
+_SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([^}]*)\})?")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.-]+)")
+_CALLING = ("calls=", "to_apply=", "body=", "_computation")
+_BRANCHES = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
+_WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
+_TRIPS = re.compile(r'known_trip_count"?:\s*\{"n":"(\d+)"')
+_CONSTANT = re.compile(r" = [su]32\[\]\S* constant\((\d+)\)")
+_EVERY = re.compile(r" conditional\(.*every_(\d+)_steps")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_SPACE = re.compile(r"S\((\d+)\)")
+_ENTRY = re.compile(r"^ENTRY %?([\w.-]+) ", re.MULTILINE)
+_ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{")
+
+
+@dataclass(frozen=True)
+class ModuleArray:
+    """An array in a module: dtype, dimensions, and the layout as the module writes it."""
+
+    dtype: str
+    dimensions: tuple[int, ...]
+    layout: str
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all elements."""
+        return prod(self.dimensions) * bytes_of_element(self.dtype)
+
+    @property
+    def memory_space(self) -> int:
+        """Return the number of its memory: 0 is the device's, 1 the core's own, 5 the host's."""
+        found = _SPACE.search(self.layout)
+        return int(found[1]) if found else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One instruction; `line` is its text."""
+
+    name: str
+    opcode: str
+    type: str
+    line: str
+
+    @cached_property
+    def arrays(self) -> tuple[ModuleArray, ...]:
+        """Return the arrays of the result."""
+        return tuple(
+            ModuleArray(dtype, tuple(map(int, filter(None, sizes.split(",")))), layout)
+            for dtype, sizes, layout in _SHAPE.findall(self.type)
+        )
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Return the names of the operands."""
+        start = self.line.index(f" {self.opcode}(", self.line.index(" = ")) + len(self.opcode) + 2
+        depth, end = 1, start
+        while depth and end < len(self.line):
+            depth += {"(": 1, ")": -1}.get(self.line[end], 0)
+            end += 1
+        return tuple(_NAME.findall(self.line[start:end]))
+
+    @cached_property
+    def called(self) -> tuple[str, ...]:
+        """Return the names of the computations that it runs; of a loop the body."""
+        if not any(word in self.line for word in _CALLING):  # most call none, in long lines
+            return ()
+        branches = _BRANCHES.search(self.line)
+        listed = [name.strip(" %") for name in branches[1].split(",")] if branches else []
+        return (*_CALLED.findall(self.line), *listed)
+
+    @cached_property
+    def loop(self) -> tuple[str, str] | None:
+        """Return the names of the condition and the body of a `while`; None for others."""
+        found = _WHILE.search(self.line) if self.opcode == "while" else None
+        return (found[1], found[2]) if found else None
+
+    @property
+    def every(self) -> int:
+        """Return every how many steps one takes its branch; 1 unless local steps made it."""
+        found = _EVERY.search(self.line) if self.opcode == "conditional" else None
+        return int(found[1]) if found else 1
+
+    @property
+    def uses_host_memory(self) -> bool:
+        """Return whether it moves something to the memory of the host, or from there."""
+        return any(each.memory_space == HOST_MEMORY for each in self.arrays)
+
+    @property
+    def writes_host_memory(self) -> bool:
+        """Return whether it moves something there; the type of a copy begins with the result."""
+        if self.opcode == "copy-start":
+            return self.arrays[0].memory_space == HOST_MEMORY
+        return self.uses_host_memory and "update" in self.opcode
+
+    @cached_property
+    def cycles(self) -> int | None:
+        """Return the cycles that the compiler expects; None if it does not say."""
+        found = _CYCLES.search(self.line)
+        cycles = int(found[1]) if found else UNKNOWN_CYCLES
+        return None if cycles >= UNKNOWN_CYCLES else cycles
+
+    @cached_property
+    def op_name(self) -> str:
+        """Return the path of scopes and the operation that the program gave it."""
+        found = _OP_NAME.search(self.line)
+        return found[1] if found else ""
+
+    @cached_property
+    def target(self) -> str:
+        """Return the function that a custom call calls."""
+        found = _TARGET.search(self.line)
+        return found[1] if found else ""
+
+
+HOST_MEMORY = 5
+UNKNOWN_CYCLES = 2**62
+"""So many, or more, the compiler writes where it has no estimate."""
+
+
+class CompiledModule:
+    """The computations of a module by name, and how often each runs in a step.
+
+    >>> module = CompiledModule('''ENTRY %main (x: f32[8]) -> f32[8] {
+    ...   ROOT %y = f32[8] negate(%x)
+    ... }''')
+    >>> module.entry, [each.opcode for each in module["main"]]
+    ('main', ['negate'])
+    """
+
+    def __init__(self, text: str) -> None:
+        """Take the text of an optimised module."""
+        self._lines = _computations(text)
+        self._read: dict[str, tuple[Instruction, ...]] = {}
+        entry = _ENTRY.search(text)
+        self.entry = entry[1] if entry else ""
+        header = text.partition("\n")[0]
+        self.aliased_results = frozenset(int(index or 0) for index in _ALIAS.findall(header))
+        """The results of a step that are stored in the buffers of arguments, by index."""
+
+    def __contains__(self, computation: str) -> bool:
+        return computation in self._lines
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __getitem__(self, computation: str) -> tuple[Instruction, ...]:
+        """Return the instructions of a computation; none if there is no such computation."""
+        if computation not in self._read:
+            lines = self._lines.get(computation, ())
+            self._read[computation] = tuple(_instructions(lines))
+        return self._read[computation]
+
+    @cached_property
+    def instructions(self) -> Mapping[str, Instruction]:
+        """Return the instructions of all computations by name."""
+        return {each.name: each for computation in self for each in self[computation]}
+
+    def trips(self, loop: Instruction) -> int:
+        """Return how often the body of a loop runs in one run of it; 1 if nothing says."""
+        said = _TRIPS.search(loop.line)
+        if said or loop.loop is None:
+            return int(said[1]) if said else 1
+        condition = self._lines.get(loop.loop[0], ())
+        bounds = {int(match[1]) for line in condition if (match := _CONSTANT.search(line))}
+        return bounds.pop() if len(bounds) == 1 else 1
+
+    @cached_property
+    def executions(self) -> Mapping[str, int]:
+        """Return how often each computation runs in a step: more than once inside loops."""
+        inside = {name: [*self._runs(name)] for name in self}
+        times = dict.fromkeys(self, 1)
+        called = {name for names in inside.values() for name, _ in names}
+        pending = [name for name in self if name not in called]
+        while pending:
+            name = pending.pop()
+            for other, count in inside[name]:
+                times[other] = max(times[other], times[name] * count)
+                pending.append(other)
+        return times
+
+    def _runs(self, computation: str) -> Iterator[tuple[str, int]]:
+        """Yield the computations that a computation runs, and how often."""
+        for instruction in self[computation]:
+            count = self.trips(instruction) if instruction.loop else 1
+            yield from ((name, count) for name in instruction.called if name in self)
+
+    @cached_property
+    def branches(self) -> Mapping[str, int]:
+        """Return the computations that not every step runs, and every how many one does."""
+        pending = [(each, each.every) for name in self for each in self[name] if each.every > 1]
+        found: dict[str, int] = {}
+        while pending:
+            instruction, every = pending.pop()
+            for name in instruction.called:
+                if name in self and name not in found:
+                    found[name] = every
+                    pending += [(inner, every) for inner in self[name]]
+        return found
+
+
+def _computations(text: str) -> dict[str, list[str]]:
+    """Return the lines of each computation of a module, by its name."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        header = _COMPUTATION.match(line)
+        if header:
+            lines = found[header["name"]] = []
+        else:
+            lines.append(line)
+    return found
+
+
+def _instructions(lines: Sequence[str]) -> Iterator[Instruction]:
+    match: re.Match[str] | None = None
+    text: list[str] = []
+    for line in (*lines, None):
+        found = None if line is None else _INSTRUCTION.match(line)
+        if match is not None and (found is not None or line is None):
+            yield Instruction(match["name"], match["opcode"], match["type"], "\n".join(text))
+        if found is not None:
+            match, text = found, []
+        if line is not None:
+            text.append(line)
+
+
+def every_scope(every: int) -> str:
+    """Return the scope in a module of a branch that every so-many-th step takes."""
+    return f"every_{every}_steps"
+
+
+def bytes_of_element(dtype: str) -> int:
+    """Return the bytes of an element of an HLO dtype; at least 1.
+
+    >>> bytes_of_element("bf16"), bytes_of_element("pred"), bytes_of_element("f8e4m3fn")
+    (2, 1, 1)
+    """
+    if dtype == "pred":
+        return 1
+    bits = re.match(r"\D+(\d+)", dtype)
+    return max(int(bits[1]) // 8, 1) if bits else 1
+
+
+def hlo_dtype(dtype: str) -> str:
+    """Return the name that a dtype of the graph has in modules.
+
+    >>> hlo_dtype("i32"), hlo_dtype("bf16")
+    ('s32', 'bf16')
+    """
+    return {"i": "s"}.get(dtype[0], dtype[0]) + dtype[1:]

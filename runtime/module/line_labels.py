@@ -1,0 +1,51 @@
+"""The user's lines in a compiled module: what emission writes, and what is read of it again.
+
+Emission names operations after their part in a step and the line of the user's that they came from,
+as `forward(train.py:41)`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from graphdist.ir.source import Source
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
+
+_RECOMPUTED = "again"
+_STEP = "step"
+_SCOPES = {"rematted_computation": _RECOMPUTED, "transpose(": "backward", "jvp(": "forward"}
+"""What a scope of JAX says of an operation's part in a step, by a part of its name.
+
+The first that is found counts: recomputed operations are in the scope of the backward pass too.
+"""
+_LABEL = re.compile(r"(\w+)\(([^/()]+:\d+)\)")
+_MATMULS = ("convolution", "dot")
+
+
+def phase_and_line(source: Source) -> tuple[str, str]:
+    """Return the part in a step, and the line, "" if it is not known.
+
+    >>> from graphdist.ir.source import at_line
+    >>> phase_and_line(at_line("programs/train.py", 41, scope="jvp(loss)"))
+    ('forward', 'train.py:41')
+    """
+    frame, scope = source.frame, source.scope
+    phase = next((phase for part, phase in _SCOPES.items() if part in scope), _STEP)
+    return phase, "" if frame is None else f"{PurePath(frame.file).name}:{frame.line}"
+
+
+class Labels:
+    """The user's lines of a module's instructions."""
+
+    def __init__(self, module: CompiledModule) -> None:
+        self._module = module
+
+    def of(self, instruction: Instruction) -> tuple[str, str]:
+        """Return the phase and the line; a fusion has the line of its matrix multiplication."""
+        inner = (each for name in instruction.called for each in self._module[name])
+        matmul = next((each for each in inner if each.opcode in _MATMULS and each.op_name), None)
+        labels = _LABEL.findall((matmul or instruction).op_name)
+        phases = [name for name, _ in labels if name in _SCOPES.values()]
+        phase = _RECOMPUTED if _RECOMPUTED in phases else next(iter(phases), _STEP)
+        return phase, labels[-1][1] if labels else ""

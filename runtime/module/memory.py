@@ -1,0 +1,359 @@
+"""The memory of a compiled module: what XLA reports, and what each instruction holds.
+
+The text of a module has no addresses. So buffers are followed from the instruction that makes them
+to the last that uses them:
+
+* views (tuples, their elements, bitcasts, the ends of asynchronous operations) are the buffers they
+  show;
+* a loop's state stays in its buffers; a new value of it needs another while the old one is used;
+* an update in place has its operand's buffer, and a result may take the buffer of an operand of the
+  same size that nothing uses later;
+* arguments are held all the time, and results that the module aliases to arguments are in them.
+
+The compiler pads arrays and leaves gaps between buffers, and it decides about sharing buffers by
+finer rules. So its own peak, `Memory`, is the one that counts; this is for when and by what it is
+reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any  # Any: JAX's analysis has no public type
+
+from jax.stages import Compiled
+
+from graphdist.runtime.module.instructions import CompiledModule, Instruction, ModuleArray
+
+_INDEX = re.compile(r"\bindex=(\d+)")
+_PARTS = re.compile(r"[(){}\[,]")
+_VIEWS = {"tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency"}
+_UPDATES = ("dynamic-update-slice", "scatter")
+_READS_AGAIN = {
+    "dot", "convolution", "custom-call", "copy", "transpose", "reduce", "gather", "concatenate",
+    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "sort",
+}  # fmt: skip
+"""Operations that read an element of an operand after they have written another result there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory that a step needs on each device, in bytes, as XLA reports it.
+
+    `alias_bytes` is the part of the arguments that outputs reuse (donated variables).
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    peak_bytes: int
+
+    def needed_bytes(self, platform: str) -> int:
+        """Return the most memory that is in use at once.
+
+        The TPU compiler reports it. The peak of other compilers leaves out some temporary memory,
+        so for them it is the sum of all memory.
+        """
+        if platform == "tpu" and self.peak_bytes:
+            return self.peak_bytes
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+
+
+def memory_of(compiled: Compiled) -> Memory:
+    """Return the memory that a program compiled by JAX needs on each device."""
+    analysis: Any = compiled.memory_analysis()
+    return Memory(
+        analysis.argument_size_in_bytes,
+        analysis.output_size_in_bytes,
+        analysis.alias_size_in_bytes,
+        analysis.temp_size_in_bytes,
+        getattr(analysis, "peak_memory_in_bytes", 0),
+    )
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A piece of memory: who makes it, and the numbers of the first and the last that hold it."""
+
+    bytes: int
+    type: str
+    maker: Instruction
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """The bytes that a computation holds at each of its instructions, beside what it was given.
+
+    `inside` is the part of what a loop, branch or call holds while it runs.
+    """
+
+    instructions: Sequence[Instruction]
+    bytes: Sequence[int]
+    inside: Sequence[int]
+    buffers: Sequence[Buffer] = field(repr=False)
+
+    @property
+    def peak(self) -> int:
+        """Return the most bytes."""
+        return max(self.bytes, default=0)
+
+    def largest_at_peak(self) -> list[Buffer]:
+        """Return the buffers that are held at the peak, the largest first."""
+        at = self.bytes.index(self.peak) if self.bytes else 0
+        live = [each for each in self.buffers if each.first <= at <= each.last and each.bytes]
+        return sorted(live, key=lambda each: -each.bytes)
+
+
+class ModuleMemory:
+    """What the computations of a module hold.
+
+    >>> module = CompiledModule('''ENTRY %main (x: f32[8]) -> f32[] {
+    ...   %x = f32[8]{0} parameter(0)
+    ...   %y = f32[8]{0} negate(%x)
+    ...   %z = f32[8]{0} exponential(%y)
+    ...   ROOT %s = f32[] reduce(%z, %x)
+    ... }''')
+    >>> ModuleMemory(module).of("main").bytes
+    [32, 64, 64, 68]
+    """
+
+    def __init__(self, module: CompiledModule) -> None:
+        self._module = module
+        self._found: dict[str, Held] = {}
+
+    @cached_property
+    def entry(self) -> Held:
+        """Return what a step holds."""
+        return self.of(self._module.entry)
+
+    def of(self, computation: str) -> Held:
+        """Return what a computation holds; a loop's body beside the loop's state."""
+        if computation not in self._found:
+            is_entry = computation == self._module.entry
+            aliased = self._module.aliased_results if is_entry else None
+            body = self._module[computation]
+            walk = _Walk(body, self._updates, aliased)
+            self._found[computation] = walk.held([self._nested(each) for each in body])
+        return self._found[computation]
+
+    def held_at(self) -> dict[Instruction, int]:
+        """Return the bytes that the chip holds while an instruction of the schedule runs."""
+        found: dict[Instruction, int] = {}
+        self._add(self._module.entry, 0, found)
+        return found
+
+    def _add(self, computation: str, base: int, found: dict[Instruction, int]) -> None:
+        held = self.of(computation)
+        for instruction, total, inside in zip(
+            held.instructions, held.bytes, held.inside, strict=True
+        ):
+            found[instruction] = max(found.get(instruction, 0), base + total)
+            for name in self._run_by(instruction):
+                self._add(name, base + total - inside, found)
+
+    def at_peak(self) -> tuple[Instruction, list[Buffer]]:
+        """Return the instruction at which most is held, and the buffers, the largest first.
+
+        If a loop runs then, it is the instruction of its body, and its buffers count too.
+        """
+        held, buffers = self.entry, []
+        while True:
+            buffers += held.largest_at_peak()
+            instruction = held.instructions[held.bytes.index(held.peak)]
+            bodies = [self.of(name) for name in self._run_by(instruction)]
+            if not bodies:
+                return instruction, sorted(buffers, key=lambda buffer: -buffer.bytes)
+            held = max(bodies, key=lambda body: body.peak)
+
+    def _run_by(self, instruction: Instruction) -> list[str]:
+        """Return the computations of a loop's body, or of branches, that are not empty."""
+        names: Sequence[str] = ()
+        if instruction.opcode == "while":
+            names = instruction.loop[1:] if instruction.loop else ()
+        elif instruction.opcode in ("conditional", "call"):
+            names = instruction.called
+        return [name for name in names if self._module[name]]
+
+    def _nested(self, instruction: Instruction) -> int:
+        """Return the most that a computation holds that an instruction runs."""
+        return max((self.of(name).peak for name in self._run_by(instruction)), default=0)
+
+    def _updates(self, instruction: Instruction) -> bool:
+        """Return whether an instruction changes an operand in place."""
+        if instruction.opcode in _UPDATES:
+            return True
+        if instruction.opcode != "fusion" or not instruction.called:
+            return False
+        return any(each.opcode in _UPDATES for each in self._module[instruction.called[0]])
+
+
+class _Walk:
+    """Follows the buffers of a computation from instruction to instruction."""
+
+    def __init__(
+        self,
+        body: Sequence[Instruction],
+        updates: Callable[[Instruction], bool],
+        aliased: Collection[int] | None,
+    ) -> None:
+        """Take `aliased`, the results in arguments' buffers, of an entry, and None of a body."""
+        self._body, self._updates, self._aliased = body, updates, aliased
+        self._by_name = {each.name: each for each in body}
+        self._leaves: dict[str, list[Buffer]] = {}
+        self._given: list[Buffer] = []
+        self._buffers: list[Buffer] = []
+        self._sharing: list[tuple[Buffer, list[Buffer]]] = []
+        self._owners: dict[Buffer, Buffer] = {}
+
+    def held(self, inside: Sequence[int]) -> Held:
+        """Return what the computation holds, with what its loops and branches hold `inside`."""
+        for number, instruction in enumerate(self._body):
+            operands = [self._leaves.get(name, []) for name in instruction.operands]
+            if instruction.opcode not in _VIEWS:
+                for buffer in chain(*operands):
+                    buffer.last = number
+            self._leaves[instruction.name] = self._made(number, instruction, operands)
+        end = len(self._body) - 1
+        results = self._leaves[self._body[-1].name] if self._body else []
+        for buffer in results:
+            buffer.last = end
+        self._share()
+        self._place(results, end)
+        return Held(self._body, self._totals(inside), inside, self._buffers)
+
+    def _made(
+        self, number: int, instruction: Instruction, operands: list[list[Buffer]]
+    ) -> list[Buffer]:
+        """Return the buffers of an instruction's results."""
+        opcode, given = instruction.opcode, list(chain(*operands))
+        arrays = instruction.arrays
+        if opcode == "parameter":
+            arguments = self._new(number, instruction, arrays)
+            self._given += arguments
+            return arguments
+        if opcode == "get-tuple-element":
+            return self._element(instruction, given)
+        if opcode in _VIEWS or opcode == "while":
+            return given
+        if opcode.endswith("-done"):
+            return self._ended(instruction, given)
+        if opcode == "copy-start":
+            copied = self._new(number, instruction, arrays[:1])
+            return [*copied, *given, *self._new(number, instruction, arrays[2:])]
+        if opcode.endswith("-start"):
+            return [*given, *self._new(number, instruction, arrays[len(given) :])]
+        if self._updates(instruction):
+            return [self._updated(number, instruction, array, given) for array in arrays]
+        made = self._new(number, instruction, arrays)
+        if opcode not in _READS_AGAIN:
+            self._sharing += ((buffer, given) for buffer in made)
+        return made
+
+    def _new(
+        self, number: int, instruction: Instruction, arrays: Sequence[ModuleArray]
+    ) -> list[Buffer]:
+        made = [
+            Buffer(
+                array.bytes if array.memory_space == 0 else 0,
+                f"{array.dtype}[{','.join(map(str, array.dimensions))}]",
+                instruction,
+                number,
+                number,
+            )
+            for array in arrays
+        ]
+        self._buffers += made
+        return made
+
+    def _updated(
+        self, number: int, instruction: Instruction, array: ModuleArray, given: list[Buffer]
+    ) -> Buffer:
+        """Return the operand's buffer that a result is an update of."""
+        fitting = (each for each in given if each.bytes == array.bytes)
+        return next(fitting, None) or self._new(number, instruction, [array])[0]
+
+    def _element(self, instruction: Instruction, given: list[Buffer]) -> list[Buffer]:
+        index = _INDEX.search(instruction.line)
+        of = self._by_name.get(instruction.operands[0])
+        if index is None or of is None:
+            return []
+        counts = list(_arrays_of_elements(of.type))
+        start = sum(counts[: int(index[1])])
+        return given[start : start + len(instruction.arrays)]
+
+    def _ended(self, instruction: Instruction, given: list[Buffer]) -> list[Buffer]:
+        """Return the results of what an instruction waits for; before them stand its operands."""
+        start = self._by_name.get(instruction.operands[0]) if instruction.operands else None
+        if start is None or start.opcode == "copy-start":
+            return given[:1]
+        before = sum(len(self._leaves.get(name, [])) for name in start.operands)
+        return given[before : before + len(instruction.arrays)]
+
+    def _share(self) -> None:
+        """Let results take the buffers of operands of their size that are not used later."""
+        pinned = set(self._given)
+        for buffer, given in self._sharing:
+            for operand in given:
+                owner = self._owner(operand)
+                fits = owner.bytes == buffer.bytes > 0 and owner.last <= buffer.first
+                if fits and owner not in pinned:
+                    owner.last, buffer.bytes = buffer.last, 0
+                    self._owners[buffer] = owner
+                    break
+
+    def _owner(self, buffer: Buffer) -> Buffer:
+        while buffer in self._owners:
+            buffer = self._owners[buffer]
+        return buffer
+
+    def _place(self, results: list[Buffer], end: int) -> None:
+        """Place the arguments, and results that are stored in the buffers of arguments."""
+        arguments = set(self._given)
+        if self._aliased is None:
+            for given, result in zip(self._given, results, strict=False):
+                owner = self._owner(result)
+                if owner not in arguments and given.last <= owner.first:
+                    owner.bytes = 0
+            for given in self._given:
+                given.bytes = 0
+            return
+        for index, result in enumerate(results):
+            owner = self._owner(result)
+            if index in self._aliased and owner not in arguments:
+                owner.bytes = 0
+        for buffer in self._buffers:
+            if buffer.maker.opcode == "parameter":
+                buffer.first, buffer.last = 0, end
+
+    def _totals(self, inside: Sequence[int]) -> list[int]:
+        changes = [0] * (len(self._body) + 1)
+        for buffer in self._buffers:
+            changes[buffer.first] += buffer.bytes
+            changes[buffer.last + 1] -= buffer.bytes
+        return [total + more for total, more in zip(accumulate(changes), inside, strict=False)]
+
+
+def _arrays_of_elements(type_text: str) -> Iterator[int]:
+    """Yield how many arrays each element of a tuple's type has.
+
+    >>> list(_arrays_of_elements("(f32[8]{0:T(8)}, (s32[], f32[2,3]{1,0}), u8[])"))
+    [1, 2, 1]
+    """
+    depth, count, pending = 0, 0, False
+    for found in _PARTS.finditer(type_text):
+        part = found[0]
+        if part[0] in "({":
+            depth += 1
+        elif part[0] in ")}":
+            depth -= 1
+        elif part == "[":
+            count, pending = count + 1, True
+        if pending and ((part == "," and depth == 1) or (part == ")" and depth == 0)):
+            yield count
+            count, pending = 0, False

@@ -1,0 +1,195 @@
+"""The collectives inside loops of a compiled module, and what the schedule runs beside each.
+
+The text of a module that is compiled for TPUs is in the order of the schedule. A collective is
+asynchronous if its start and its end are two instructions. What stands between them runs meanwhile.
+There are three ways to write that:
+
+    %s = .. all-gather-start(%x)                 %d = .. all-gather-done(%s)
+    %s = .. async-start(%x), calls=%wrapped      %d = .. async-done(%s)
+    %s = .. fusion(%x), calls=%first             %d = .. fusion(%y), calls=%last
+
+In the third, of v5e, the computations that are called hold the same collective with the same
+`chain_id`; a fusion between them that holds it too is a matrix multiplication beside it.
+A collective that is one instruction is synchronous: nothing runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from graphdist.runtime.module.collective_instructions import chain_of, is_local, kind_of
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
+
+_NO_WORK = {"AllocateBuffer", "Sharding", "ConcatBitcast", "AsyncCollectiveDone"}
+_COMPUTE = {
+    "fusion", "dot", "convolution", "custom-call", "while", "conditional", "call", "reduce",
+    "reduce-window", "select-and-scatter", "scatter", "gather", "sort", "cholesky", "fft",
+    "triangular-solve",
+}  # fmt: skip
+_RUN_BY_CALLS = ("call", "conditional")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCollective:
+    """A collective in the body of a loop.
+
+    `times` counts its runs in a step, `beside` the instructions that compute while it runs.
+    `beside_cycles` is the compiler's estimate for them; it has none for kernels and loops.
+    """
+
+    name: str
+    kind: str
+    loop: str
+    times: int
+    is_async: bool
+    beside: tuple[str, ...] = ()
+    beside_cycles: int = 0
+
+    @property
+    def is_exposed(self) -> bool:
+        """Return whether nothing computes while it runs."""
+        return not self.beside
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """What an instruction of a schedule is.
+
+    `collective` is the kind of the collective that it runs or starts, `inner` the instruction of
+    it, which may be inside a fusion. `start` names what it starts, `end` what it waits for.
+    """
+
+    instruction: Instruction
+    collective: str = ""
+    inner: Instruction | None = None
+    start: str = ""
+    end: str = ""
+    computes: bool = False
+
+    @property
+    def cycles(self) -> int:
+        """Return the compiler's cycles for it, 0 if it does not say."""
+        return self.instruction.cycles or 0
+
+
+def loop_collectives(module: CompiledModule) -> tuple[LoopCollective, ...]:
+    """Return the collectives in the bodies of a scheduled module's loops, in their order.
+
+    >>> module = CompiledModule('''%body (x: f32[2]) -> f32[8] {
+    ...   ROOT %g = f32[8]{0} all-gather(%x), replica_groups={{0,1,2,3}}
+    ... }
+    ... ENTRY %main (x: f32[2]) -> f32[8] {
+    ...   ROOT %w = f32[8] while(%x), condition=%until, body=%body
+    ... }''')
+    >>> [(found.kind, found.is_exposed) for found in loop_collectives(module)]
+    [('all_gather', True)]
+    """
+    found: list[LoopCollective] = []
+    for loop in _bodies(module):
+        for name in _run_by(loop, module):
+            times = module.executions[name]
+            steps = steps_of(module, name)
+            found += (replace(each, times=times) for each in _collectives(steps, loop))
+    return tuple(found)
+
+
+def exposed_by_loop(module: CompiledModule) -> dict[str, int]:
+    """Return how many collectives of each loop's body nothing overlaps, by the body's name."""
+    counts: dict[str, int] = {}
+    for collective in loop_collectives(module):
+        counts[collective.loop] = counts.get(collective.loop, 0) + collective.is_exposed
+    return counts
+
+
+def _bodies(module: CompiledModule) -> list[str]:
+    loops = [each.loop for computation in module for each in module[computation]]
+    return [loop[1] for loop in loops if loop and loop[1] in module]
+
+
+def _run_by(body: str, module: CompiledModule) -> Iterator[str]:
+    """Yield a body and the computations that its calls and branches run."""
+    pending, seen = [body], {body}
+    while pending:
+        name = pending.pop()
+        yield name
+        for instruction in module[name]:
+            if instruction.opcode in _RUN_BY_CALLS:
+                called = {other for other in instruction.called if other in module}
+                pending += called - seen
+                seen |= called
+
+
+def steps_of(module: CompiledModule, computation: str) -> list[ScheduledStep]:
+    """Return the instructions of a computation, in order, with what each is in the schedule."""
+    return [_step(instruction, module) for instruction in module[computation]]
+
+
+def _step(instruction: Instruction, module: CompiledModule) -> ScheduledStep:
+    name, opcode = instruction.name, instruction.opcode
+    if opcode.endswith("-done"):
+        return ScheduledStep(instruction, end=next(iter(instruction.operands), ""))
+    is_start = _is_start(instruction)
+    if is_local(instruction):
+        return ScheduledStep(instruction)
+    if kind := kind_of(instruction):
+        starts = is_start or opcode == "send"
+        return ScheduledStep(instruction, kind, instruction, start=name if starts else "")
+    if opcode in ("fusion", "async-start", "call-start"):
+        inner = _inner_collective(instruction, module)
+        if inner is not None:
+            return _of_wrapped(instruction, inner, module)
+    if is_start:
+        return ScheduledStep(instruction, start=name)
+    computes = opcode in _COMPUTE and not _does_no_work(instruction)
+    return ScheduledStep(instruction, computes=computes)
+
+
+def _is_start(instruction: Instruction) -> bool:
+    return instruction.opcode.endswith("-start")
+
+
+def _does_no_work(instruction: Instruction) -> bool:
+    return instruction.target in _NO_WORK or instruction.target.endswith("Shape")
+
+
+def _inner_collective(instruction: Instruction, module: CompiledModule) -> Instruction | None:
+    """Return the collective that a wrapping instruction calls."""
+    inner = (each for called in instruction.called for each in module[called])
+    return next((each for each in inner if kind_of(each) and not _is_start(each)), None)
+
+
+def _of_wrapped(
+    instruction: Instruction, inner: Instruction, module: CompiledModule
+) -> ScheduledStep:
+    name, chain = instruction.name, chain_of(inner)
+    kind = kind_of(inner, " ".join(instruction.called)) or ""
+    if instruction.opcode != "fusion":
+        return ScheduledStep(instruction, kind, inner, start=name)
+    if not chain:
+        return ScheduledStep(instruction, kind, inner)
+    if name.startswith("async-collective-start"):
+        return ScheduledStep(instruction, kind, inner, start=f"chain {chain}")
+    if name.startswith("async-collective-done"):
+        return ScheduledStep(instruction, end=f"chain {chain}")
+    return ScheduledStep(instruction, computes=True)
+
+
+def _collectives(steps: Sequence[ScheduledStep], loop: str) -> Iterator[LoopCollective]:
+    for i, step in enumerate(steps):
+        if not step.collective:
+            continue
+        beside: list[ScheduledStep] = []
+        if step.start:
+            later = range(i + 1, len(steps))
+            end = next((j for j in later if steps[j].end == step.start), len(steps))
+            beside = [other for other in steps[i + 1 : end] if other.computes]
+        yield LoopCollective(
+            step.instruction.name,
+            step.collective,
+            loop,
+            1,
+            is_async=bool(step.start),
+            beside=tuple(other.instruction.name for other in beside),
+            beside_cycles=sum(other.cycles for other in beside),
+        )

@@ -1,0 +1,216 @@
+"""Steps whose collectives span several processes: run so that nothing waits for ever.
+
+On CPU a collective runs inside the call, where nothing can interrupt it. So the call is made on a
+thread, and the caller waits for that thread and for news of the other workers at the same time.
+When another worker fails, or a step takes longer than allowed, the caller raises, and the thread is
+left behind. On accelerators calls return at once, and the thread waits for their results: news
+interrupt a caller that waits in graphdist. A caller that waits inside JAX, for a value, cannot be
+interrupted: the process is ended.
+
+Ctrl-C reaches a caller that waits. If the step ends all the same, because the other workers have
+joined it, the variables get its results. If not, the donated arguments of the step are lost.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn  # Any: whatever a step returns
+
+import jax
+
+from graphdist.ir.graph import Graph
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.processes.abandonable_calls import Call, Runner
+from graphdist.runtime.processes.addresses import WorkerError
+from graphdist.runtime.processes.cluster_workers import (
+    EXIT_CODE,
+    ClusterWorkers,
+    CollectiveTimeoutError,
+)
+from graphdist.runtime.processes.server import BEAT_SECONDS
+from graphdist.runtime.program_agreement import first_collective
+
+SECONDS_AFTER_INTERRUPT = 2.0
+"""How long a step may take to end after Ctrl-C."""
+StepFunction = Callable[..., Any]
+
+
+def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFunction:
+    """Return a function that runs a step, and raises when other workers keep it from ending."""
+    if devices.workers is None:
+        return function
+    first = partial(first_collective, graph)
+    return WorkerStep(_with_x64_as_now(function), graph.name, first, devices, devices.workers)
+
+
+def supervised_call(
+    function: StepFunction, name: str, devices: Devices, at: Source = UNKNOWN
+) -> StepFunction:
+    """Return a function that makes a call of all workers, as `supervised` does for a step.
+
+    The function returns a sequence of arrays. `name` and `at` are for errors.
+    """
+    if devices.workers is None:
+        return function
+    first = lambda: ("", at)  # noqa: E731
+    return WorkerStep(_with_x64_as_now(function), name, first, devices, devices.workers)
+
+
+def _with_x64_as_now(function: StepFunction) -> StepFunction:
+    """Convert NumPy arrays as this thread does: a context manager of JAX sets one thread only."""
+    enable_x64 = jax.enable_x64.value
+
+    def run(*arrays: Any) -> Any:
+        with jax.enable_x64(enable_x64):
+            return function(*arrays)
+
+    return run
+
+
+class WorkerStep:
+    """A step on the devices of several workers."""
+
+    def __init__(
+        self,
+        function: StepFunction,
+        name: str,
+        first_collective: Callable[[], tuple[str, Source]],
+        devices: Devices,
+        workers: ClusterWorkers,
+    ) -> None:
+        """Take the function that runs the step on arrays of these devices."""
+        self._function, self._name, self._workers = function, name, workers
+        self._first_collective = first_collective
+        self._timeout, self._is_cpu = devices.timeout_seconds, devices.platform == "cpu"
+        self._interrupted: Any = None
+
+    def take_interrupted(self) -> Any:
+        """Return, once, the results of a step whose caller was interrupted, or None."""
+        outputs, self._interrupted = self._interrupted, None
+        return outputs
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Run the step.
+
+        Raises `WorkerError` when another worker has failed, `CollectiveTimeoutError` when the step
+        does not end in time.
+        """
+        step = self._workers.begin_step()
+        self._workers.check(step)
+        if not self._is_cpu:
+            outputs = self._translated(self._function, arrays)
+            call = Call()
+            _runner.start(_wait_for, (outputs,), call.ended)
+            _watcher.start(_watch, (self, call, step), _ignore)
+            return outputs
+        call = Call()
+        try:
+            _runner.start(_run_and_wait, (self._function, arrays), call.ended)
+            self.wait(call, step)
+            return self._translated(call.result, ())
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._end_interrupted(call)
+            raise
+
+    def _end_interrupted(self, call: Call) -> None:
+        """Keep the results of an interrupted step if it ends soon; abandon it if not."""
+        has_ended = False
+        try:
+            has_ended = call.wait(SECONDS_AFTER_INTERRUPT)
+        finally:  # Ctrl-C may come again
+            if has_ended:
+                self._interrupted = call.value
+            else:
+                _runner.abandon()
+                self._workers.note_stuck()
+
+    def wait(self, call: Call, step: int) -> None:
+        """Return once a call has ended; raises what keeps it from that."""
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
+        while not call.wait(interval):
+            try:
+                self._workers.check(step)
+                if deadline is not None and time.monotonic() > deadline:
+                    self._workers.fail(self.too_late(step))
+            except WorkerError:
+                if call.wait(BEAT_SECONDS):  # the collective has noticed too
+                    return
+                _runner.abandon()
+                self._workers.note_stuck()
+                raise
+
+    def too_late(self, step: int) -> CollectiveTimeoutError:
+        """Return the error for a step that takes longer than allowed."""
+        time.sleep(2 * BEAT_SECONDS)  # for the latest news of all
+        missing = self._workers.behind(step)
+        collective, source = self._first_collective()
+        who = f"{self._workers.names(missing)} did not arrive" if missing else "all have begun it"
+        return CollectiveTimeoutError(
+            f"step {step}, {self._name!r}, did not end within {self._timeout:g} s: {who}",
+            source=source,
+            node=collective,
+            where="its first collective",
+            hint="look at what those workers do; for steps that take longer raise "
+            "CommunicationOptions(timeout_seconds)",
+        )
+
+    def _translated(self, call: StepFunction, arrays: Sequence[Any]) -> Any:
+        """Return the result of a call; an error that a dead worker caused names that worker."""
+        try:
+            return call(*arrays)
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, WorkerError):
+                raise
+            behind = self._workers.failure_behind(error)
+            if behind is None:
+                raise
+            raise WorkerError(behind.what, hint=behind.hint) from error
+
+
+def _watch(step: WorkerStep, call: Call, number: int) -> None:
+    """Wait for a step that runs on the devices; end the process if the step never ends."""
+    try:
+        step.wait(call, number)
+    except WorkerError as error:
+        time.sleep(BEAT_SECONDS)  # for the news to leave
+        end_process(error)
+
+
+def end_process(error: WorkerError) -> NoReturn:
+    """End the process at once, with the stack of the main thread and an error."""
+    sys.stdout.flush()
+    print("Traceback of the main thread (most recent call last):", file=sys.stderr)
+    traceback.print_stack(sys._current_frames().get(threading.main_thread().ident or 0))
+    print(f"graphdist.errors.{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    os._exit(EXIT_CODE)
+
+
+def _run_and_wait(function: StepFunction, arrays: Sequence[Any]) -> Any:
+    outputs = function(*arrays)
+    _wait_for(outputs)
+    return outputs
+
+
+def _wait_for(outputs: Sequence[Any]) -> None:
+    for output in outputs:
+        try:
+            output.block_until_ready()
+        except RuntimeError:
+            if not output.is_deleted():  # else donated to a later step, which is waited for too
+                raise
+
+
+def _ignore(value: Any, error: BaseException | None) -> None:
+    """Take no notice: an error of a watched step is raised where its result is used."""
+
+
+_runner, _watcher = Runner("graphdist-steps"), Runner("graphdist-watched-steps")

@@ -1,0 +1,133 @@
+"""What compiled modules hold, against sums made by hand."""
+
+from __future__ import annotations
+
+from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.memory import ModuleMemory
+
+
+def held(main: str, header: str = "HloModule m", others: str = "") -> ModuleMemory:
+    text = f"{header}\n\n{others}\nENTRY %main (x: f32[8]) -> f32[8] {{\n{main}\n}}\n"
+    return ModuleMemory(CompiledModule(text))
+
+
+def bytes_of(main: str, header: str = "HloModule m", others: str = "") -> list[int]:
+    return list(held(main, header, others).entry.bytes)
+
+
+def test_a_value_is_held_from_its_maker_to_its_last_user() -> None:
+    assert bytes_of("""
+  %x = f32[8]{0} parameter(0)
+  %a = f32[4]{0} slice(%x)
+  %b = f32[2]{0} slice(%x)
+  %c = f32[] reduce(%a, %b)
+  ROOT %d = f32[2]{0} slice(%x)""") == [32, 32 + 16, 32 + 24, 32 + 24 + 4, 32 + 8]
+
+
+def test_a_result_takes_the_buffer_of_an_operand_that_nothing_uses_later() -> None:
+    elementwise = "\n  ROOT %b = f32[8]{0} exponential(%a)"
+    product = "\n  ROOT %b = f32[8]{0} dot(%a, %a), lhs_contracting_dims={}"
+    first = "  %x = f32[8]{0} parameter(0)\n  %a = f32[8]{0} negate(%x)"
+    assert bytes_of(first + elementwise) == [32, 64, 64]
+    assert bytes_of(first + product) == [32, 64, 96]  # which reads its operand again
+
+
+def test_views_hold_nothing_of_their_own_and_keep_what_they_show() -> None:
+    assert bytes_of("""
+  %x = f32[8]{0} parameter(0)
+  %a = f32[8]{0} copy(%x)
+  %b = f32[4]{0} slice(%x)
+  %t = (f32[8]{0}, (f32[4]{0}, f32[8]{0})) tuple(%a, %p)
+  %p = (f32[4]{0}, f32[8]{0}) tuple(%b, %a)
+  %u = (f32[8]{0}, (f32[4]{0}, f32[8]{0})) tuple(%a, %p)
+  %q = (f32[4]{0}, f32[8]{0}) get-tuple-element(%u), index=1
+  %y = f32[8]{0} get-tuple-element(%q), index=1
+  %v = f32[2,4]{1,0} bitcast(%y)
+  ROOT %z = f32[] reduce(%v)""") == [32, 64, 80, *[64] * 6, 68]
+
+
+def test_a_result_that_is_stored_in_an_argument_needs_no_more() -> None:
+    main = """
+  %x = f32[8]{0} parameter(0)
+  %y = f32[8]{0} parameter(1)
+  %a = f32[8]{0} negate(%x)
+  ROOT %t = (f32[8]{0}, f32[8]{0}) tuple(%a, %y)"""
+    assert bytes_of(main) == [64, 64, 96, 96]
+    aliased = "HloModule m, input_output_alias={ {0}: (0, {}, may-alias) }, entry"
+    assert bytes_of(main, aliased) == [64, 64, 64, 64]
+
+
+def test_arrays_of_other_memories_do_not_count() -> None:
+    assert bytes_of("""
+  %x = f32[8]{0:T(256)} parameter(0)
+  %s = (f32[8]{0:T(256)S(5)}, f32[8]{0:T(256)}, u32[]{:S(2)}) copy-start(%x)
+  %d = f32[8]{0:T(256)S(5)} copy-done(%s)
+  %v = f32[8]{0:T(256)S(1)} copy(%x)
+  ROOT %z = f32[4]{0} slice(%v)""") == [32, 32, 32, 32, 48]
+
+
+def test_what_is_gathered_is_held_from_the_start() -> None:
+    assert bytes_of("""
+  %x = f32[8]{0} parameter(0)
+  %s = (f32[8]{0}, f32[32]{0}) all-gather-start(%x), dimensions={0}
+  %w = f32[] reduce(%x)
+  %g = f32[32]{0} all-gather-done(%s)
+  ROOT %z = f32[4]{0} slice(%g)""") == [32, 32 + 128, 32 + 132, 32 + 128, 32 + 144]
+
+
+LOOP = """
+%until (p: (s32[], f32[8])) -> pred[] {
+  %bound = s32[] constant(5)
+  ROOT %lt = pred[] compare(%i, %bound), direction=LT
+}
+%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %p = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %v = f32[8]{0} get-tuple-element(%p), index=1
+  %wide = f32[64]{0} broadcast(%v)
+  %new = f32[8]{0} reduce(%wide)
+  LATE
+  ROOT %r = (s32[], f32[8]{0}) tuple(%i, %new)
+}
+"""
+MAIN = """
+  %x = f32[8]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %c = f32[8]{0} copy(%x)
+  %t = (s32[], f32[8]{0}) tuple(%zero, %c)
+  %w = (s32[], f32[8]{0}) while(%t), condition=%until, body=%body
+  ROOT %y = f32[8]{0} get-tuple-element(%w), index=1"""
+
+
+def test_a_loop_holds_its_body_beside_its_state() -> None:
+    memory = held(MAIN, others=LOOP.replace("  LATE\n", ""))
+    assert list(memory.of("body").bytes) == [0, 0, 0, 256, 256, 0]
+    assert memory.entry.bytes[4] == 32 + 4 + 32 + 256
+    instruction, buffers = memory.at_peak()
+    assert instruction.name == "wide"
+    assert (buffers[0].maker.name, buffers[0].bytes) == ("wide", 256)
+    assert memory.held_at()[instruction] == memory.entry.peak
+
+
+def test_state_that_is_used_after_its_new_value_is_held_twice() -> None:
+    late = "  %late = f32[] reduce(%v)\n"
+    memory = held(MAIN, others=LOOP.replace("  LATE\n", late))
+    assert list(memory.of("body").bytes) == [0, 0, 0, 256, 288, 36, 32]
+
+
+def test_an_update_in_place_is_its_operand() -> None:
+    fused = """
+%put (u0: f32[16,8], u1: f32[1,8]) -> f32[16,8] {
+  %u0 = f32[16,8]{1,0} parameter(0)
+  %u1 = f32[1,8]{1,0} parameter(1)
+  ROOT %update = f32[16,8]{1,0} dynamic-update-slice(%u0, %u1)
+}
+"""
+    assert bytes_of(
+        """
+  %x = f32[1,8]{1,0} parameter(0)
+  %stack = f32[16,8]{1,0} broadcast(%zero)
+  %a = f32[16,8]{1,0} fusion(%stack, %x), kind=kLoop, calls=%put
+  ROOT %b = f32[16,8]{1,0} dynamic-update-slice(%a, %x)""",
+        others=fused,
+    ) == [32, 32 + 512, 32 + 512, 32 + 512]
