@@ -19,6 +19,7 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.ops import reducer_of
 from graphdist.ir.source import Source
+from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.program.explanation import Explanation, explanation
 from graphdist.program.interface import Interface
@@ -214,8 +215,12 @@ class Traced(FunctionStage):
 
     def unpacked(self) -> Traced:
         """Return the traced function with every variable in a buffer of its own, not in a pack."""
+        alone = StoredUnsharded(is_alone=True)
         variables = tuple(
-            replace(variable, piece=None, alone=True) for variable in self.graph.variables
+            replace(variable, storage=alone)
+            if isinstance(variable.storage, StoredUnsharded | StoredInPack)
+            else variable
+            for variable in self.graph.variables
         )
         return replace(self, graph=self.graph.replace(variables=variables))
 
