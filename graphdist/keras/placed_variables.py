@@ -118,7 +118,7 @@ class PlacedVariable:
         elif self.variable.is_mirrored or np.any(new):
             self.variable.assign(new, read_value=False)
         else:  # every share of zero is zero: a metric is reset without a program
-            self.variable.replace(new)
+            self.variable.store(new)
 
     def _combined(self) -> Any:
         """Return the replicas' own values combined, on the host: no program is compiled for it."""

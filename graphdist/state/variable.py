@@ -296,7 +296,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             if method == "assign" and self.is_mirrored:
                 if not isinstance(array, jax.Array):
                     require_no_jax_trace(self, jnp.zeros(()), "assigned")
-                self.replace(array)
+                self.store(array)
                 if (anchor := self.stored.anchor) is not None:
                     place = self.strategy.place_variable
                     anchor.replace(place(array, MIRRORED), anchor.storage)
@@ -316,7 +316,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         else:
             self._update(trace, array if method == "assign_add" else -array, in_replica)
 
-    def replace(self, array: Any) -> None:
+    def store(self, array: Any) -> None:
         """Set the value outside functions, on all replicas alike."""
         is_placed = False
         while not is_placed:
