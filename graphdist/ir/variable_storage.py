@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +70,40 @@ class PackOf:
 
 
 @dataclass(frozen=True, slots=True)
-class StepCount:
-    """It counts steps since the last synchronization of the variables that it serves."""
+class AddedRole:
+    """Local steps have added the variable, and keep it for the variables that it serves."""
 
     serves: tuple[str, ...]
+    text: ClassVar[str]
+    """What texts call the role, and the names of such variables; slots have an index, too."""
 
     def __str__(self) -> str:
-        return "steps"
+        return self.text
+
+
+class StepCount(AddedRole):
+    """It counts steps since the last synchronization."""
+
+    text = "steps"
+
+
+class Anchor(AddedRole):
+    """It is the value of one variable at the last synchronization."""
+
+    text = "anchor"
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
-    """It is the value of a variable at the last synchronization."""
-
-    serves: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "anchor"
-
-
-@dataclass(frozen=True, slots=True)
-class OuterSlot:
+class OuterSlot(AddedRole):
     """It is a slot of the outer optimizer, by its index among the slots."""
 
-    serves: tuple[str, ...]
     index: int
+    text = "slot"
 
     def __str__(self) -> str:
-        return f"slot {self.index}"
+        return f"{self.text} {self.index}"
 
 
-AddedRole: TypeAlias = StepCount | Anchor | OuterSlot
-"""The roles of variables that local steps add, and keep for the variables that they serve."""
 VariableRole: TypeAlias = PackOf | AddedRole
 
 

@@ -14,24 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.errors import UnsupportedError
-from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.ir.variable_storage import StoredOnServer
 from graphdist.parameter_server.messages import Key, Read
+from graphdist.state.storage import Storage
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 
 
 @dataclass(eq=False)
-class ServerStorage:
+class ServerStorage(Storage):
     """The value of a variable on a server; `key` names it there."""
 
     lock: ClassVar[AbstractContextManager[Any]] = nullcontext()
-    pack: ClassVar[None] = None
-    sharded_along: ClassVar[None] = None
-    distribution: ClassVar[Distribution] = MIRRORED
-    is_complete_here: ClassVar[bool] = True
-    is_over_workers: ClassVar[bool] = False
     name: str
     key: Key
     strategy: Any
@@ -46,7 +41,7 @@ class ServerStorage:
         """Return a copy of the value on this process's devices."""
         return jax.device_put(self.host_copy(), self.strategy.devices.mirrored)
 
-    held = buffer = property(copy)
+    held = property(copy)
 
     def host_copy(self) -> Any:
         """Return a copy of the value in the memory of the host."""
@@ -59,9 +54,6 @@ class ServerStorage:
     def require_kept(self, of: StoredValue, *, waits: bool = False) -> None:
         """Do nothing: a request finds out whether the server is there."""
 
-    def agree_to_copy(self) -> None:
-        """Do nothing: each process fetches the value alone."""
-
     def write(self, array: Any) -> None:
         """Replace the value on the server."""
         self.strategy.assign(self.key, np.asarray(array))
@@ -72,7 +64,8 @@ class ServerStorage:
 
     def copied(self) -> ServerStorage:
         """Return storage of its own with the same value."""
-        return self.strategy.storage_elsewhere(self.name, self.host_copy())
+        copied: ServerStorage = self.strategy.storage_elsewhere(self.name, self.host_copy())
+        return copied
 
 
 def on_server(variable: Variable) -> ServerStorage:

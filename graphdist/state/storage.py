@@ -53,48 +53,55 @@ if TYPE_CHECKING:
 class Storage(Protocol):
     """The storage of one value. `lock` is held during a method that does not say otherwise."""
 
-    name: str
     lock: ClassVar[AbstractContextManager[Any]]
+    name: str
 
     @property
     def distribution(self) -> Distribution:
         """Return how the stored array is distributed."""
+        return MIRRORED
 
     @property
     def sharded_along(self) -> int | None:
         """Return the dimension along which replicas store their shards; None: it is unsharded."""
+        return self.distribution.dimension
 
     @property
     def pack(self) -> VariablePack | None:
         """Return the pack that holds the value; None: it is in none."""
-
-    @property
-    def is_complete_here(self) -> bool:
-        """Return whether this process has the full value, and reads it alone."""
+        return None
 
     @property
     def is_over_workers(self) -> bool:
         """Return whether the value is in shards of which this process has some only."""
+        return False
+
+    @property
+    def is_complete_here(self) -> bool:
+        """Return whether this process has the full value, and reads it alone."""
+        return self.distribution is not PER_REPLICA and not self.is_over_workers
 
     @property
     def held(self) -> Any:
-        """Return the array that steps take, without a copy; the next step may donate it."""
+        """Return the array that steps take, without a copy; a shape if there is no value yet."""
 
     @property
     def buffer(self) -> Any:
         """Return the array with the value alone; the next step may donate it."""
-
-    def holds(self, array: Any) -> bool:
-        """Return whether an array that `require_kept` returned is still the held one."""
+        return self.held
 
     def require_kept(self, of: StoredValue, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
 
-        Takes the lock itself.
+        Waits for the step that computes it if `waits`. Takes the lock itself.
         """
+
+    def holds(self, array: Any) -> bool:
+        """Return whether an array that `require_kept` returned is still the held one."""
 
     def agree_to_copy(self) -> None:
         """Return once all workers that a copy needs are about to make it; without the lock."""
+        return
 
     def copy(self) -> Any:
         """Return a copy as users see the value: unsharded."""
@@ -167,7 +174,7 @@ def _put(buffer: jax.Array, array: jax.Array, start: Any) -> jax.Array:
 
 
 @dataclass(eq=False)
-class StorageOnDevices:
+class StorageOnDevices(Storage):
     """What the forms of storage on the devices of a strategy share; `shape` is of one copy."""
 
     lock: ClassVar[AbstractContextManager[Any]] = BufferStore.lock
@@ -181,39 +188,9 @@ class StorageOnDevices:
         return self.holder.strategy
 
     @property
-    def distribution(self) -> Distribution:
-        """Return how the stored array is distributed."""
-        return MIRRORED
-
-    @property
-    def sharded_along(self) -> int | None:
-        """Return the dimension along which replicas store their shards; None: it is unsharded."""
-        return self.distribution.dimension
-
-    @property
-    def pack(self) -> VariablePack | None:
-        """Return the pack that holds the value; None: it is in none."""
-        return None
-
-    @property
-    def is_over_workers(self) -> bool:
-        """Return whether the value is in shards of which this process has some only."""
-        return False
-
-    @property
-    def is_complete_here(self) -> bool:
-        """Return whether this process has the full value, and reads it alone."""
-        return self.distribution is not PER_REPLICA and not self.is_over_workers
-
-    @property
     def held(self) -> Any:
         """Return the array that steps take."""
         return self.holder.held
-
-    @property
-    def buffer(self) -> Any:
-        """Return the array with the value alone; if it has none yet, its shape."""
-        return self.held
 
     def holds(self, array: Any) -> bool:
         """Return whether an array is still the held one."""
@@ -266,9 +243,6 @@ class StorageOnDevices:
         programs = [program for program in writers if program.assigns(self.holder)]
         return max(programs, key=lambda program: program.last_call, default=None)
 
-    def agree_to_copy(self) -> None:
-        """Do nothing: this process makes a copy alone, or a step does."""
-
     def copy(self) -> Any:
         """Return a copy of the stored array."""
         return jnp.array(self.held, copy=True)
@@ -315,10 +289,6 @@ class StorageOnDevices:
     def gathering(self, why: str) -> str:
         """Return what workers do that gather the value, for errors."""
         return f"{why} variable {self.name!r}, which is in slices over all workers,"
-
-    def in_graph(self, pack: str, strategy: StrategyBase) -> VariableStorage:
-        """Return the storage as data for a program of a strategy."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)
