@@ -64,10 +64,10 @@ from graphdist.program.accumulation import accumulate
 from graphdist.program.element_by_element import ElementByElementWarning
 from graphdist.program.function import Function, function
 from graphdist.program.retracing import RetraceWarning
-from graphdist.state.scatter import IndexedSlices
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.trees import assign, read, variables
 from graphdist.state.variable import Variable
+from graphdist.state.variable_updates import IndexedSlices
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.central_storage import CentralStorageStrategy
 from graphdist.strategies.cross_device_ops import (

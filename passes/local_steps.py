@@ -48,7 +48,7 @@ max and min; gathers, but for those whose values are only added up (`sums_of_gat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol  # Any: arrays, of which passes know nothing
 
 from graphdist.ir.analyses import walk
@@ -70,17 +70,16 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import Source
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
+from graphdist.ir.types import MIRRORED, Distribution, Type
+from graphdist.ir.variable_storage import AddedRole, Anchor, OuterSlot, StepCount
 from graphdist.passes.infer_distribution import diverges, infer_distribution, nested_graphs
 from graphdist.passes.local_variables import (
-    ANCHOR,
-    COPIES,
-    LOCAL,
-    SLOT,
-    STEPS,
     add_assign,
     add_read,
     added_variable,
+    as_local,
+    has_hidden_copies,
+    is_local_copy,
     one_value,
     read_as_means,
 )
@@ -127,7 +126,7 @@ class LocalSteps:
         graph = reduced_sums_of_gathers(graph)
         step = find_step(graph)
         if step is None:
-            if any(variable.role == LOCAL for variable in graph.variables):
+            if any(map(is_local_copy, graph.variables)):
                 return []
             return [
                 "it assigns no trainable variable of floats by a gradient that is reduced over "
@@ -151,8 +150,8 @@ class _Localizer:
     options: LocalSteps
     variables: dict[str, GraphVariable] = field(default_factory=dict)
     """The local variables found so far, by name."""
-    added: dict[str, GraphVariable] = field(default_factory=dict)
-    """The variables that the pass adds, by role and parameter."""
+    added: dict[AddedRole, GraphVariable] = field(default_factory=dict)
+    """The variables that the pass adds."""
     is_divergent: bool = False
     """Whether replicas may run the nodes that are built now without the others."""
     has_more: bool = False
@@ -162,7 +161,7 @@ class _Localizer:
         """Return the new graph, without the checks of `infer_distribution`."""
         graph, declared = self.graph, {v.name: v for v in self.graph.variables}
         for variable in graph.variables:
-            if variable.role == COPIES:
+            if has_hidden_copies(variable):
                 self._make_local(variable, self.step.source)
         self._add_variables(declared)
         while True:
@@ -182,27 +181,25 @@ class _Localizer:
                 other=self.step.source,
                 hint="make its new value of values that are the same on all replicas",
             )
-        type = variable.type.distributed(PER_REPLICA)
-        self.variables[variable.name] = replace(variable, type=type, role=LOCAL)
+        self.variables[variable.name] = as_local(variable)
         self.has_more = True
 
     def _add_variables(self, declared: dict[str, GraphVariable]) -> None:
         served = self.step.parameters
         names = set(declared)
         if self.options.every > 1:
-            self._add(STEPS, Type("i32", (), MIRRORED), served, names)
+            self._add(StepCount(served), Type("i32", (), MIRRORED), names)
         if self.options.outer is None:
             return
         types = [declared[name].type for name in served]
         for name, type in zip(served, types, strict=True):
-            self._add(ANCHOR, type, (name,), names)
+            self._add(Anchor((name,)), type, names)
         update = self._outer_graph()
-        for number, slot in enumerate(update.inputs[2 * len(served) :]):
-            self._add(f"{SLOT} {number}", slot.type, served, names)
+        for index, slot in enumerate(update.inputs[2 * len(served) :]):
+            self._add(OuterSlot(served, index), slot.type, names)
 
-    def _add(self, role: str, type: Type, serves: tuple[str, ...], names: set[str]) -> None:
-        variable = added_variable(role, type, serves, names)
-        self.added[f"{role} {serves[0]}"] = variable
+    def _add(self, role: AddedRole, type: Type, names: set[str]) -> None:
+        self.added[role] = added_variable(role, type, names)
 
     def _outer_graph(self) -> Graph:
         outer, graph = self.options.outer, self.graph
@@ -304,7 +301,7 @@ class _Localizer:
 
     def _synchronize(self, builder: Builder) -> None:
         """Add the count of this step, and the branch of every last one."""
-        count = self.added.get(f"{STEPS} {self.step.parameters[0]}")
+        count = self.added.get(StepCount(self.step.parameters))
         if count is None:
             self._make_equal(builder)
             return
@@ -334,8 +331,8 @@ class _Localizer:
                 (mean,) = builder.add(ALL_REDUCE, (copy,), params, at=at, hint=variable.name)
                 add_assign(builder, variable, mean, at)
             return
-        anchors = [self.added[f"{ANCHOR} {name}"] for name in names]
-        slots = [v for v in self.added.values() if v.role.startswith(SLOT)]
+        anchors = [self.added[Anchor((name,))] for name in names]
+        slots = [added for role, added in self.added.items() if isinstance(role, OuterSlot)]
         held = [value for variable in anchors for value in add_read(builder, variable, at)]
         kept = [value for variable in slots for value in add_read(builder, variable, at)]
         new = _inlined(builder, self._outer_graph(), (*held, *copies, *kept))

@@ -19,30 +19,34 @@ from graphdist.ir.ops import ALL_REDUCE, ASSIGN, READ, variable_named_by
 from graphdist.ir.rewrite import rewrite
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
+from graphdist.ir.variable_storage import (
+    UNSHARDED,
+    AddedRole,
+    Anchor,
+    StoredInCopies,
+    StoredUnsharded,
+)
 from graphdist.passes.training_steps import is_float
-
-LOCAL, COPIES, STEPS, ANCHOR, SLOT = "local", "copies", "steps", "anchor", "slot"
-"""The roles of variables. "local" and "copies" are a user's variables whose copies differ, in a
-graph that knows it and in one that does not yet. The others are added: the count of steps since the
-last synchronization, a parameter at that synchronization, and a slot of the outer optimizer, which
-is followed by its number."""
 
 _NAME = "local_steps"
 
 
 def read_as_means(graph: Graph, anchored: bool) -> Graph:
     """Return a graph that is no step, in which variables stored in copies have one value."""
-    stored = {variable.name: variable for variable in graph.variables if variable.role == COPIES}
+    stored = {
+        variable.name: variable for variable in graph.variables if has_hidden_copies(variable)
+    }
     if not stored:
         return graph
     names = {variable.name for variable in graph.variables}
-    local = {
-        name: replace(variable, type=variable.type.distributed(PER_REPLICA), role=LOCAL)
-        for name, variable in stored.items()
-    }
+    local = {name: as_local(variable) for name, variable in stored.items()}
     cells = {
         name: replace(
-            variable, name=free_name(f"{name}.mean", names), is_local=True, role="", num_copies=1
+            variable,
+            name=free_name(f"{name}.mean", names),
+            is_local=True,
+            storage=UNSHARDED,
+            num_copies=1,
         )
         for name, variable in stored.items()
     }
@@ -72,7 +76,7 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
         (value,) = add_read(after, cell, assigned[name])
         add_assign(after, local[name], value, assigned[name])
         if anchored:
-            anchors[name] = added_variable(ANCHOR, cell.type, (name,), names)
+            anchors[name] = added_variable(Anchor((name,)), cell.type, names)
             add_assign(after, anchors[name], value, assigned[name])
     variables = [local.get(variable.name, variable) for variable in graph.variables]
     return inner.replace(
@@ -81,13 +85,28 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
     )
 
 
-def added_variable(
-    role: str, type: Type, serves: tuple[str, ...], names: set[str]
-) -> GraphVariable:
+def as_local(variable: GraphVariable) -> GraphVariable:
+    """Return the variable with a copy of its own on each replica."""
+    type = variable.type.distributed(PER_REPLICA)
+    return replace(variable, type=type, storage=StoredInCopies())
+
+
+def is_local_copy(variable: GraphVariable) -> bool:
+    """Return whether the graph computes with the copies of a variable, as `as_local` makes them."""
+    return variable.is_in_copies and variable.type.distribution is PER_REPLICA
+
+
+def has_hidden_copies(variable: GraphVariable) -> bool:
+    """Return whether a variable is stored in copies of which the graph does not know yet."""
+    return variable.is_in_copies and variable.type.distribution is MIRRORED
+
+
+def added_variable(role: AddedRole, type: Type, names: set[str]) -> GraphVariable:
     """Return a variable that the pass adds, under a name that is free."""
-    name = free_name(f"{serves[0]}.{role.replace(' ', '_')}", names)
+    name = free_name(f"{role.serves[0]}.{str(role).replace(' ', '_')}", names)
+    storage = StoredUnsharded(is_alone=True)
     type = type.distributed(MIRRORED)
-    return GraphVariable(name, type, trainable=False, alone=True, role=role, serves=serves)
+    return GraphVariable(name, type, trainable=False, storage=storage, role=role)
 
 
 def free_name(name: str, names: set[str]) -> str:

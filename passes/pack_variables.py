@@ -26,6 +26,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphdist.ir.builder import Builder
+from graphdist.ir.choice_of_storage import may_enter_pack
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import Unpacking
 from graphdist.ir.operation_table import ELEMENTWISE
@@ -33,6 +34,7 @@ from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.variable_storage import PackOf
 from graphdist.passes.bucket_collectives import Packing
 
 NAME = "pack_variables"
@@ -81,8 +83,7 @@ def _existing(graph: Graph) -> list[_Pack]:
     """Return the packs in which variables of the graph are stored already."""
     found: dict[str, list[GraphVariable]] = defaultdict(list)
     for variable in graph.variables:
-        # One that is stored in slices from now on leaves its pack.
-        if variable.piece is not None and variable.sharded_along is None:
+        if variable.piece is not None:
             found[variable.piece.pack].append(variable)
     return [_around(name, variables) for name, variables in found.items()]
 
@@ -106,7 +107,7 @@ def _around(name: str, variables: Sequence[GraphVariable]) -> _Pack:
 def _new(graph: Graph, largest: int) -> list[_Pack]:
     """Return packs for small variables that the graph assigns and that are in none."""
     alike: dict[Hashable, list[GraphVariable]] = defaultdict(list)
-    candidates = [variable for variable in graph.assigned if _is_packable(variable, largest)]
+    candidates = [variable for variable in graph.assigned if may_enter_pack(variable, largest)]
     kinds = _update_kinds(graph) if len(candidates) >= FEWEST else {}
     for variable in candidates if kinds else ():
         alike[variable.type.dtype, kinds[variable.name]].append(variable)
@@ -114,14 +115,6 @@ def _new(graph: Graph, largest: int) -> list[_Pack]:
     taken = {variable.name for variable in graph.variables}
     taken |= {variable.piece.pack for variable in graph.variables if variable.piece is not None}
     return [_joined(_unused(taken), variables) for variables in groups]
-
-
-def _is_packable(variable: GraphVariable, largest: int) -> bool:
-    if variable.alone or variable.piece is not None or variable.pieces:
-        return False
-    if variable.sharded_along is not None or variable.type.distribution is not MIRRORED:
-        return False
-    return not variable.type.dtype.startswith("key<") and 0 < variable.type.bytes <= largest
 
 
 def _unused(taken: set[str]) -> str:
@@ -189,7 +182,7 @@ class _Rewriting:
             pack.name,
             Type(pack.dtype, (pack.size,), MIRRORED),
             assigned=any(name in self.assigned for name in pack.names),
-            pieces=pack.names,
+            role=PackOf(pack.names),
         )
 
     def _apart(self, pack: _Pack, buffer: Value) -> Sequence[Operand]:

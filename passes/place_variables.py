@@ -27,6 +27,7 @@ from typing import TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.builder import Builder
+from graphdist.ir.choice_of_storage import stored_for_scan
 from graphdist.ir.definitions import definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Params, Stage, Value
 from graphdist.ir.loops import scan_parts, while_parts
@@ -46,7 +47,6 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.shard_dimensions import is_scanned
 
@@ -59,7 +59,7 @@ def place_variables(graph: Graph) -> Graph:
     """Return the PLACED graph of a LOGICAL one."""
     written = _variables((graph,), ASSIGN)
     variables = tuple(
-        replace(_inside_loops(variable, graph), assigned=variable.name in written)
+        replace(_stored(variable, graph), assigned=variable.name in written)
         for variable in graph.variables
         if not variable.is_local
     )
@@ -79,17 +79,14 @@ def place_variables(graph: Graph) -> Graph:
     return placed
 
 
-def _inside_loops(variable: GraphVariable, graph: Graph) -> GraphVariable:
-    """Return a variable in slices as this graph wants them: not along what a loop walks along."""
-    if variable.sharded_along != 0 or not _is_scanned(variable, graph):
+def _stored(variable: GraphVariable, graph: Graph) -> GraphVariable:
+    """Return a variable as this graph is to store it."""
+    if variable.sharded_along is None:
         return variable
-    num_slices = graph.num_replicas // variable.num_copies
-    return variable.stored_along(dimension_to_cut(variable.type.shape, num_slices, is_walked=True))
-
-
-def _is_scanned(variable: GraphVariable, graph: Graph) -> bool:
-    program = definitions(graph)
-    return any(is_scanned(program, value) for value in _reads(graph).get(variable.name, ()))
+    program, reads = definitions(graph), _reads(graph).get(variable.name, ())
+    if not any(is_scanned(program, value) for value in reads):
+        return variable
+    return stored_for_scan(variable, graph.num_replicas)
 
 
 @kept_analysis

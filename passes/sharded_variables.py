@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from graphdist.ir.analyses import walk
+from graphdist.ir.choice_of_storage import dimension_to_shard
 from graphdist.ir.definitions import Definitions, ValueKind, definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
-from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.asked_values import placed_values_of
 from graphdist.passes.gathered_values import is_made_unsharded
@@ -154,7 +154,7 @@ def _candidate(
         return "it is one number"
     if type_.size < max(sharding.smallest, 1):
         return f"its {type_.size:,} elements are fewer than {sharding.smallest:,}"
-    dimension = dimension_to_cut(type_.shape, rules.count, is_walked=is_scanned(program, value))
+    dimension = dimension_to_shard(type_.shape, rules.count, is_scanned=is_scanned(program, value))
     if dimension is None:
         sizes = ", ".join(map(str, type_.shape))
         return f"no dimension of [{sizes}] divides by {rules.count} replicas"

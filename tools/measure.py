@@ -105,7 +105,7 @@ def fill_declared(variables: Sequence[Variable], below: int) -> None:
     declared = [
         variable
         for variable in variables
-        if isinstance(variable.storage.holder.held, jax.ShapeDtypeStruct)
+        if isinstance(variable.storage.held, jax.ShapeDtypeStruct)
     ]
 
     def initialize(key: jax.Array) -> None:

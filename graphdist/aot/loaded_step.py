@@ -53,8 +53,8 @@ class LoadedStep:
         _require_interface(self._interface, graph)
         shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
         named = zip(graph.variables, variables, strict=True)
-        storages = {wanted.name: variable.storage for wanted, variable in named}
-        layout = Layout(graph, storages, strategy)
+        values = {wanted.name: variable.stored for wanted, variable in named}
+        layout = Layout(graph, values, strategy)
         with BufferStore.lock:  # no step may run while variables move
             layout.apply()
         compare_values(executable, graph, self._interface)

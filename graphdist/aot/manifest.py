@@ -90,9 +90,8 @@ def boundary_from_json(found: Any) -> Graph:
                 variable["aggregation"],
                 variable["trainable"],
                 assigned=variable["donated"],
-                sharded_along=variable["sharded_along"],
                 num_copies=variable["num_copies"],
-            )
+            ).stored_along(variable["sharded_along"])
             for variable in found["variables"]
         ),
         tuple(map(bool, found["returns_per_replica"])),

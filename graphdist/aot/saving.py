@@ -84,7 +84,7 @@ def save(
             source=here(),
             hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
         )
-    if any(variable.role for variable in compiled.graph.variables):
+    if any(variable.is_in_copies or variable.serves for variable in compiled.graph.variables):
         raise UnsupportedError(
             f"{compiled.graph.name!r} uses variables of which each replica has a copy, by "
             f"sync_every: a file of a step cannot describe them",

@@ -218,10 +218,7 @@ def content_hash(graph: Graph) -> str:
     if found is None:
         lines = [f"{graph.stage.value} {graph.num_replicas} {_per_replica(graph)}"]
         lines += map(_key, graph.variables)
-        lines += [
-            f"{variable.assigned} {variable.sharded_along} {variable.piece} {variable.alone}"
-            for variable in graph.variables
-        ]
+        lines += [f"{variable.assigned} {variable.storage}" for variable in graph.variables]
         _describe(graph, lines)
         found = sha256("\n".join(lines).encode()).hexdigest()
         graph._cache[content_hash] = found

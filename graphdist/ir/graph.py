@@ -19,11 +19,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from graphdist.ir.parameters import Parameters
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Type, own_slice
+from graphdist.ir.variable_storage import (
+    UNSHARDED,
+    PackOf,
+    StoredInCopies,
+    StoredInPack,
+    StoredOnServer,
+    StoredSharded,
+    VariableRole,
+    VariableStorage,
+)
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -116,15 +126,6 @@ class TypedOp(Op, Generic[P]):
         return self.parameters.of(node)
 
 
-class Piece(NamedTuple):
-    """A part of a buffer that several variables share: `start` and `size` count elements."""
-
-    pack: str
-    start: int
-    size: int
-    """The elements of the entire pack."""
-
-
 @dataclass(frozen=True, slots=True)
 class GraphVariable:
     """A variable as the graph knows it: a name and what the user declared.
@@ -132,17 +133,8 @@ class GraphVariable:
     `type` is its value as a replica sees it. `is_local` marks a mutable cell the program itself
     made, which lives from its first assignment to the end of the step.
 
-    The rest says how the value is stored between steps. `sharded_along` is the dimension along
-    which the replicas share out a mirrored one, each keeping its slice; None: each keeps all of it.
-    Where a variable is in slices, each of `num_copies` groups of replicas shares out all of it.
-    `piece` is the part of a pack that it has, `alone` whether it must have a buffer of its own. A
-    variable with `pieces` is itself such a pack, of the variables with these names.
-
-    `role` is what local steps make of a variable (`passes/local_steps.py`), "" if nothing. Each
-    replica stores a copy of its own of one that is "local", and its type is per replica; "copies"
-    says of a mirrored one that it is stored so. Variables that the pass adds have other roles, and
-    `serves` names the variables they are kept for. `server` is the number of the parameter server
-    that has it.
+    `storage` is how the value is stored between steps. Where it is sharded, each of `num_copies`
+    groups of replicas has all shards. `role` is None for a variable of the user's.
     """
 
     name: str
@@ -152,26 +144,51 @@ class GraphVariable:
     trainable: bool = True
     assigned: bool = False
     is_local: bool = False
-    sharded_along: int | None = None
+    storage: VariableStorage = UNSHARDED
     num_copies: int = 1
-    piece: Piece | None = None
-    alone: bool = False
-    pieces: tuple[str, ...] = ()
-    role: str = ""
-    serves: tuple[str, ...] = ()
-    server: int | None = None
+    role: VariableRole | None = None
+
+    @property
+    def sharded_along(self) -> int | None:
+        """Return the dimension along which it is sharded; None: it is not."""
+        return self.storage.dimension if isinstance(self.storage, StoredSharded) else None
+
+    @property
+    def piece(self) -> StoredInPack | None:
+        """Return the part of a pack in which it is stored; None: it is in no pack."""
+        return self.storage if isinstance(self.storage, StoredInPack) else None
+
+    @property
+    def server(self) -> int | None:
+        """Return the index of the parameter server that has it; None: none has it."""
+        return self.storage.server if isinstance(self.storage, StoredOnServer) else None
+
+    @property
+    def is_in_copies(self) -> bool:
+        """Whether each replica stores a copy of its own of what users see as one value."""
+        return isinstance(self.storage, StoredInCopies)
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """Return the names of the variables in it, if it is itself a pack."""
+        return self.role.pieces if isinstance(self.role, PackOf) else ()
+
+    @property
+    def serves(self) -> tuple[str, ...]:
+        """Return the names of the variables for which local steps have added it."""
+        return () if self.role is None or isinstance(self.role, PackOf) else self.role.serves
 
     @property
     def declared(self) -> GraphVariable:
         """Return the variable without its use and storage, in which two graphs may differ."""
-        kept = replace(self, assigned=False, sharded_along=None, piece=None, alone=False)
-        return replace(kept, role="", server=None)
+        return replace(self, assigned=False, storage=UNSHARDED)
 
     def stored_along(self, dimension: int | None) -> GraphVariable:
-        """Return the variable stored in slices along a dimension, or in full on each replica."""
+        """Return the variable stored in shards along a dimension, or unsharded."""
         if self.sharded_along == dimension:
             return self
-        return replace(self, sharded_along=dimension)
+        storage = UNSHARDED if dimension is None else StoredSharded(dimension)
+        return replace(self, storage=storage)
 
     def is_same(self, other: GraphVariable) -> bool:
         """Return whether they are one variable, whatever two graphs say of its use and storage."""
@@ -181,7 +198,7 @@ class GraphVariable:
         """Return the type of what each replica keeps between steps.
 
         >>> from graphdist.ir.types import MIRRORED
-        >>> str(GraphVariable("m", Type("f32", (8, 3), MIRRORED), sharded_along=0).held(4))
+        >>> str(GraphVariable("m", Type("f32", (8, 3), MIRRORED)).stored_along(0).held(4))
         'f32[2,3] sharded(0)'
         """
         if self.sharded_along is None:

@@ -13,27 +13,31 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any  # Any: the attributes of a variable, whose types are checked
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, GraphVariable, Op, Operand, Piece, Stage, Value
+from graphdist.ir.graph import Graph, GraphVariable, Op, Operand, Stage, Value
 from graphdist.ir.opaque_placeholders import OpaquePlaceholders
 from graphdist.ir.ops import OPS
 from graphdist.ir.parameter_reader import ParameterReader
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.tokens import MOST_CHARACTERS, Cursor
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, partial, sharded
+from graphdist.ir.variable_storage import role_of, storage_of
 
 __all__ = ["parse"]
 
-_ATTRIBUTES: dict[str, type] = {
+_DECLARED: dict[str, type] = {
     "synchronization": str,
     "aggregation": str,
     "trainable": bool,
     "assigned": bool,
     "is_local": bool,
-    "sharded_along": int,
     "num_copies": int,
+}
+_ATTRIBUTES = _DECLARED | {  # the others say how a variable is stored, and what it is kept for
+    "sharded_along": int,
     "piece": tuple,
     "alone": bool,
     "pieces": tuple,
@@ -172,14 +176,12 @@ class _Parser:
         for key, value in attributes.items():
             if not isinstance(value, _ATTRIBUTES.get(key, ())):
                 cursor.fail(f"a variable has no {key}={value!r}", start)
-        match attributes.get("piece"):
-            case None:
-                pass
-            case (str(pack), int(first), int(size)):
-                attributes["piece"] = Piece(pack, first, size)
-            case piece:
-                cursor.fail(f"piece={piece!r} is no pack, start and size", start)
-        self.variables[name] = GraphVariable(name, type, **attributes)  # type: ignore[arg-type]
+        try:
+            storage, role = storage_of(attributes), role_of(attributes)
+        except ValueError as error:
+            cursor.fail(str(error), start)
+        declared: Any = {key: attributes[key] for key in _DECLARED if key in attributes}
+        self.variables[name] = GraphVariable(name, type, storage=storage, role=role, **declared)
 
     def _block(self) -> _Block:
         """Read inputs, nodes and outputs, up to the closing brace."""

@@ -22,7 +22,8 @@ import numpy as np
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.numerals import array_text, number_text, scalar_text
 from graphdist.ir.opaque_placeholders import Placeholder
-from graphdist.ir.types import dtype_name, numpy_dtype
+from graphdist.ir.types import PER_REPLICA, dtype_name, numpy_dtype
+from graphdist.ir.variable_storage import role_attributes, storage_attributes
 
 __all__ = [
     "Printer",
@@ -287,17 +288,11 @@ class Printer:
             "aggregation": variable.aggregation,
             "trainable": variable.trainable,
         }
-        for name in ("assigned", "is_local", "sharded_along", "piece", "alone", "pieces", "server"):
-            value = getattr(variable, name)
-            if value is not None and value is not False and value != ():
-                attributes[name] = tuple(value) if name == "piece" else value
-        if variable.num_copies > 1:
-            attributes["num_copies"] = variable.num_copies
-        if variable.role:
-            attributes["role"] = variable.role
-        if variable.serves:
-            attributes["serves"] = variable.serves
-        text = self._items(attributes)
+        attributes |= {name: True for name in ("assigned", "is_local") if getattr(variable, name)}
+        is_per_replica = variable.type.distribution is PER_REPLICA
+        attributes |= storage_attributes(variable.storage, is_per_replica=is_per_replica)
+        attributes |= {"num_copies": variable.num_copies} if variable.num_copies > 1 else {}
+        text = self._items(attributes | role_attributes(variable.role))
         return f"  variable {_variable_name(variable)}: {variable.type} {{{text}}}"
 
     def _items(self, items: Mapping[str, object]) -> str:

@@ -94,7 +94,7 @@ class PlacedVariable:
 
     def note_total(self, total: jax.Array) -> None:
         """Keep what a step has added up over the replicas, for reads until the next step."""
-        self._total = weakref.ref(self.variable.storage.holder.held), total
+        self._total = weakref.ref(self.variable.storage.held), total
 
     @property
     def value(self) -> jax.Array:
@@ -102,7 +102,7 @@ class PlacedVariable:
         if current_trace() is not None:
             return self.read()
         counted, total = self._total
-        if counted() is self.variable.storage.holder.held:
+        if counted() is self.variable.storage.held:
             return total.addressable_shards[0].data
         with jax.ensure_compile_time_eval():  # where Keras finds out shapes, JAX is tracing
             if self.variable.is_mirrored:
@@ -118,8 +118,7 @@ class PlacedVariable:
         elif self.variable.is_mirrored or np.any(new):
             self.variable.assign(new, read_value=False)
         else:  # every share of zero is zero: a metric is reset without a program
-            storage = self.variable.storage
-            storage.buffer = storage.strategy.place_variable(new, storage.stored)
+            self.variable.store(new)
 
     def _combined(self) -> Any:
         """Return the replicas' own values combined, on the host: no program is compiled for it."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.options import VariableAggregation, VariableSynchronization
-from graphdist.state.shares_of_totals import total_on_first_replica
+from graphdist.state.aggregation import total_on_first_replica
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import is_first_replica
 from graphdist.values.array_operators import ArrayOperators

@@ -23,7 +23,7 @@ from typing import Any  # Any: objects of all kinds
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.parameter_server.per_worker import PerWorkerValues
 from graphdist.parameter_server.ray_cluster import ray
-from graphdist.parameter_server.storage import StorageOnServer
+from graphdist.parameter_server.storage import ServerStorage
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.worker import strategy_here, value_here, variable_here
 from graphdist.program.function import Function
@@ -94,8 +94,8 @@ def _reduced(value: Any, strategy: ParameterServerBase) -> Any:
 
 
 def _reference(variable: Variable, strategy: ParameterServerBase) -> tuple[Any, ...]:
-    storage: Any = variable.storage
-    if not isinstance(storage, StorageOnServer) or storage.strategy is not strategy:
+    storage = variable.storage
+    if not isinstance(storage, ServerStorage) or storage.strategy is not strategy:
         raise ArgumentError(
             f"a scheduled function uses variable {variable.name!r}, which is on no server of "
             f"{strategy}",

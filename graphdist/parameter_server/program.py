@@ -18,7 +18,7 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.types import Type, numpy_dtype
 from graphdist.parameter_server.messages import Key
 from graphdist.parameter_server.reads import Reads
-from graphdist.parameter_server.storage import StorageOnServer
+from graphdist.parameter_server.storage import ServerStorage, on_server
 from graphdist.passes.cut_updates import NAME as CUT
 from graphdist.passes.halves import CutStep, of_worker, parted
 from graphdist.passes.lost_writes import lost_writes
@@ -39,7 +39,8 @@ def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[
     cut, rest = _halves(traced, strategy.refuses_lost_updates)
     names = [variable.name for variable in traced.graph.variables if not variable.is_local]
     keys = {
-        name: variable.storage.key for name, variable in zip(names, traced.variables, strict=True)
+        name: on_server(variable).key
+        for name, variable in zip(names, traced.variables, strict=True)
     }
     strategy.keep_together([tuple(keys[name] for name in group) for group in cut.together])
     found = row_reads(cut.worker)
@@ -68,7 +69,7 @@ def _halves(traced: Traced, refuses_lost: bool) -> tuple[CutStep, list[Pass]]:
 def _require_on_servers(traced: Traced) -> None:
     """Raise `ContextError` for a variable that is on no server."""
     for variable in traced.variables:
-        if not isinstance(variable.storage, StorageOnServer):
+        if not isinstance(variable.storage, ServerStorage):
             raise ContextError(
                 f"one function uses variable {variable.name!r}, which is on no server, and "
                 f"variables on parameter servers",

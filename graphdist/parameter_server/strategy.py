@@ -38,7 +38,7 @@ from graphdist.parameter_server.program import program_on_servers
 from graphdist.parameter_server.ray_cluster import Cluster, ask, close_at_exit, kill, ray
 from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import ServerIsLost, Servers
-from graphdist.parameter_server.storage import StorageOnServer, require_storable
+from graphdist.parameter_server.storage import ServerStorage, on_server, require_storable
 from graphdist.parameter_server.worker_options import checked_worker_options
 from graphdist.passes import Target
 from graphdist.runtime.devices import Devices, find_device
@@ -65,7 +65,7 @@ class StrategyOnServers(CommonStrategy):
 
     def program_of(self, traced: Any, interface: Any, compiled: Callable[..., Any]) -> Any:
         """Return the program of a traced function, in two halves if it uses variables."""
-        if not any(isinstance(v.storage, StorageOnServer) for v in traced.variables):
+        if not any(isinstance(v.storage, ServerStorage) for v in traced.variables):
             return compiled(traced, interface)
         return program_on_servers(traced, interface, compiled)
 
@@ -186,9 +186,7 @@ class ParameterServerBase(StrategyOnServers):
 
     def server_of(self, variable: Variable) -> int:
         """Return the number of the server that has a variable."""
-        storage: Any = variable.storage
-        found: int = storage.server
-        return found
+        return on_server(variable).server
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
         """Put the value of a new variable on the next server, and return its storage."""
@@ -196,7 +194,7 @@ class ParameterServerBase(StrategyOnServers):
         require_storable(name, value)
         key = next(self._keys)
         beside = getattr(self.extended, "beside", None)
-        storage = StorageOnServer(name, key, self)
+        storage = ServerStorage(name, key, self)
         if beside is not None:
             self.servers.moved[key] = beside.storage.server
             self.servers.moves += 1

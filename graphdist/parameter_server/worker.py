@@ -43,7 +43,7 @@ from graphdist.parameter_server.messages import (
 )
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.servers import ServerIsLost, Servers
-from graphdist.parameter_server.storage import StorageOnServer
+from graphdist.parameter_server.storage import ServerStorage
 from graphdist.parameter_server.strategy import VariablesApart, WorkerStrategy
 from graphdist.runtime.devices import Devices, working_devices
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
@@ -198,7 +198,7 @@ def variable_here(key: Key, declared: GraphVariable, synchronization: str) -> Va
     worker = _here()
     found = worker.variables.get(key)
     if found is None:
-        storage = StorageOnServer(declared.name, key, worker.strategy)
+        storage = ServerStorage(declared.name, key, worker.strategy)
         found = Variable.stored_elsewhere(worker.strategy, storage, declared)
         found.synchronization = VariableSynchronization[synchronization]
         worker.variables[key] = found

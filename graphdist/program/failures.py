@@ -17,7 +17,7 @@ from graphdist.runtime.bound_step import called_while_traced
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_lost
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.state.layout import Layout
-from graphdist.state.storage import Storage, require_value
+from graphdist.state.storage import StorageOnDevices
 from graphdist.tracing.user_lines import here
 
 
@@ -34,8 +34,8 @@ def raise_explained(error: BaseException, name: str, layout: Layout) -> NoReturn
         # the outermost level alone.
         error = called_while_traced()
     for storage in layout.storages:
-        if isinstance(storage.holder.held, jax.ShapeDtypeStruct):
-            require_value(storage)
+        if isinstance(storage.held, jax.ShapeDtypeStruct):
+            storage.require_value()
     if isinstance(error, GraphdistError) and error.source is None:
         error.source = here()
     if isinstance(error, Exception) and not isinstance(error, WorkerError):
@@ -54,7 +54,7 @@ def _raise_if_lost(error: Exception, name: str, layout: Layout) -> None:
         ) from error
 
 
-def _lost(layout: Layout) -> list[Storage]:
+def _lost(layout: Layout) -> list[StorageOnDevices]:
     """Return the variables whose buffers the step took and that no other step has written since."""
     assigned = set(layout.assigned)
     taken = [storage for storage in layout.storages if storage.holder in assigned]

@@ -29,8 +29,9 @@ from graphdist.program.stages import Traced
 from graphdist.program.steps import step_of
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
-from graphdist.state.layout import Holder, Layout, as_stored
-from graphdist.state.storage import Storage
+from graphdist.state.layout import Layout, as_stored
+from graphdist.state.storage import HeldBuffer, Storage
+from graphdist.state.stored_values import StoredValue
 from graphdist.tracing.user_lines import here
 
 
@@ -69,7 +70,7 @@ def _compiled(
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
     strategy = interface.strategy
     lowered = traced.lower()
-    layout = Layout(lowered.graph, _storages(traced), strategy)
+    layout = Layout(lowered.graph, _values(traced), strategy)
     with BufferStore.lock:  # no step and no other program may move variables between the two
         graph = as_stored(traced.graph, traced.variables, strategy)
         if is_current := graph is traced.graph:
@@ -85,11 +86,11 @@ def _compiled(
     return Binding(step, interface, layout, shapes)
 
 
-def _storages(traced: Traced) -> dict[str, Storage]:
-    """Return the storage of each variable by its name in the graph."""
+def _values(traced: Traced) -> dict[str, StoredValue]:
+    """Return the value of each variable by its name in the graph."""
     named = [variable.name for variable in traced.graph.variables if not variable.is_local]
     variables = zip(named, traced.variables, strict=True)
-    return {name: variable.storage for name, variable in variables}
+    return {name: variable.stored for name, variable in variables}
 
 
 class Program:
@@ -161,14 +162,14 @@ class Program:
         moved = "another program has changed how its variables are stored"
         return _compiled(replace(traced, graph=graph), interface, require, dump, moved)
 
-    def assigns(self, holder: Holder) -> bool:
-        """Return whether steps of the program assign this variable or pack."""
+    def assigns(self, holder: HeldBuffer) -> bool:
+        """Return whether steps of the program assign this buffer."""
         return any(assigned is holder for assigned in self._binding.assigned)
 
     def assignment(self, storage: Storage) -> Source | None:
         """Return the user's line that assigns a variable; None if it is not known."""
-        names = {} if self.traced is None else _storages(self.traced)
-        name = next((name for name, found in names.items() if found is storage), None)
+        values = {} if self.traced is None else _values(self.traced)
+        name = next((name for name, value in values.items() if value.storage is storage), None)
         for node in () if self.traced is None or name is None else walk(self.traced.graph):
             if node.op is ASSIGN and ASSIGN.of(node).variable.name == name:
                 return node.source

@@ -16,6 +16,7 @@ from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.collective_records import Collective, collectives_of
 from graphdist.ir.graph import Graph
+from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import Arithmetic
@@ -173,8 +174,12 @@ class Traced(FunctionStage):
 
     def unpacked(self) -> Traced:
         """Return the traced function with every variable in a buffer of its own, not in a pack."""
+        alone = StoredUnsharded(is_alone=True)
         variables = tuple(
-            replace(variable, piece=None, alone=True) for variable in self.graph.variables
+            replace(variable, storage=alone)
+            if isinstance(variable.storage, StoredUnsharded | StoredInPack)
+            else variable
+            for variable in self.graph.variables
         )
         return replace(self, graph=self.graph.replace(variables=variables))
 

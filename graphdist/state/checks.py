@@ -10,11 +10,15 @@ import numpy as np
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
-from graphdist.ir.stored_slices import stored_dimension
+from graphdist.ir.choice_of_storage import (
+    LARGEST_UNSHARDED,
+    dimension_to_shard,
+    smallest_sharded,
+    stored_dimension,
+)
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.declaration import Declaration
 from graphdist.state.initial_values import host_array, made_in_slices
-from graphdist.state.slices_from_creation import may_be_in_slices
 from graphdist.tracing.state import TraceError, current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, checked_array
@@ -59,6 +63,48 @@ def check_options(variable: Declaration) -> None:
             source=here(),
             hint="give it a float dtype, or the aggregation SUM",
         )
+
+
+def checked_dimension(variable: Declaration) -> int | None:
+    """Return the dimension along which a new variable is sharded; None: it is unsharded.
+
+    Raises `ArgumentError` for one that is too large to be unsharded, and cannot be sharded.
+    """
+    if not variable.may_be_sharded or jnp.issubdtype(variable.dtype, jax.dtypes.prng_key):
+        return None
+    count = variable.strategy.devices.group_size
+    dimension = stored_dimension(variable.shape, count)
+    if dimension is None and count > 1 and variable.size > LARGEST_UNSHARDED:
+        raise _no_dimension_divides(variable, count)
+    return dimension
+
+
+def _no_dimension_divides(variable: Declaration, count: int) -> ArgumentError:
+    padded = [*variable.shape]
+    longest = max(range(len(padded)), key=lambda i: padded[i])
+    padded[longest] += -padded[longest] % count
+    divisors = (size for size in range(count - 1, 1, -1) if count % size == 0)
+    fits = (size for size in divisors if dimension_to_shard(variable.shape, size) is not None)
+    other = next((f"share it over groups: shard_parameters={size}" for size in fits), "")
+    return ArgumentError(
+        f"variable {variable.name!r} of shape {list(variable.shape)} cannot be stored in "
+        f"slices: no dimension divides by {count} replicas",
+        source=here(),
+        hint=f"pad a dimension, to {padded}, or "
+        f"{other or 'use a number of replicas that divides one'}; "
+        f"only variables of at most {LARGEST_UNSHARDED:,} elements are stored in full",
+    )
+
+
+def why_unsharded(variable: Declaration) -> str:
+    """Return why a variable that is large enough for shards is unsharded; "" for others."""
+    count = variable.strategy.devices.group_size
+    is_large = variable.size >= smallest_sharded(count)
+    if not (variable.may_be_sharded and is_large):
+        return ""
+    if dimension_to_shard(variable.shape, count) is not None:
+        return ""
+    return f"in full, since no dimension divides by {count}"
 
 
 def checked_value(variable: Declaration, value: Any) -> Any:
@@ -114,7 +160,7 @@ def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, A
     """Return a value that stays in the memory of the host until its slices are placed, or None."""
     count = variable.strategy.num_replicas_in_sync
     is_cut = stored_dimension(np.shape(value), count) is not None
-    return host_array(value, dtype) if is_cut and may_be_in_slices(variable) else None
+    return host_array(value, dtype) if is_cut and variable.may_be_sharded else None
 
 
 def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
@@ -160,7 +206,7 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
         value = jax.eval_shape(value)  # nothing is computed for devices that are not here
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape, value.dtype if dtype is None else dtype)
-    if callable(value) and may_be_in_slices(variable):
+    if callable(value) and variable.may_be_sharded:
         value = made_in_slices(value, variable)
     with jax.ensure_compile_time_eval():
         value = value() if callable(value) else value

@@ -49,6 +49,15 @@ class Declaration:
         """
         return self.strategy.makes_plain_variables
 
+    @property
+    def may_be_sharded(self) -> bool:
+        """Whether it is stored in shards from its creation, if its shape allows it.
+
+        It is for a strategy with `shard_parameters`, unless the replicas have values of their own.
+        """
+        on_read = self.synchronization is VariableSynchronization.ON_READ
+        return self.strategy.shard_parameters and not on_read
+
     def spec(self, name: str) -> GraphVariable:
         """Return the variable of a graph that stands for this one, under a name."""
         return GraphVariable(

@@ -1,10 +1,8 @@
 """How the variables of a program are stored: as its final graph says.
 
-Passes decide it: `place_conversions` chooses slices for more variables than were created in slices
-(`slices_from_creation.py`), and `pack_variables` packs. Before the passes run, the logical graph
-receives the current storage of its variables (`as_stored`), so that programs choose the same
-storage where they can. Before compilation, the variables are moved to the storage that the final
-graph asks for (`Layout.apply`).
+Before the passes run, the logical graph receives the current storage of its variables
+(`as_stored`), so that programs choose the same storage where they can. Before compilation, the
+variables are moved to the storage that the final graph asks for (`Layout.apply`).
 
 Another program may move them later. Every buffer store counts the moves in `layout`. A step
 compares the count with the count at its own layout (`version`), which costs one comparison a call;
@@ -12,22 +10,35 @@ if it differs, the program restores the layout, or is compiled for the storage i
 
 All of this happens between steps, under the lock of the stores: a step that ran meanwhile would
 read some variables in their old buffers and some in new ones.
+
+The variables that `passes/local_steps.py` adds belong to the parameters that they serve, and
+programs that synchronize the same parameters share them. They live as long as the first of these
+parameters. An anchor begins with the value of its parameter, the slots as the outer optimizer makes
+them for the anchors, and the count of steps with zero.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any  # Any: buffers, or their shapes
+
+import jax
+import jax.numpy as jnp
 
 from graphdist.ir.graph import Graph, GraphVariable
-from graphdist.passes.local_variables import LOCAL
-from graphdist.state.local_state import added_storage
-from graphdist.state.packs import VariablePack
-from graphdist.state.storage import Storage
+from graphdist.ir.types import MIRRORED, numpy_dtype
+from graphdist.ir.variable_storage import Anchor, OuterSlot
+from graphdist.state.storage import (
+    HeldBuffer,
+    StorageOnDevices,
+    UnshardedStorage,
+    VariablePack,
+)
+from graphdist.state.stored_values import StoredValue, store_in_pack
 from graphdist.state.variable import Variable
 from graphdist.strategy_base import StrategyBase
-
-Holder: TypeAlias = Storage | VariablePack
 
 
 def as_stored(graph: Graph, variables: Sequence[Variable], strategy: StrategyBase) -> Graph:
@@ -43,7 +54,7 @@ def as_stored(graph: Graph, variables: Sequence[Variable], strategy: StrategyBas
         if not variable.is_local:
             storage = next(storages)
             pack = "" if storage.pack is None else _name_of(storage.pack, packs, names)
-            variable = storage.described(variable, pack, strategy)
+            variable = replace(variable, storage=storage.in_graph(pack, strategy))
         described.append(variable)
     is_current = tuple(described) == graph.variables
     return graph if is_current else graph.replace(variables=tuple(described))
@@ -63,25 +74,25 @@ class Layout:
     """The storage of one program's variables, in the form that its step takes them."""
 
     def __init__(
-        self, graph: Graph, storages: Mapping[str, Storage], strategy: StrategyBase
+        self, graph: Graph, values: Mapping[str, StoredValue], strategy: StrategyBase
     ) -> None:
-        """Take the final graph, and the storage of the variables that it and its packs name."""
-        self.graph, self.strategy, self._storages = graph, strategy, storages
-        stores = [storage.strategy.buffers for storage in storages.values()]
+        """Take the final graph, and the values of the variables that it and its packs name."""
+        self.graph, self.strategy, self._values = graph, strategy, values
+        stores = [storage.strategy.buffers for storage in self.storages]
         self._stores = set(stores) or {strategy.buffers}
-        self.holders: tuple[Holder, ...] = ()
-        """The owner of the buffer of each variable of the graph: a storage or a pack."""
+        self.holders: tuple[HeldBuffer, ...] = ()
+        """The buffer of each variable of the graph."""
         self.version = 0
         """The sum of the stores' counts of moves when this layout was applied."""
 
     @property
-    def storages(self) -> list[Storage]:
-        """Return the storage of the user's variables, in the graph's order."""
-        return list(self._storages.values())
+    def storages(self) -> list[StorageOnDevices]:
+        """Return the present storage of the user's variables, in the graph's order."""
+        return [value.on_devices for value in self._values.values()]
 
     @property
-    def assigned(self) -> list[Holder]:
-        """Return the owners of the buffers that steps assign."""
+    def assigned(self) -> list[HeldBuffer]:
+        """Return the buffers that steps assign."""
         pairs = zip(self.holders, self.graph.variables, strict=True)
         return [holder for holder, variable in pairs if variable.assigned]
 
@@ -92,7 +103,7 @@ class Layout:
         for variable in added:
             self._holder(variable)
         self.holders = tuple(map(self._holder, self.graph.variables))
-        self._packs = {name: storage.pack for name, storage in self._storages.items()}
+        self._applied = self.storages
         self._note_version()
 
     def begin_unread_with_zeros(self) -> bool:
@@ -103,53 +114,107 @@ class Layout:
         graph = self.graph
         read = {operand for node in graph.nodes for operand in node.operands} | set(graph.outputs)
         unread = [
-            self._storages[variable.name]
+            self._values[variable.name]
             for variable, value in zip(graph.variables, graph.inputs, strict=False)
             if variable.assigned and not (variable.pieces or variable.serves)
             if value not in read
         ]
-        return sum(storage.begin_with_zeros() for storage in unread) > 0
+        return sum(value.begin_with_zeros() for value in unread) > 0
 
     def _note_version(self) -> None:
         self.version = sum(store.layout for store in self._stores)
 
-    def _holder(self, variable: GraphVariable) -> Holder:
-        if variable.role == LOCAL:
-            storage = self._storages[variable.name]
-            storage.store_copies()
-            return storage
+    def _holder(self, variable: GraphVariable) -> HeldBuffer:
+        if variable.pieces:
+            pieces = [self._values[name] for name in variable.pieces if name]
+            if pieces[0].storage.pack is None:
+                store_in_pack(pieces)
+            return pieces[0].on_devices.holder
         if variable.serves:
-            return added_storage(variable, [self._storages[name] for name in variable.serves])
-        if not variable.pieces:
-            storage = self._storages[variable.name]
-            storage.lay_out(variable.sharded_along)
-            return storage
-        pieces = [self._storages[name] for name in variable.pieces if name]
-        return pieces[0].pack or VariablePack(pieces)
+            served = [self._values[name] for name in variable.serves]
+            return _added_value(variable, served).on_devices.holder
+        value = self._values[variable.name]
+        value.store_as(variable.storage)
+        return value.on_devices.holder
 
     def restore(self) -> bool:
-        """Store full variables in slices again; return whether the layout is restored by that.
+        """Shard unsharded variables again; return whether the layout is restored by that.
 
-        It is not if a variable entered or left a pack, is sliced along another dimension or is
+        It is not if a variable entered or left a pack, is sharded along another dimension or is
         stored in copies now: then the step takes other buffers, and the program must be compiled
         again.
         """
-        if any(storage.pack is not self._packs[name] for name, storage in self._storages.items()):
+        pairs = list(zip(self.storages, self._applied, strict=True))
+        if not all(now is then or _may_be_restored(now, then) for now, then in pairs):
             return False
-        copies = [variable.name for variable in self.graph.variables if variable.role == LOCAL]
-        if any(
-            storage.is_in_copies != (name in copies) for name, storage in self._storages.items()
-        ):
-            return False
-        alone = [
-            variable
-            for variable in self.graph.variables
-            if not (variable.pieces or variable.serves or variable.role == LOCAL)
-        ]
-        found = [(self._storages[variable.name], variable.sharded_along) for variable in alone]
-        if any(storage.sharded_along not in (None, wanted) for storage, wanted in found):
-            return False
-        for storage, wanted in found:
-            storage.lay_out(wanted)
+        for value, (now, then) in zip(self._values.values(), pairs, strict=True):
+            if now is not then:
+                value.store_as(then.in_graph("", self.strategy))
+        self._applied = self.storages
         self._note_version()
         return True
+
+
+def _may_be_restored(now: StorageOnDevices, then: StorageOnDevices) -> bool:
+    is_alike = type(now) is type(then) and now.sharded_along == then.sharded_along
+    return now.holder is then.holder and (is_alike or type(now) is UnshardedStorage)
+
+
+def _added_value(variable: GraphVariable, served: Sequence[StoredValue]) -> StoredValue:
+    """Return the value of an added variable that serves parameters with these values."""
+    first, role = served[0], variable.role
+    key = _key(role, served)
+    if key not in first.added:
+        if isinstance(role, OuterSlot):
+            _make_slots(served)
+        else:
+            is_anchor = isinstance(role, Anchor)
+            value = first.on_devices.one_value() if is_anchor else _zeros(variable, first)
+            first.added[key] = _beside(first, variable.name, value)
+    return first.added[key]
+
+
+def _key(role: Any, served: Sequence[StoredValue]) -> tuple[object, ...]:
+    """Return the place of a value among those that are kept for its first parameter.
+
+    By weak references: a model that is dropped is freed at once, not by the garbage collector.
+    """
+    unnamed = replace(role, serves=())  # graphs have names of their own for the parameters
+    return (unnamed,) if isinstance(role, Anchor) else (unnamed, *map(weakref.ref, served))
+
+
+def _beside(first: StoredValue, name: str, array: Any) -> StoredValue:
+    holder = HeldBuffer(first.on_devices.strategy, array)
+    return StoredValue(UnshardedStorage(name, array.shape, holder))
+
+
+def _zeros(variable: GraphVariable, beside: StoredValue) -> Any:
+    zeros = jnp.zeros(variable.type.shape, numpy_dtype(variable.type.dtype))
+    return beside.on_devices.strategy.place_variable(zeros, MIRRORED)
+
+
+def _make_slots(served: Sequence[StoredValue]) -> None:
+    """Make all slots of an outer optimizer for some parameters."""
+    first = served[0]
+    strategy = first.on_devices.strategy
+    steps = strategy.local_steps
+    assert steps is not None
+    assert steps.outer is not None
+    values = [_value_or_zeros(value.on_devices) for value in served]
+    if strategy.devices.is_absent:
+        slots: Sequence[Any] = jax.eval_shape(steps.outer.slots, values)
+    else:
+        home = strategy.devices.home(MIRRORED)
+        slots = jax.jit(steps.outer.slots, out_shardings=home)(values)
+    for index, slot in enumerate(slots):
+        role = OuterSlot((), index)
+        name = f"{first.on_devices.name}.{str(role).replace(' ', '_')}"
+        first.added[_key(role, served)] = _beside(first, name, slot)
+
+
+def _value_or_zeros(storage: StorageOnDevices) -> Any:
+    """Return a parameter's value; zeros for one that has none yet."""
+    value = storage.one_value()
+    if isinstance(value, jax.Array) or storage.strategy.devices.is_absent:
+        return value
+    return jnp.zeros(value.shape, value.dtype)

@@ -21,9 +21,8 @@ import numpy as np
 
 from graphdist.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, UnsupportedError
 from graphdist.state.checks import checked_value
-from graphdist.state.in_place import InPlaceOperators
-from graphdist.state.scatter import IndexedSlices, ScatterUpdates
 from graphdist.state.variable import Variable
+from graphdist.state.variable_updates import IndexedSlices, InPlaceOperators, ScatterUpdates
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.array_operators import ArrayOperators

@@ -1,349 +1,451 @@
-"""How the value of a variable is stored between steps.
+"""How the value of a variable is stored between steps: one protocol, and the classes that do it.
 
-The value is stored in a buffer that steps donate, so every read returns a copy: a donated buffer
-that is used again is a segmentation fault. A mirrored value is stored in full on every replica or,
-once a program has sharded its update, in slices, one a replica; a read returns the full value
-either way. Small values share a buffer (`packs.py`).
+* `UnshardedStorage`: the full value on every replica, or each replica's own value;
+* `ShardedStorage`: one shard on each replica;
+* `PackedStorage`: a piece of a pack, a buffer that several small values share;
+* `CopiesStorage`: a copy on each replica of what users see as one value, for local steps;
+* `ServerStorage`, in `graphdist.parameter_server`: the value on a server.
 
-The final graph of a program says how its variables are stored, and `layout.py` follows it. This
-module carries out a single move, and refuses to read a value that was lost with a failed step.
+The final graph of a program says which (`graphdist.ir.variable_storage`). `in_form` and `packed`
+move a value from one form to another, in the memory of the devices. Steps donate the buffers, so
+every read is a copy: a donated buffer that is used again is a segmentation fault.
+
+A storage does not know when it is replaced by another one. `StoredValue` does, and takes the locks.
 """
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any  # Any: values of numpy and JAX
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol  # Any: arrays, or their shapes
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from graphdist.errors import RuntimeFailure
-from graphdist.ir.graph import GraphVariable, Piece
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution
-from graphdist.passes.local_variables import ANCHOR, COPIES
-from graphdist.runtime.buffers import is_lost
-from graphdist.runtime.copies import copies_of, mean_of_copies
-from graphdist.runtime.resharding import agree_to_gather, resharded
-from graphdist.runtime.spans import (
-    Span,
-    array_of_full,
-    array_of_span,
-    copy_of_span,
-    held_span,
-    host_copy,
-    is_held_here,
-    span_to_write,
+from graphdist.ir.variable_storage import (
+    UNSHARDED,
+    StoredInCopies,
+    StoredInPack,
+    StoredSharded,
+    StoredUnsharded,
+    VariableStorage,
 )
+from graphdist.runtime.buffers import BufferStore, is_lost
+from graphdist.runtime.copies import copies_of, mean_of_copies
+from graphdist.runtime.resharding import agree_to_gather, mirrored_on, resharded
+from graphdist.runtime.spans import Span, array_of_full, held_span, host_copy, is_held_here
 from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
-    from graphdist.state.packs import VariablePack
+    from graphdist.state.stored_values import StoredValue
     from graphdist.strategy_base import StrategyBase
 
 
-class Storage:
-    """The storage of one variable: a buffer of its own, or a piece of a pack."""
+class Storage(Protocol):
+    """The storage of one value. `lock` is held during a method that does not say otherwise."""
 
-    def __init__(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        strategy: StrategyBase,
-        distribution: Distribution,
-        buffer: jax.Array | jax.ShapeDtypeStruct,
-        sharded_along: int | None = None,
-    ) -> None:
-        """Keep a buffer as long as the variable lives; a shape stands for a value still to come.
-
-        `shape` is the shape of one copy; the buffer of a PER_REPLICA variable holds R of them.
-        """
-        self.name, self.shape, self.dtype = name, shape, buffer.dtype
-        self.strategy, self.distribution = strategy, distribution
-        self.sharded_along: int | None
-        """The dimension along which each replica stores its slice; None: the full value."""
-        self.pack: VariablePack | None = None
-        """The pack that holds the value; None: it has a buffer of its own."""
-        self.start = 0
-        """The first element of the value in the pack."""
-        self._left_a_pack = False
-        self.is_in_copies = False
-        """Whether each replica stores a copy of its own of a value that users see as one."""
-        self.kept_for_it: dict[tuple[object, ...], Storage] = {}
-        """The storage of variables that a pass added for this one, such as its anchor."""
-        self._keep(buffer)
-        self.sharded_along = sharded_along
-
-    def _keep(self, buffer: Any) -> None:
-        """Store the value in a buffer of its own."""
-        self.sharded_along = self.pack = None
-        self.place = self.strategy.buffers.add(buffer)
-        """The number of the buffer among the strategy's."""
-        self._release = weakref.finalize(self, self.strategy.buffers.release, self.place)
-
-    def enter(self, pack: VariablePack, start: int) -> None:
-        """Release the own buffer: the pack already holds the value."""
-        self._release()
-        self.pack, self.start = pack, start
+    lock: ClassVar[AbstractContextManager[Any]]
+    name: str
 
     @property
-    def holder(self) -> VariablePack | Storage:
-        """Return the owner of the buffer that steps take: the pack, or this storage."""
-        return self.pack or self
+    def distribution(self) -> Distribution:
+        """Return how the stored array is distributed."""
+        return MIRRORED
 
     @property
-    def buffer(self) -> Any:
-        """Return the array that holds the value; the next step may donate it.
+    def sharded_along(self) -> int | None:
+        """Return the dimension along which replicas store their shards; None: it is unsharded."""
+        return self.distribution.dimension
 
-        For a piece of a pack it is a copy, for a variable declared by its shape and not assigned
-        yet it is the shape.
-        """
-        if self.pack is not None:
-            return self.pack.read(self.start, self.shape)
-        return self.strategy.buffers.buffers[self.place]
+    @property
+    def pack(self) -> VariablePack | None:
+        """Return the pack that holds the value; None: it is in none."""
+        return None
 
-    @buffer.setter
-    def buffer(self, array: jax.Array) -> None:
-        held = self.holder.held
-        is_known_lost = self.pack is not None and is_lost(held)  # waits, so not under the lock
-        with self.strategy.buffers.lock:
-            if self.pack is None:
-                self.strategy.buffers.buffers[self.place] = array
-            elif (
-                is_known_lost and self.pack.held is held
-            ):  # a lost pack cannot be written, and its other pieces stay lost
-                self._leave_pack(array)
-            else:
-                self.pack.write(self.start, array)
+    @property
+    def is_over_workers(self) -> bool:
+        """Return whether the value is in shards of which this process has some only."""
+        return False
+
+    @property
+    def is_complete_here(self) -> bool:
+        """Return whether this process has the full value, and reads it alone."""
+        return self.distribution is not PER_REPLICA and not self.is_over_workers
 
     @property
     def held(self) -> Any:
-        """Return the array that steps take, without a copy."""
+        """Return the array that steps take, without a copy; a shape if there is no value yet."""
+
+    @property
+    def buffer(self) -> Any:
+        """Return the array with the value alone; the next step may donate it."""
+        return self.held
+
+    def require_kept(self, of: StoredValue, *, waits: bool = False) -> Any:
+        """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
+
+        Waits for the step that computes it if `waits`. Takes the lock itself.
+        """
+
+    def holds(self, array: Any) -> bool:
+        """Return whether an array that `require_kept` returned is still the held one."""
+
+    def agree_to_copy(self) -> None:
+        """Return once all workers that a copy needs are about to make it; without the lock."""
+        return
+
+    def copy(self) -> Any:
+        """Return a copy as users see the value: unsharded."""
+
+    def host_copy(self) -> Any:
+        """Return a copy in the memory of the host, where `is_complete_here`."""
+
+    def copied(self) -> Storage:
+        """Return storage of its own with the same value, in the same form but for packs."""
+
+    def write(self, array: Any) -> None:
+        """Replace the value by an array that is distributed as the stored one."""
+
+    def in_graph(self, pack: str, strategy: StrategyBase) -> VariableStorage:
+        """Return the storage as data for a program of a strategy, which has a name for the pack."""
+
+
+class HeldBuffer:
+    """A place among a strategy's buffers, released with the last object that refers to this."""
+
+    def __init__(
+        self, strategy: StrategyBase, array: jax.Array, *, has_left_pack: bool = False
+    ) -> None:
+        """Keep an array; a shape stands for a value still to come.
+
+        A value that has left a pack stays out of packs, or two programs would move it for ever.
+        """
+        self.strategy, self.has_left_pack = strategy, has_left_pack
+        self.place = strategy.buffers.add(array)
+        """The index of the buffer among the strategy's."""
+        self.release = weakref.finalize(self, strategy.buffers.release, self.place)
+
+    @property
+    def held(self) -> Any:
+        """Return the array; the next step may donate it."""
         return self.strategy.buffers.buffers[self.place]
 
-    def _leave_pack(self, array: jax.Array) -> None:
-        self._keep(array)
-        self._left_a_pack = True
-        self.strategy.buffers.layout += 1
+    @held.setter
+    def held(self, array: Any) -> None:
+        self.strategy.buffers.buffers[self.place] = array
+
+
+class VariablePack(HeldBuffer):
+    """The values of several variables in one buffer, which is mirrored."""
 
     @property
-    def stored(self) -> Distribution:
-        """How the buffer is distributed over the devices."""
-        if self.sharded_along is None:
-            return self.distribution
-        return self.strategy.devices.slices(self.sharded_along)
+    def size(self) -> int:
+        """Return the number of elements."""
+        size: int = self.held.size
+        return size
 
-    def described(
-        self, variable: GraphVariable, pack: str, strategy: StrategyBase
-    ) -> GraphVariable:
-        """Return a graph's variable with the current storage, for a program of a strategy.
+    def read(self, start: int, shape: tuple[int, ...]) -> jax.Array:
+        """Return a copy of the piece that starts at an element."""
+        return _taken(self.held, start, shape=shape)
 
-        `pack` is the graph's name of the pack that holds the value. A variable that has left a pack
-        is marked `alone` for ever, or two programs would move it back and forth.
-        """
-        held = self.holder.held
-        is_array = isinstance(held, jax.Array) and not held.is_deleted()
-        piece = None if self.pack is None else Piece(pack, self.start, self.pack.size)
-        return replace(
-            variable,
-            role=COPIES if self.is_in_copies else "",
-            sharded_along=self.sharded_along,
-            piece=piece,
-            alone=piece is None
-            and (self._left_a_pack or self.strategy is not strategy or not is_array),
-        )
+    def write(self, start: int, array: jax.Array) -> None:
+        """Replace the piece that starts at an element."""
+        home = self.strategy.devices.home(MIRRORED)
+        self.held = jax.device_put(_put(self.held, array, start), home)
 
-    def lay_out(self, sharded_along: int | None) -> None:
-        """Store the value in its own buffer, in slices or in full, under the stores' lock."""
-        if self.sharded_along == sharded_along and self.pack is None:
-            return
-        if self.pack is not None:
-            self._leave_pack(self.buffer)
-        self.strategy.buffers.layout += 1
-        self.sharded_along = sharded_along
-        if not isinstance(self.buffer, jax.ShapeDtypeStruct):
-            self.buffer = self._resharded(self.stored, "storing")
 
-    def store_copies(self) -> None:
-        """Store a copy of the value for each replica, under the stores' lock: local steps."""
-        if self.is_in_copies:
-            return
-        self.lay_out(None)
-        self.strategy.buffers.layout += 1
-        value = self.buffer
-        self.distribution, self.is_in_copies = PER_REPLICA, True
-        if isinstance(value, jax.Array):
-            self.buffer = copies_of(value, self.strategy.devices)
+@partial(jax.jit, static_argnames="shape")
+def _taken(buffer: jax.Array, start: Any, *, shape: tuple[int, ...]) -> jax.Array:
+    return jnp.reshape(jax.lax.dynamic_slice_in_dim(buffer, start, prod(shape)), shape)
 
-    def mean_of_copies(self) -> Any:
-        """Return the value that stands for all copies, as a new mirrored array; under the lock."""
-        if not self.is_in_copies or not isinstance(self.buffer, jax.Array):
-            return self._copy_as_stored() if isinstance(self.buffer, jax.Array) else self.buffer
-        return mean_of_copies(self.buffer, self.shape, self.strategy.devices)
+
+@jax.jit
+def _put(buffer: jax.Array, array: jax.Array, start: Any) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(buffer, jnp.reshape(array, -1), start, 0)
+
+
+@dataclass(eq=False)
+class StorageOnDevices(Storage):
+    """What the forms of storage on the devices of a strategy share; `shape` is of one copy."""
+
+    lock: ClassVar[AbstractContextManager[Any]] = BufferStore.lock
+    name: str
+    shape: tuple[int, ...]
+    holder: HeldBuffer
 
     @property
-    def anchor(self) -> Storage | None:
-        """Return the storage of the value at the last synchronization, if there is one."""
-        return self.kept_for_it.get((ANCHOR,))
+    def strategy(self) -> StrategyBase:
+        """Return the strategy on whose devices it is."""
+        return self.holder.strategy
 
-    def require_kept(self, *, waits: bool = False) -> Any:
+    @property
+    def held(self) -> Any:
+        """Return the array that steps take."""
+        return self.holder.held
+
+    def holds(self, array: Any) -> bool:
+        """Return whether an array is still the held one."""
+        return self.held is array
+
+    def require_kept(self, of: StoredValue, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
 
         Waits for the step that computes it if `waits`, and always on CPU. On other platforms a read
         is dispatched behind that step, and the host continues.
         """
-        held = self.holder.held
+        held = self.held
         # Not under the lock: the step may call back code that reads a variable and needs the lock.
         is_gone = (waits or self.strategy.devices.platform == "cpu") and is_lost(held)
-        with self.strategy.buffers.lock:
-            is_known_lost = is_gone and self.holder.held is held  # not replaced meanwhile
-            require_value(self, is_known_lost=is_known_lost)
+        with self.lock:
+            if of.storage is self:  # not moved meanwhile
+                self.require_value(is_known_lost=is_gone and self.holds(held))
         return held
 
-    def renew_if_lost(self) -> None:
-        """Replace a lost value by zeros, for a step that assigns the variable without reading it.
+    def require_value(self, *, is_known_lost: bool = False) -> None:
+        """Raise `RuntimeFailure` for a value that was declared by its shape, or is lost.
 
-        The step takes the buffer although it ignores the value, and a lost buffer cannot be passed.
+        Under the lock, since during a step the buffers it donated are deleted, too.
         """
-        held = self.holder.held
-        is_here = isinstance(held, jax.Array) and self.strategy.devices.workers is None
-        is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
-        if is_here and not is_key and is_lost(held):
-            buffer = self._zeros()
-            with self.strategy.buffers.lock:
-                if self.holder.held is held:
-                    self.buffer = buffer
+        held, devices = self.held, self.strategy.devices
+        if isinstance(held, jax.ShapeDtypeStruct):
+            if devices.is_absent:
+                devices.refuse_to_run(f"the value of variable {self.name!r}", here())
+            raise RuntimeFailure(
+                f"variable {self.name!r} was declared by its shape, {list(self.shape)}, and "
+                f"has no value",
+                source=here(),
+                hint=f"give it one first: {self.name}.assign(value)",
+            )
+        if is_known_lost or held.is_deleted():
+            step = self._last_to_assign()
+            which = "a step" if step is None else f"step {step.name!r}, which assigned it last,"
+            raise RuntimeFailure(
+                f"the value of variable {self.name!r} is lost: {which} failed, and its buffer was "
+                f"given to it",
+                source=here(),
+                other=step and step.assignment(self),
+                hint="restore it from a checkpoint, or assign it again; jax.block_until_ready on "
+                "what the step returns shows why it failed",
+            )
 
-    def _zeros(self) -> Any:
+    def _last_to_assign(self) -> Any:
+        """Return the last called of the programs that assign the value; None if unknown."""
+        writers = list(self.strategy.buffers.writers)
+        programs = [program for program in writers if program.assigns(self.holder)]
+        return max(programs, key=lambda program: program.last_call, default=None)
+
+    def copy(self) -> Any:
+        """Return a copy of the stored array."""
+        return jnp.array(self.held, copy=True)
+
+    def one_value(self) -> Any:
+        """Return a copy of the one value that the stored array stands for, or its shape."""
+        return self.copy() if isinstance(self.held, jax.Array) else self.held
+
+    def host_copy(self) -> Any:
+        """Return a copy in the memory of the host."""
+        return host_copy(self.held)
+
+    def copied(self) -> StorageOnDevices:
+        """Return storage of its own with the same value."""
+        return replace(self, holder=HeldBuffer(self.strategy, jnp.array(self.held, copy=True)))
+
+    def write(self, array: Any) -> None:
+        """Replace the stored array."""
+        self.holder.held = array
+
+    def zeros(self) -> Any:
         """Return a new buffer of zeros, made of a single zero in the memory of the host."""
-        zeros = np.broadcast_to(np.zeros((), self.dtype), self.shape)
-        if self.distribution is not MIRRORED:
-            return self.strategy.place_variable(zeros, self.stored)
-        return array_of_full(zeros, self.strategy.devices.home(self.stored))  # the same on all
-
-    def begin_with_zeros(self) -> bool:
-        """Give zeros to a variable that was declared by its shape; return whether it was.
-
-        For a step that takes the buffer, assigns it, and ignores the value.
-        """
-        is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
-        is_absent = self.strategy.devices.is_absent
-        with self.strategy.buffers.lock:
-            is_declared = isinstance(self.holder.held, jax.ShapeDtypeStruct)
-            if not is_declared or is_key or is_absent:
-                return False
-            self.buffer = self._zeros()
-            return True
-
-    def copy_of_value(self) -> jax.Array:
-        """Return a copy of the value, taken between steps; a sliced value is put together."""
-        self.require_kept()
-        if self.is_in_slices_over_workers:  # before the lock: see `require_kept`
-            agree_to_gather(self._gathering("reading"), self.strategy.devices, here())
-        with self.strategy.buffers.lock:
-            if self.pack is not None or self.sharded_along is None:
-                return self._copy_as_stored()
-            return self._resharded(self.distribution, "reading")
-
-    def _copy_as_stored(self) -> jax.Array:
-        if self.pack is not None:
-            return self.pack.read(self.start, self.shape)
-        return jnp.array(self.buffer, copy=True)
-
-    def _resharded(self, distribution: Distribution, why: str) -> jax.Array:
-        devices = self.strategy.devices
-        what = self._gathering(why)
-        return resharded(self.buffer, devices.home(distribution), devices, what, here())
-
-    def _gathering(self, why: str) -> str:
-        return f"{why} variable {self.name!r}, which is in slices over all workers,"
-
-    def copied(self) -> Storage:
-        """Return storage of its own with the same value, in the same form but for packs."""
-        self.require_kept()
-        with self.strategy.buffers.lock:
-            along = self.sharded_along
-            copy = self.mean_of_copies() if self.is_in_copies else self._copy_as_stored()
-        distribution = MIRRORED if self.is_in_copies else self.distribution
-        return Storage(self.name, self.shape, self.strategy, distribution, copy, along)
+        zeros = np.broadcast_to(np.zeros((), self.held.dtype), self.shape)
+        if self.distribution is PER_REPLICA:
+            return self.strategy.place_variable(zeros, PER_REPLICA)
+        return array_of_full(zeros, self.home)  # the same on all
 
     @property
-    def is_complete_here(self) -> bool:
-        """Return whether this process holds the full value, and reads it alone."""
-        return self.distribution is MIRRORED and not self.is_in_slices_over_workers
-
-    @property
-    def is_in_slices_over_workers(self) -> bool:
-        """Return whether the value is in slices of which this process holds some only."""
-        held = self.holder.held
-        if self.sharded_along is None or not isinstance(held, jax.Array):
-            return False
-        return not (held.is_fully_addressable or is_held_here(held.sharding, self.shape))
+    def home(self) -> jax.sharding.Sharding:
+        """Return the sharding of the stored array."""
+        return self.strategy.devices.home(self.distribution)
 
     @property
     def own_span(self) -> Span:
-        """Return the part of a value in slices that the devices of this process hold."""
-        home = self.strategy.devices.home(self.stored)
-        return held_span(home, self.shape, self.sharded_along or 0)
+        """Return the part of the value that the devices of this process hold."""
+        return held_span(self.home, self.shape, self.sharded_along or 0)
 
-    def copy_of_own_slices(self) -> tuple[Span, Any] | None:
-        """Return, in the memory of the host, the slices that this process saves for all.
+    def resharded(self, distribution: Distribution, why: str) -> jax.Array:
+        """Return a copy of the value in another distribution; `why` is for errors."""
+        devices = self.strategy.devices
+        home = devices.home(distribution)
+        return resharded(self.buffer, home, devices, self.gathering(why), here())
 
-        It is None if other processes hold the same slices and save them.
-        """
-        while True:
-            held = self.require_kept(waits=True)
-            with self.strategy.buffers.lock:
-                if self.holder.held is held:  # else a step has donated it meanwhile
-                    span = span_to_write(held, self.sharded_along or 0)
-                    return None if span is None else (span, copy_of_span(held, span))
-
-    def assign_own_slices(self, values: Any) -> None:
-        """Replace a value in slices; each process gives the slices of `own_span`."""
-        home = self.strategy.devices.home(self.stored)
-        self.buffer = array_of_span(values, self.own_span, self.shape, home)
-
-    def host_copy(self) -> Any:
-        """Return a copy in the memory of the host; None where the devices must build it."""
-        if self.pack is not None or not self.is_complete_here:
-            return None
-        held = self.require_kept(waits=True)
-        with self.strategy.buffers.lock:
-            return host_copy(self.buffer) if self.holder.held is held else None
+    def gathering(self, why: str) -> str:
+        """Return what workers do that gather the value, for errors."""
+        return f"{why} variable {self.name!r}, which is in slices over all workers,"
 
 
-def require_value(storage: Storage, *, is_known_lost: bool = False) -> None:
-    """Raise `RuntimeFailure` for a variable that was declared by its shape, or is lost.
+@dataclass(eq=False)
+class UnshardedStorage(StorageOnDevices):
+    """Each replica stores the full value; if `is_per_replica`, one of its own."""
 
-    Call it under the lock of the stores: during a step the buffers it donated are deleted, too.
+    is_per_replica: bool = False
+
+    @property
+    def distribution(self) -> Distribution:
+        """Return how the stored array is distributed."""
+        return PER_REPLICA if self.is_per_replica else MIRRORED
+
+    def in_graph(self, pack: str, strategy: StrategyBase) -> StoredUnsharded:
+        """Return the storage as data; what has no value yet, or is another's, enters no pack."""
+        has_value = isinstance(self.held, jax.Array) and not self.held.is_deleted()
+        is_alone = self.holder.has_left_pack or self.strategy is not strategy or not has_value
+        return StoredUnsharded(is_alone)
+
+
+@dataclass(eq=False)
+class ShardedStorage(StorageOnDevices):
+    """Each replica stores its shard along a dimension."""
+
+    dimension: int
+
+    @property
+    def distribution(self) -> Distribution:
+        """Return how the stored array is distributed."""
+        return self.strategy.devices.slices(self.dimension)
+
+    @property
+    def is_over_workers(self) -> bool:
+        """Return whether the value is in shards of which this process has some only."""
+        held = self.held
+        if not isinstance(held, jax.Array) or held.is_fully_addressable:
+            return False
+        return not is_held_here(held.sharding, self.shape)
+
+    def agree_to_copy(self) -> None:
+        """Return once all workers are about to gather the value."""
+        if self.is_over_workers:
+            agree_to_gather(self.gathering("reading"), self.strategy.devices, here())
+
+    def copy(self) -> Any:
+        """Return the value put together of its shards."""
+        return self.resharded(MIRRORED, "reading")
+
+    def in_graph(self, pack: str, strategy: StrategyBase) -> StoredSharded:
+        """Return the storage as data."""
+        return StoredSharded(self.dimension)
+
+
+@dataclass(eq=False)
+class PackedStorage(StorageOnDevices):
+    """The value is a piece of a pack."""
+
+    holder: VariablePack
+    start: int
+    """The first element of the value in the pack."""
+
+    @property
+    def pack(self) -> VariablePack:
+        """Return the pack."""
+        return self.holder
+
+    @property
+    def buffer(self) -> Any:
+        """Return a copy of the piece."""
+        return self.holder.read(self.start, self.shape)
+
+    def copy(self) -> Any:
+        """Return a copy of the piece."""
+        return self.buffer
+
+    def copied(self) -> UnshardedStorage:
+        """Return storage of its own with the same value."""
+        return UnshardedStorage(self.name, self.shape, HeldBuffer(self.strategy, self.buffer))
+
+    def write(self, array: Any) -> None:
+        """Replace the piece."""
+        self.holder.write(self.start, array)
+
+    def in_graph(self, pack: str, strategy: StrategyBase) -> StoredInPack:
+        """Return the storage as data."""
+        return StoredInPack(pack, self.start, self.holder.size)
+
+
+@dataclass(eq=False)
+class CopiesStorage(StorageOnDevices):
+    """Each replica stores a copy of its own of what users see as one value."""
+
+    @property
+    def distribution(self) -> Distribution:
+        """Return how the stored array is distributed."""
+        return PER_REPLICA
+
+    def one_value(self) -> Any:
+        """Return the mean of the copies as a new mirrored array, or its shape."""
+        if not isinstance(self.held, jax.Array):
+            return self.held
+        return mean_of_copies(self.held, self.shape, self.strategy.devices)
+
+    def copied(self) -> UnshardedStorage:
+        """Return storage of its own of the value that stands for all copies."""
+        return UnshardedStorage(self.name, self.shape, HeldBuffer(self.strategy, self.one_value()))
+
+    def in_graph(self, pack: str, strategy: StrategyBase) -> StoredInCopies:
+        """Return the storage as data."""
+        return StoredInCopies()
+
+
+def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevices:
+    """Return storage of the same value in the form that a graph asks for; under the lock.
+
+    A variable that the graph has in no pack leaves its pack. Copies stay copies.
     """
-    held = storage.holder.held
-    if isinstance(held, jax.ShapeDtypeStruct):
-        if storage.strategy.devices.is_absent:
-            what = f"the value of variable {storage.name!r}"
-            storage.strategy.devices.refuse_to_run(what, here())
-        raise RuntimeFailure(
-            f"variable {storage.name!r} was declared by its shape, {list(storage.shape)}, and "
-            f"has no value",
-            source=here(),
-            hint=f"give it one first: {storage.name}.assign(value)",
-        )
-    if is_known_lost or held.is_deleted():
-        step = _last_to_assign(storage)
-        which = "a step" if step is None else f"step {step.name!r}, which assigned it last,"
-        raise RuntimeFailure(
-            f"the value of variable {storage.name!r} is lost: {which} failed, and its buffer was "
-            f"given to it",
-            source=here(),
-            other=step and step.assignment(storage),
-            hint="restore it from a checkpoint, or assign it again; jax.block_until_ready on what "
-            "the step returns shows why it failed",
-        )
+    along = form.dimension if isinstance(form, StoredSharded) else None
+    if isinstance(storage, CopiesStorage):
+        return storage
+    if isinstance(form, StoredInCopies):
+        return _in_copies(in_form(storage, UNSHARDED))
+    if storage.pack is None and storage.sharded_along == along:
+        return storage
+    if storage.pack is not None:
+        storage = out_of_pack(storage, storage.buffer)
+    own = storage.name, storage.shape, storage.holder
+    new = UnshardedStorage(*own) if along is None else ShardedStorage(*own, along)
+    if isinstance(storage.held, jax.Array):
+        new.write(storage.resharded(new.distribution, "storing"))
+    storage.strategy.buffers.layout += 1
+    return new
 
 
-def _last_to_assign(storage: Storage) -> Any:
-    """Return the last called of the programs that assign a variable; None if unknown."""
-    writers = list(storage.strategy.buffers.writers)
-    programs = [program for program in writers if program.assigns(storage.holder)]
-    return max(programs, key=lambda program: program.last_call, default=None)
+def _in_copies(storage: StorageOnDevices) -> CopiesStorage:
+    new = CopiesStorage(storage.name, storage.shape, storage.holder)
+    if isinstance(storage.held, jax.Array):
+        new.write(copies_of(storage.held, storage.strategy.devices))
+    storage.strategy.buffers.layout += 1
+    return new
+
+
+def out_of_pack(storage: StorageOnDevices, array: jax.Array) -> UnshardedStorage:
+    """Return storage of a value, an array, that leaves its pack; under the lock."""
+    storage.strategy.buffers.layout += 1
+    holder = HeldBuffer(storage.strategy, array, has_left_pack=True)
+    return UnshardedStorage(storage.name, storage.shape, holder)
+
+
+def packed(storages: Sequence[StorageOnDevices]) -> list[PackedStorage]:
+    """Return storage of values of one dtype in a new pack, in their order; under the lock."""
+    strategy = storages[0].strategy
+    values = [np.asarray(storage.buffer).reshape(-1) for storage in storages]
+    with jax.enable_x64(True):  # values made under `jax_enable_x64` keep 64 bits
+        pack = VariablePack(strategy, mirrored_on(strategy.devices, np.concatenate(values)))
+    strategy.buffers.layout += 1  # steps that take the single values must not run
+    starts = accumulate([value.size for value in values], initial=0)
+    return [
+        PackedStorage(storage.name, storage.shape, pack, start)
+        for storage, start in zip(storages, starts, strict=False)
+    ]

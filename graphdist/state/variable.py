@@ -34,21 +34,31 @@ from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, PER_REPLICA, numpy_dtype
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
+from graphdist.state.aggregation import (
+    combined_copies,
+    in_turn,
+    require_aggregation,
+    share_of_total,
+)
 from graphdist.state.checks import (
     check_options,
+    checked_dimension,
     checked_name,
     checked_value,
     initial_value_of,
     require_no_jax_trace,
+    why_unsharded,
 )
 from graphdist.state.declaration import Declaration
-from graphdist.state.in_place import InPlaceOperators
-from graphdist.state.on_read import combined_copies, require_aggregation
-from graphdist.state.scatter import ScatterUpdates
-from graphdist.state.shares_of_totals import share_of_total
-from graphdist.state.slices_from_creation import dimension_of_slices, why_in_full
-from graphdist.state.storage import Storage
-from graphdist.state.turns import in_turn
+from graphdist.state.storage import (
+    CopiesStorage,
+    HeldBuffer,
+    ShardedStorage,
+    Storage,
+    UnshardedStorage,
+)
+from graphdist.state.stored_values import StoredValue
+from graphdist.state.variable_updates import InPlaceOperators, ScatterUpdates
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.state import Trace, current_trace
 from graphdist.tracing.user_lines import here
@@ -117,16 +127,23 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
 
     def _stored(self, value: Any) -> Storage:
         """Return the storage of the value on the strategy's devices."""
-        along = dimension_of_slices(self)
+        along = checked_dimension(self)
         stored = self.distribution if along is None else self.strategy.devices.slices(along)
         with jax.ensure_compile_time_eval():
-            buffer = self.strategy.place_variable(value, stored)
-        return Storage(self.name, self.shape, self.strategy, self.distribution, buffer, along)
+            holder = HeldBuffer(self.strategy, self.strategy.place_variable(value, stored))
+        if along is not None:
+            return ShardedStorage(self.name, self.shape, holder, along)
+        return UnshardedStorage(self.name, self.shape, holder, self.distribution is PER_REPLICA)
 
-    def _complete(self, storage: Any) -> None:
-        self.storage = storage
+    def _complete(self, storage: Storage) -> None:
+        self.stored = StoredValue(storage)
         self._implicit: dict[str, Callable[..., Any]] = {}
         self._is_made = True
+
+    @property
+    def storage(self) -> Storage:
+        """Return how the value is stored now."""
+        return self.stored.storage
 
     _is_made = False
 
@@ -152,7 +169,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         self.require_same_strategy()
         if current_trace() is not None:
             raise no_values_yet()
-        copy = self.storage.copy_of_value()
+        copy = self.stored.copy()
         if self.is_mirrored and len(copy.devices()) == 1:  # one replica, or a parameter device
             return (copy,)
         if self.strategy.devices.parameter_device is not None:
@@ -160,7 +177,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         return PerReplicaArray(copy, self.strategy, self.shape).values
 
     @classmethod
-    def stored_elsewhere(cls, strategy: Any, storage: Any, declared: GraphVariable) -> Self:
+    def stored_elsewhere(cls, strategy: Any, storage: Storage, declared: GraphVariable) -> Self:
         """Return the variable that stands in this process for a value in another one."""
         variable = object.__new__(cls)
         variable.constraint, variable.strategy, variable.name = None, strategy, declared.name
@@ -185,10 +202,10 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         self.require_same_strategy()
         trace = current_trace()
         if trace is None:
-            if not self.is_mirrored or self.storage.is_in_copies:
-                self.storage.require_kept()
+            if not self.is_mirrored or isinstance(self.storage, CopiesStorage):
+                self.storage.require_kept(self.stored)
                 return self.through_function("read_value")
-            value = self.storage.copy_of_value()
+            value = self.stored.copy()
             require_no_jax_trace(self, value, "read")
             return value
         self.claim(trace)
@@ -206,7 +223,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         all processes must call it together, as with `read_value`. Outside functions only.
         """
         is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
-        copy = None if is_key or not self.is_mirrored else self.storage.host_copy()
+        copy = None if is_key or not self.is_mirrored else self.stored.host_copy()
         if copy is not None:
             return copy
         value = self.read_value()
@@ -279,15 +296,15 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             if method == "assign" and self.is_mirrored:
                 if not isinstance(array, jax.Array):
                     require_no_jax_trace(self, jnp.zeros(()), "assigned")
-                buffer = self.strategy.place_variable(array, self.storage.stored)
-                # Under a trace of JAX the copy is a tracer even if the array is none.
-                require_no_jax_trace(self, buffer, "assigned")
-                self.storage.buffer = buffer
-                if (anchor := self.storage.anchor) is not None:
-                    anchor.buffer = self.strategy.place_variable(array, MIRRORED)
+                self.store(array)
+                if (anchor := self.stored.anchor) is not None:
+                    place = self.strategy.place_variable
+                    anchor.replace(place(array, MIRRORED), anchor.storage)
             else:
-                storage = self.storage
-                (storage.renew_if_lost if method == "assign" else storage.require_kept)()
+                if method == "assign":
+                    self.stored.renew_if_lost()
+                else:
+                    self.storage.require_kept(self.stored)
                 self.through_function("write", method, array)
             return
         self.claim(trace)
@@ -298,6 +315,16 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             trace.write(self, self._part(array, in_replica), "replica" if in_replica else "cross")
         else:
             self._update(trace, array if method == "assign_add" else -array, in_replica)
+
+    def store(self, array: Any) -> None:
+        """Set the value outside functions, on all replicas alike."""
+        is_placed = False
+        while not is_placed:
+            storage = self.storage
+            buffer = self.strategy.place_variable(array, storage.distribution)
+            # Under a trace of JAX the copy is a tracer even if the array is none.
+            require_no_jax_trace(self, buffer, "assigned")
+            is_placed = self.stored.replace(buffer, storage)
 
     def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:
         if self.is_mirrored:
@@ -364,7 +391,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         """Return a new variable with the same options, value and strategy."""
         self.require_same_strategy()
         copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _implicit={}, storage=self.storage.copied())
+        vars(copy).update(vars(self), _implicit={}, stored=self.stored.copied())
         return copy
 
     def __copy__(self) -> NoReturn:
@@ -381,17 +408,17 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         )
 
     def __repr__(self) -> str:
-        type = self.spec(self.name).type.distributed(self.storage.stored)
-        buffer, entry = self.storage.holder.held, current_entry()
+        type = self.spec(self.name).type.distributed(self.storage.distribution)
+        buffer, entry = self.storage.held, current_entry()
         what = f"<Variable {self.name!r}"
         if isinstance(buffer, jax.ShapeDtypeStruct):
             return f"{what} {type} on {self.strategy.devices}, declared by shape>"
         if self.is_mirrored and len(buffer.devices()) == 1:
             type = type.distributed(None)
         what = f"{what} {type} on {devices_of([buffer])}"
-        if reason := why_in_full(self):
+        if reason := why_unsharded(self):
             what = f"{what}, {reason}"
-        if self.storage.is_in_slices_over_workers:  # the value is read by all workers or by none
+        if self.storage.is_over_workers:  # the value is read by all workers or by none
             return f"{what}, in slices over {len(self.strategy.devices.workers or ())} workers>"
         if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"

@@ -15,7 +15,7 @@ from graphdist.errors import ArgumentError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
 from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.step_functions import name_of, require_call
-from graphdist.state.scatter import IndexedSlices
+from graphdist.state.variable_updates import IndexedSlices
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p

@@ -16,8 +16,8 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
 from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.step_functions import name_of, require_result
-from graphdist.state.scatter import IndexedSlices
 from graphdist.state.variable import Variable
+from graphdist.state.variable_updates import IndexedSlices
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.replica_context import (
     ReplicaContext,

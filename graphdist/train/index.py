@@ -122,7 +122,7 @@ def _own_part(entry: ArrayEntry, is_mine: bool) -> tuple[Array | None, dict[str,
     if entry.slices is None:
         array = entry.read() if is_mine or entry.is_read_by_all else None
         return (array if is_mine else None), {}
-    own = entry.slices.copy_of_own_slices()
+    own = entry.slices.copy_of_own_shards()
     if own is None:
         return None, {}
     span, array = own

@@ -26,7 +26,7 @@ from graphdist.metrics.metric import Metric
 from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored, short
 from graphdist.runtime.spans import Span, array_of_full
 from graphdist.state.sharded_variable import ShardedVariable
-from graphdist.state.storage import Storage
+from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, type_name
@@ -57,8 +57,8 @@ class ArrayEntry:
     """The object that is written to; None for an array, which is replaced."""
     takes_any_float: bool = False
     """Whether it can also be restored from floats of other dtypes."""
-    slices: Storage | None = None
-    """The storage of a variable in slices over workers: each worker saves and restores its own."""
+    slices: StoredValue | None = None
+    """The value of a variable in shards over workers: each worker saves and restores its own."""
     numbers: tuple[int, ...] = ()
     """The shape of the numbers stored for each element, if elements are random keys."""
 
@@ -140,14 +140,13 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
     dtype = variable.dtype
 
     numbers = _numbers_of(dtype)
-    storage = variable.storage if isinstance(variable, Variable) else None
-    is_in_slices = storage and storage.is_in_slices_over_workers and not numbers
-    slices = storage if is_in_slices else None
+    is_one = isinstance(variable, Variable) and variable.storage.is_over_workers
+    slices = variable.stored if is_one and not numbers else None
 
     def write(array: Array) -> None:
         with _in_64_bits(dtype):
             if slices is not None:
-                slices.assign_own_slices(array)
+                slices.assign_own_shards(array)
             else:
                 variable.assign(_as_value(array, dtype), read_value=False)
 

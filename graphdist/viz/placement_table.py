@@ -48,7 +48,7 @@ def _row(variable: Any) -> tuple[str, ...]:
             hint="make variables of arrays with gd.variables(tree)",
         )
     held = variable.spec("").type
-    buffer = variable.storage.holder.held
+    buffer = variable.storage.held
     absent = isinstance(buffer, jax.ShapeDtypeStruct)
     where = str(variable.strategy.devices) if absent else devices_of([buffer])
     shape = "[" + ",".join(map(str, held.shape)) + "]"
@@ -57,6 +57,6 @@ def _row(variable: Any) -> tuple[str, ...]:
         shape,
         str(variable.dtype),
         f"{_bytes(variable):,}",
-        str(variable.storage.stored),
+        str(variable.storage.distribution),
         where,
     )

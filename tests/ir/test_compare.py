@@ -45,15 +45,13 @@ CASES = [
         "variable 0: GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
         "distribution=Distribution(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
         "synchronization='on_write', "
-        "aggregation='none', trainable=True, assigned=True, is_local=False, sharded_along=None, "
-        "num_copies=1, piece=None, alone=False, pieces=(), "
-        "role='', serves=(), server=None), "
+        "aggregation='none', trainable=True, assigned=True, is_local=False, "
+        "storage=StoredUnsharded(is_alone=False), num_copies=1, role=None), "
         "GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
         "distribution=Distribution(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
         "synchronization='on_write', "
-        "aggregation='none', trainable=False, assigned=True, is_local=False, sharded_along=None, "
-        "num_copies=1, piece=None, alone=False, pieces=(), "
-        "role='', serves=(), server=None)",
+        "aggregation='none', trainable=False, assigned=True, is_local=False, "
+        "storage=StoredUnsharded(is_alone=False), num_copies=1, role=None)",
     ),
     ("%x: f32[4] per_replica)", "%x: f32[4] per_replica, %z: i8[])", "number of inputs: 2, 3"),
     ("jax.add", "jax.sub", "node 0: jax.add, jax.sub"),

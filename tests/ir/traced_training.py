@@ -20,6 +20,7 @@ import numpy as np
 import optax
 
 import graphdist as gd
+from graphdist.ir.variable_storage import StoredOnServer
 from graphdist.passes import pipeline
 from graphdist.program.stages import Traced
 
@@ -102,7 +103,9 @@ def keras_step(make_model: Callable[[], Any], *sizes: int) -> Traced:
 def on_servers(traced: Traced) -> Traced:
     """Return the step of a worker whose variables are on two servers, which need not run."""
     variables = enumerate(traced.graph.variables)
-    placed = tuple(replace(variable, server=number % 2) for number, variable in variables)
+    placed = tuple(
+        replace(variable, storage=StoredOnServer(number % 2)) for number, variable in variables
+    )
     target = replace(gd.OneDeviceStrategy("cpu:0").target, cuts_updates=True)
     graph = traced.graph.replace(variables=placed)
     return replace(traced, graph=graph, pipeline=pipeline(target))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.state.shares_of_totals import _short_quotient
+from graphdist.state.aggregation import _short_quotient
 
 DTYPES = ["float32", "bfloat16", "float16", "int32", "int8", "uint8", "complex64"]
 SIZE = 600

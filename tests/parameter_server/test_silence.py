@@ -25,6 +25,7 @@ from graphdist.coordinator import ClusterCoordinator
 from graphdist.parameter_server.messages import Change, Origin, Read
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.server import ParameterServer
+from graphdist.parameter_server.storage import on_server
 
 SILENCE, START = 3, 6
 
@@ -202,7 +203,7 @@ def test_a_server_that_is_stopped_while_it_sends_an_answer(strategy: Any) -> Non
     process = server_process(strategy, server)
     with connection.held(time.monotonic()):
         # More is under way than the system keeps: the server is in the middle of its answer.
-        connection.request("read", ([Read(large.storage.key)],))
+        connection.request("read", ([Read(on_server(large).key)],))
         connection._channel._stream.recv(1, socket.MSG_PEEK)
         with stopped(process), pytest.raises(Exception, match="has not answered"):
             connection.answer()

@@ -14,7 +14,7 @@ from graphdist.ir.arrays import Array, Held, stack_arrays
 from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.interpreter import Evaluate, Outcome, interpret
 from graphdist.ir.types import MIRRORED, Type, numpy_dtype
-from graphdist.passes.local_variables import ANCHOR, SLOT, STEPS
+from graphdist.ir.variable_storage import Anchor, OuterSlot, StepCount
 from graphdist.runtime.evaluate import evaluate_jax_node
 
 TO_THE_BIT = {
@@ -92,14 +92,15 @@ def about_to_synchronize(graph: Graph, state: Mapping[str, Held]) -> dict[str, H
     kept: dict[str, Held] = {}
     for variable in graph.variables:
         held: Array
-        if variable.role == STEPS:
-            held = np.asarray(2**20, np.int32)
-        elif variable.role == ANCHOR:
-            held = state[variable.serves[0]][0]
-        elif variable.role.startswith(SLOT):
-            held = np.zeros(variable.type.shape, numpy_dtype(variable.type.dtype))
-        else:
-            continue
+        match variable.role:
+            case StepCount():
+                held = np.asarray(2**20, np.int32)
+            case Anchor((name,)):
+                held = state[name][0]
+            case OuterSlot():
+                held = np.zeros(variable.type.shape, numpy_dtype(variable.type.dtype))
+            case _:
+                continue
         kept[variable.name] = [held] * graph.num_replicas
     return kept
 

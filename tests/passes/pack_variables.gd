@@ -67,7 +67,7 @@ graph f on 2 replicas, stage spmd
 
 # title: a variable that is stored in slices from now on leaves its pack
 graph f on 2 replicas, stage spmd
-  variable @a: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0, piece=("pack_0", 0, 6)}
+  variable @a: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
   variable @b: f32[2] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, piece=("pack_0", 4, 6)}
 (%a: f32[2] sharded(0) = @a, %b: f32[2] mirrored = @b) {
   return %a -> @a, %b -> @b
@@ -75,7 +75,7 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
   variable @pack_0: f32[6] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, pieces=("", "b")}
-  variable @a: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0, piece=("pack_0", 0, 6)}
+  variable @a: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
 (%pack_0: f32[6] mirrored = @pack_0, %a: f32[2] sharded(0) = @a) {
   %0, %1 = unpack(%pack_0) {shapes=((4,), (2,))} : f32[4] mirrored, f32[2] mirrored
   %2 = pack(%0, %1) : f32[6] mirrored

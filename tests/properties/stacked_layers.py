@@ -159,7 +159,7 @@ def in_slices(graph: Graph, dimensions: Sequence[int | None], groups: int = 1) -
     ]
     stored = zip(graph.variables, along, strict=True)
     variables = tuple(
-        replace(variable, sharded_along=dimension, num_copies=groups)
+        replace(variable.stored_along(dimension), num_copies=groups)
         for variable, dimension in stored
     )
     return graph.replace(variables=variables)

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 import graphdist as gd
 from graphdist.ir.interpreter import interpret
 from graphdist.ir.types import numpy_dtype
+from graphdist.ir.variable_storage import Anchor
 from graphdist.ir.verifier import verify
 from graphdist.passes.infer_distribution import infer_distribution
 from graphdist.passes.local_steps import LocalSteps
-from graphdist.passes.local_variables import ANCHOR
 from graphdist.runtime.evaluate import evaluate_jax_node
 from tests.properties.effort import programs
 
@@ -196,8 +196,9 @@ def run_interpreted(graph: Any, run: LocalSteps | None, chunks: Any) -> Any:
     assert run(after) is after
     state: dict[str, list[Any]] = {}
     for variable in after.variables:
-        name = variable.serves[0] if variable.role == ANCHOR else variable.name
-        is_parameter = name[0] == "w" and (variable.role == ANCHOR or not variable.serves)
+        is_anchor = isinstance(variable.role, Anchor)
+        name = variable.serves[0] if is_anchor else variable.name
+        is_parameter = name[0] == "w" and (is_anchor or not variable.serves)
         first = 0.5 + int(name[1:]) if is_parameter else 0.0
         held = np.full(variable.type.shape, first, numpy_dtype(variable.type.dtype))
         state[variable.name] = [held] * REPLICAS

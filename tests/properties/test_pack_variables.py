@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
+from graphdist.ir.variable_storage import StoredUnsharded
 from graphdist.ir.verifier import verify
 from graphdist.passes.bucket_collectives import PACKING
 from graphdist.passes.pack_variables import PackVariables
@@ -93,6 +94,9 @@ def variable_graphs(draw: st.DrawFn) -> Graph:
     return graph
 
 
+ALONE = StoredUnsharded(is_alone=True)
+
+
 @programs(100)
 @given(variable_graphs())
 def test_what_is_packed(graph: Graph) -> None:
@@ -102,4 +106,4 @@ def test_what_is_packed(graph: Graph) -> None:
     alone = {variable.name for variable in packed.variables if not variable.pieces}
     assert inside | alone == {variable.name for variable in graph.variables}
     assert inside >= {variable.name for variable in graph.variables if variable.piece}
-    assert not inside & {variable.name for variable in graph.variables if variable.alone}
+    assert not inside & {variable.name for variable in graph.variables if variable.storage == ALONE}

@@ -185,11 +185,11 @@ def test_reading_what_a_step_lost_on_several_devices_says_so() -> None:
         strategy.run(replica_fn)
 
     step()
-    jax.block_until_ready(total.storage.holder.held)
+    jax.block_until_ready(total.storage.held)
     load.fails = True
     step()
     with pytest.raises(jax.errors.JaxRuntimeError):
-        jax.block_until_ready(total.storage.holder.held)
+        jax.block_until_ready(total.storage.held)
     for read in (np.asarray, gd.Variable.host_value, gd.Variable.read_value):
         with pytest.raises(gd.RuntimeFailure, match="'total'"):
             read(total)
@@ -215,7 +215,7 @@ def test_a_lost_total_of_each_replica_can_be_assigned_anew() -> None:
         strategy.run(replica_fn)
 
     step()
-    jax.block_until_ready(total.storage.holder.held)
+    jax.block_until_ready(total.storage.held)
     load.fails = True
     step()
     with pytest.raises(gd.RuntimeFailure, match="'total' is lost"):

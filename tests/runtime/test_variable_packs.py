@@ -107,7 +107,7 @@ def test_a_failed_step_loses_what_it_was_given(strategy: gd.Strategy) -> None:
     counters = Counters(strategy)
     counters.step(1.0)
     v2 = counters.all[2]
-    v2.storage.holder.held.delete()
+    v2.storage.held.delete()
     with pytest.raises(gd.RuntimeFailure, match="'v2' is lost"):
         v2.read_value()
     with pytest.raises(gd.RuntimeFailure, match="'v1', 'v2'"):

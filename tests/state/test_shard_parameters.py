@@ -14,9 +14,9 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.analyses import collectives
+from graphdist.ir.choice_of_storage import LARGEST_UNSHARDED
 from graphdist.ir.cost import executions
 from graphdist.ir.ops import ALL_GATHER, SCAN
-from graphdist.ir.stored_slices import LARGEST_IN_FULL
 from tests.state.sharded_models import (
     FULL,
     ROWS,
@@ -134,7 +134,7 @@ def test_small_and_other_kinds_of_variables_stay_in_full() -> None:
 
 def test_a_variable_that_can_be_cut_nowhere() -> None:
     shape = jax.ShapeDtypeStruct((2049, 2049), jnp.float32)
-    assert LARGEST_IN_FULL < 2049**2
+    assert LARGEST_UNSHARDED < 2049**2
     with pytest.raises(gd.ArgumentError, match=r"'w' of shape \[2049, 2049\].*by 4 replicas") as at:
         cut_variable(shape)
     assert "[2052, 2049]" in at.value.hint
@@ -166,7 +166,7 @@ def test_reading_printing_and_copying(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(w[200], 0)
     assert [value.shape for value in w.values] == [SHAPE] * 4
     assert w.storage.sharded_along == 0
-    monkeypatch.setattr(type(w.storage), "copy_of_value", None)  # it gives all devices the value
+    monkeypatch.setattr(type(w.storage), "copy", None)  # it gives all devices the value
     np.testing.assert_array_equal(np.asarray(w), expected)
     np.testing.assert_array_equal(w.host_value(), expected)
     np.testing.assert_array_equal(np.asarray(twin, np.float64), numbers())

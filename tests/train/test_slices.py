@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -107,7 +106,7 @@ class TwoWorkers(OneWorker):
 @pytest.mark.parametrize("failure", ["", "array 'w' cannot be read: part-1/0: it is gone"])
 def test_workers_that_read_slices_succeed_or_fail_together(folder: Path, failure: str) -> None:
     saved = SavedCheckpoint("rows", folder / "rows", UNKNOWN)
-    in_slices: Any = gd.Variable(VALUES).storage
+    in_slices = gd.Variable(VALUES).stored
     entry = ArrayEntry("w", "float32", SHAPE, lambda: VALUES, lambda array: None, slices=in_slices)
     for said, outcome in (
         ([saved.index.seal, failure], failure),
@@ -126,7 +125,7 @@ def test_workers_that_read_slices_succeed_or_fail_together(folder: Path, failure
 
 def test_a_worker_that_cannot_read_tells_the_others(folder: Path) -> None:
     saved = SavedCheckpoint("rows", folder / "rows", UNKNOWN)
-    in_slices: Any = gd.Variable(VALUES).storage
+    in_slices = gd.Variable(VALUES).stored
     entry = ArrayEntry("w", "float32", SHAPE, lambda: VALUES, lambda array: None, slices=in_slices)
     workers = TwoWorkers(json.dumps([saved.index.seal, ""]))
 

@@ -1,16 +1,19 @@
-"""Scatter updates: some rows of a variable changed, by index.
+"""Updates that all kinds of variables share: scatter updates, and in-place operators.
 
-In cross-replica context they change the variable's value. In replica context the replicas' slices
-are combined as the variable's aggregation says: SUM applies the slices of all replicas, MEAN the
-same with values divided by R, ONLY_FIRST_REPLICA the slices of replica 0. A minimum, a maximum or a
-replacement is neither a sum nor a mean, so SUM and MEAN refuse `scatter_min`, `scatter_max` and
-`scatter_update`, as in `tf.distribute`. ON_READ variables refuse every scatter update.
+The operators are refused: they would put an array in a variable's place.
+
+Scatter updates change some rows of a variable, by index. In cross-replica context they change the
+variable's value. In replica context the replicas' slices are combined as the variable's aggregation
+says: SUM applies the slices of all replicas, MEAN the same with values divided by R,
+ONLY_FIRST_REPLICA the slices of replica 0. A minimum, a maximum or a replacement is neither a sum
+nor a mean, so SUM and MEAN refuse `scatter_min`, `scatter_max` and `scatter_update`, as in
+`tf.distribute`. ON_READ variables refuse every scatter update.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any  # Any: arrays, and pytree nodes of JAX
+from typing import Any, NoReturn  # Any: arrays, and pytree nodes of JAX
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +21,7 @@ import jax.numpy as jnp
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentTypeError, UnsupportedError
 from graphdist.options import VariableAggregation
-from graphdist.state.turns import warn_of_changes_in_turn
+from graphdist.state.aggregation import warn_of_changes_in_turn
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
@@ -147,3 +150,28 @@ def _combined(variable: Any, context: Any, slices: IndexedSlices) -> IndexedSlic
         values = values / context.num_replicas_in_sync
     gathered = context.all_gather((values, jnp.asarray(slices.indices)), axis=0)
     return IndexedSlices(*gathered)
+
+
+class InPlaceOperators:
+    """Operators that Python would carry out by binding the variable's name to a new array."""
+
+    name: str
+
+    def __iadd__(self, other: Any) -> NoReturn:
+        raise self._in_place("+=", "assign_add(value)")
+
+    def __isub__(self, other: Any) -> NoReturn:
+        raise self._in_place("-=", "assign_sub(value)")
+
+    def __imul__(self, other: Any) -> NoReturn:
+        raise self._in_place("*=", "assign(v * value)")
+
+    def __itruediv__(self, other: Any) -> NoReturn:
+        raise self._in_place("/=", "assign(v / value)")
+
+    def _in_place(self, operator: str, method: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"variable {self.name!r} {operator} value would put an array in the variable's place",
+            source=here(),
+            hint=f"write v.{method}",
+        )

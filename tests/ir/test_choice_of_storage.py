@@ -1,4 +1,4 @@
-"""The rule by which variables are stored in slices."""
+"""The rule by which variables are sharded from their creation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdist.ir.stored_slices import LARGEST_IN_FULL, smallest_in_slices, stored_dimension
+from graphdist.ir.choice_of_storage import LARGEST_UNSHARDED, smallest_sharded, stored_dimension
 
 SHAPES = st.lists(st.integers(0, 4096), max_size=4).map(tuple)
 
@@ -19,7 +19,7 @@ def test_slices_are_equal_and_the_rest_is_small_or_odd(
 ) -> None:
     dimension = stored_dimension(shape, num_replicas)
     divides = [size > 0 and size % num_replicas == 0 for size in shape]
-    is_large = prod(shape) >= smallest_in_slices(num_replicas)
+    is_large = prod(shape) >= smallest_sharded(num_replicas)
     assert (dimension is not None) == (num_replicas > 1 and is_large and any(divides))
     if dimension is not None:
         assert divides[dimension]
@@ -47,8 +47,8 @@ def test_shapes(shape: tuple[int, ...], dimension: int | None) -> None:
 
 
 def test_the_bound_grows_with_the_replicas_up_to_a_limit() -> None:
-    assert [smallest_in_slices(count) for count in (2, 256, 10**6)] == [
+    assert [smallest_sharded(count) for count in (2, 256, 10**6)] == [
         2**13,
         2**20,
-        LARGEST_IN_FULL,
+        LARGEST_UNSHARDED,
     ]

@@ -1,0 +1,93 @@
+"""The rules by which the storage of variables is chosen.
+
+A new variable of a strategy with parameter servers is on one of them. Under `shard_parameters` it
+is sharded as `stored_dimension` says, by its shape alone, so that the slots of an optimizer are
+sharded as their parameters are. Any other is unsharded. A program may store it otherwise from then
+on: these rules say what may be, and what pays the passes `local_steps`, `place_conversions` and
+`pack_variables` find out of the program. They write their choice into the graph's variables
+(`variable_storage.py`), and `graphdist.state` stores the variables as the last graph says.
+
+* A variable with fewer elements than `smallest_sharded` is unsharded: the bytes that its shards
+  save are not worth a collective.
+* A shape of three or more dimensions is taken for a stack of layers that a loop scans. The loop
+  gathers one layer at a time, so the stack is sharded inside the layer, as if it stood alone; along
+  dimension 0 only if no other divides.
+* A variable that is sharded along dimension 0, and that a loop scans all the same, is sharded along
+  another dimension from then on, so that each iteration can gather its own layer.
+* Small mirrored variables may enter a pack, unless they have left one before.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+from graphdist.ir.graph import GraphVariable
+from graphdist.ir.types import MIRRORED
+from graphdist.ir.variable_storage import UNSHARDED
+
+LARGEST_UNSHARDED = 2**22
+"""A variable with more elements must be sharded: no device may hold the full value."""
+
+_SMALLEST_SHARD = 2**12
+
+
+def smallest_sharded(num_replicas: int) -> int:
+    """Return the number of elements from which variables are stored in shards.
+
+    >>> smallest_sharded(8), smallest_sharded(4096)
+    (32768, 4194304)
+    """
+    return min(_SMALLEST_SHARD * num_replicas, LARGEST_UNSHARDED)
+
+
+def stored_dimension(shape: tuple[int, ...], num_replicas: int) -> int | None:
+    """Return the dimension along which a new variable of a shape is sharded; None: unsharded.
+
+    >>> [stored_dimension(shape, 8) for shape in ((32, 4096, 64), (4096, 64), (8,))]
+    [1, 0, None]
+    """
+    if num_replicas == 1 or prod(shape) < smallest_sharded(num_replicas):
+        return None
+    return dimension_to_shard(shape, num_replicas, is_scanned=len(shape) > 2)
+
+
+@lru_cache(maxsize=4096)
+def dimension_to_shard(
+    shape: tuple[int, ...], num_replicas: int, *, is_scanned: bool = False
+) -> int | None:
+    """Return the dimension along which a shape of any size is sharded; None if none divides.
+
+    The first one if it divides, since shards of rows need no copy; else the longest that does, and
+    the last only if no other does: accelerators pad a short last dimension to 128. If a loop scans
+    the value along dimension 0, this holds for what an iteration takes, and dimension 0 comes last.
+
+    >>> dimension_to_shard((8, 3), 4), dimension_to_shard((6, 8, 16), 4)
+    (0, 1)
+    >>> dimension_to_shard((6,), 4), dimension_to_shard((8, 12, 4), 4, is_scanned=True)
+    (None, 1)
+    """
+    divides = [i for i, size in enumerate(shape) if size and size % num_replicas == 0]
+    first = 1 if is_scanned else 0
+    inside = [i for i in divides if i >= first]
+    if not inside or inside[0] == first:
+        return min(inside or divides, default=None)
+    not_last = [i for i in inside if i < len(shape) - 1]
+    return max(not_last or inside, key=lambda i: shape[i])
+
+
+def stored_for_scan(variable: GraphVariable, num_replicas: int) -> GraphVariable:
+    """Return a variable that a loop scans, not sharded along the scanned dimension if possible."""
+    if variable.sharded_along != 0:
+        return variable
+    num_shards = num_replicas // variable.num_copies
+    return variable.stored_along(
+        dimension_to_shard(variable.type.shape, num_shards, is_scanned=True)
+    )
+
+
+def may_enter_pack(variable: GraphVariable, largest: int) -> bool:
+    """Return whether a variable of at most `largest` bytes may share a buffer with others."""
+    is_free = variable.storage == UNSHARDED and not variable.pieces
+    is_value = variable.type.distribution is MIRRORED and not variable.type.dtype.startswith("key<")
+    return is_free and is_value and 0 < variable.type.bytes <= largest

@@ -1,0 +1,137 @@
+"""What replicas read of a variable and write to it, combined over all replicas.
+
+The copies of an ON_READ variable are combined to one value, as its aggregation says. Writes of
+several replicas to the only copy of a variable come one replica after the other.
+
+An ON_READ variable with aggregation SUM reads as the sum of its copies. A value that is assigned to
+it in cross-replica context, or restored, is divided into nearly even shares. Their sum is exactly
+the value, in whatever order they are added up, except that -0.0 reads as 0.0.
+
+* Integers: each replica gets the quotient, and the first replicas 1 more each for the remainder.
+* Floats: the quotient is rounded to so few bits that every sum of shares is exact, and replica 0
+  gets the rest. Infinities, nan and totals close to zero go to replica 0 entirely, as does every
+  total of a dtype with too few bits for so many replicas.
+* Other dtypes, and integers too narrow for the number of replicas: replica 0 gets the total.
+
+TensorFlow gives every replica the quotient, and loses the remainder.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: dtypes, and untyped results of ml_dtypes
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+
+from graphdist.context import num_replicas_running
+from graphdist.errors import ArgumentError
+from graphdist.options import VariableAggregation
+from graphdist.state.declaration import Declaration
+from graphdist.tracing.primitives import all_reduce_p, reduce_p, replica_id_p
+from graphdist.tracing.user_lines import here
+from graphdist.values.reducible import summable
+from graphdist.values.replica_warnings import warn_once
+
+
+def combined_copies(variable: Declaration, local: jax.Array) -> jax.Array:
+    """Return the combined value of an ON_READ variable; `local` is the replica's copy."""
+    require_aggregation(variable, "read")
+    size = variable.strategy.num_replicas_in_sync
+    if variable.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
+        is_first = replica_id_p.bind(group_size=size) == 0
+        kept = jnp.where(is_first, local, jnp.zeros_like(local))
+        reducer = "max" if local.dtype == jnp.bool_ else "sum"
+        return reduce_p.bind(kept, reducer=reducer, group_size=size)
+    reducer = variable.aggregation.name.lower()
+    return reduce_p.bind(summable(local, reducer, "reading"), reducer=reducer, group_size=size)
+
+
+def require_aggregation(variable: Declaration, done: str) -> None:
+    """Raise `ArgumentError` for a variable without an aggregation to combine its copies."""
+    if variable.aggregation is VariableAggregation.NONE:
+        raise ArgumentError(
+            f"variable {variable.name!r}, ON_READ with aggregation NONE, is {done} in "
+            f"cross-replica context, where it has no one value",
+            source=here(),
+            hint=f"make it with an aggregation, or have it {done} in replica context, "
+            f"inside the function given to run",
+        )
+
+
+def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
+    """Return the array to write once for writes of all replicas, one after the other.
+
+    For `assign` it is the value of the last replica, otherwise the sum of all changes.
+    """
+    size = num_replicas_running()
+    if size == 1:
+        return array
+    if method != "assign":
+        warn_of_changes_in_turn(variable, method, size)
+    else:
+        is_last = replica_id_p.bind(group_size=size) == size - 1
+        array = jnp.where(is_last, array, jnp.zeros_like(array))
+    reducer = "max" if array.dtype == jnp.bool_ else "sum"
+    return all_reduce_p.bind(array, reducer=reducer, group_size=size)
+
+
+def warn_of_changes_in_turn(variable: Declaration, method: str, num_replicas: int) -> None:
+    """Warn of a change that every replica makes to a variable made outside the scope.
+
+    A variable with aggregation SUM is meant to be changed so, as the sums of metrics are.
+    """
+    if variable.aggregation is VariableAggregation.SUM:
+        return
+    warn_once(
+        "change",
+        f"{method} of variable {variable.name!r} is done {num_replicas} times, once by each "
+        f"replica: the variable was made outside the strategy's scope ({variable.made_at}) and "
+        f"has one copy for all. Make it inside: with strategy.scope(). If each change is to "
+        f"count, make it with aggregation=gd.VariableAggregation.SUM.",
+        here(),
+    )
+
+
+def share_of_total(total: jax.Array, replicas: int) -> jax.Array:
+    """Return, inside a function, the replica's share of a total."""
+    if replicas == 1:
+        return total
+    replica = replica_id_p.bind(group_size=replicas)
+    if jnp.issubdtype(total.dtype, jnp.integer) and replicas <= _largest(total.dtype):
+        quotient = total // replicas
+        rest = total - quotient * replicas
+        return quotient + (replica.astype(total.dtype) < rest).astype(total.dtype)
+    if jnp.issubdtype(total.dtype, jnp.floating):
+        quotient = _short_quotient(total, replicas)
+        return jnp.where(replica == 0, total - quotient * (replicas - 1), quotient)
+    return total_on_first_replica(total, replicas)
+
+
+def total_on_first_replica(total: jax.Array, replicas: int) -> jax.Array:
+    """Return, inside a function, a total on replica 0 and zero on the others."""
+    if replicas == 1:
+        return total
+    is_first = replica_id_p.bind(group_size=replicas) == 0
+    return jnp.where(is_first, total, jnp.zeros_like(total))
+
+
+def _largest(dtype: Any) -> int:
+    return int(ml_dtypes.iinfo(dtype).max)  # type: ignore[no-untyped-call]
+
+
+def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:
+    """Return the quotient, rounded so that its multiples, and the total minus them, are exact.
+
+    The exponent of a quotient by n is up to ceil(log2(n)) below the total's. So a quotient that is
+    rounded to ceil(log2(n)) bits fewer is a multiple of the total's last place. Rounding increases
+    it by less than an n-th, so that no sum of shares exceeds the total.
+    """
+    format: Any = ml_dtypes.finfo(total.dtype)  # type: ignore[no-untyped-call]
+    lost = (replicas - 1).bit_length()
+    if format.nmant < 2 * lost:
+        return jnp.zeros_like(total)
+    quotient = jax.lax.reduce_precision(total / replicas, format.nexp, format.nmant - lost)
+    # The quotient of a smaller total may be subnormal: it has fewer bits than the rounding assumes.
+    has_all_bits = jnp.abs(total) >= format.tiny * 2**lost
+    return jnp.where(has_all_bits & jnp.isfinite(quotient), quotient, jnp.zeros_like(total))

@@ -1,0 +1,160 @@
+"""The value of one variable, whatever storage it has.
+
+Programs keep this object while the value is moved from one storage to another, under the lock of
+the buffers. What waits for devices is done before the lock is taken; so whoever has waited looks
+whether the value is still where it was, and begins again if it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar  # Any: arrays, or their shapes
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.ir.variable_storage import Anchor, VariableStorage
+from graphdist.runtime.buffers import is_lost
+from graphdist.runtime.spans import Span, array_of_span, copy_of_span, span_to_write
+from graphdist.state.storage import Storage, StorageOnDevices, in_form, out_of_pack, packed
+
+Result = TypeVar("Result")
+
+
+class StoredValue:
+    """A value, and the storage that it has now."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take the first storage; it is kept as long as the value."""
+        self.storage = storage
+        self.added: dict[tuple[object, ...], StoredValue] = {}
+        """The values that local steps keep for this one, by role and by what they serve."""
+
+    @property
+    def on_devices(self) -> StorageOnDevices:
+        """Return the storage of a value that is on devices of this process's strategy."""
+        assert isinstance(self.storage, StorageOnDevices)
+        return self.storage
+
+    @property
+    def anchor(self) -> StoredValue | None:
+        """Return the value at the last synchronization, if there is one."""
+        return self.added.get((Anchor(()),))
+
+    def copy(self) -> Any:
+        """Return a copy as users see the value, taken between steps."""
+        return self._between_steps(
+            lambda storage: storage.copy(), prepare=lambda storage: storage.agree_to_copy()
+        )
+
+    def copied(self) -> StoredValue:
+        """Return a value of its own that is equal, in the same form but for packs."""
+        return StoredValue(self._between_steps(lambda storage: storage.copied()))
+
+    def _between_steps(
+        self,
+        act: Callable[[Storage], Result],
+        prepare: Callable[[Storage], None] = lambda storage: None,
+    ) -> Result:
+        while True:
+            storage = self.storage
+            storage.require_kept(self)
+            prepare(storage)
+            with storage.lock:
+                if self.storage is storage:
+                    return act(storage)
+
+    def host_copy(self) -> Any:
+        """Return a copy in the memory of the host; None where the devices must build it."""
+        storage = self.storage
+        if storage.pack is not None or not storage.is_complete_here:
+            return None
+        held = storage.require_kept(self, waits=True)
+        with storage.lock:
+            is_there = self.storage is storage and storage.holds(held)
+            return storage.host_copy() if is_there else None
+
+    def replace(self, array: Any, storage: Storage) -> bool:
+        """Store an array that was placed for a storage; return False if the value has moved."""
+        pack = storage.pack
+        held = None if pack is None else pack.held
+        is_lost_pack = held is not None and is_lost(held)
+        with storage.lock:
+            if self.storage is not storage:
+                return False
+            if pack is not None and is_lost_pack and pack.held is held:
+                # A lost pack cannot be written, and its other pieces stay lost.
+                self.storage = out_of_pack(self.on_devices, array)
+            else:
+                storage.write(array)
+            return True
+
+    def renew_if_lost(self) -> None:
+        """Replace a lost value by zeros, for a step that assigns the variable without reading it.
+
+        The step takes the buffer although it ignores the value, and a lost buffer cannot be passed.
+        """
+        storage = self.on_devices
+        held = storage.held
+        is_here = isinstance(held, jax.Array) and storage.strategy.devices.workers is None
+        if is_here and not _is_key(held) and is_lost(held):
+            zeros = storage.zeros()
+            with storage.lock:
+                if storage.holds(held):
+                    self.replace(zeros, storage)
+
+    def begin_with_zeros(self) -> bool:
+        """Give zeros to a variable that was declared by its shape; return whether it was.
+
+        For a step that takes the buffer, assigns it, and ignores the value.
+        """
+        with self.storage.lock:
+            storage = self.on_devices
+            is_declared = isinstance(storage.held, jax.ShapeDtypeStruct)
+            if not is_declared or _is_key(storage.held) or storage.strategy.devices.is_absent:
+                return False
+            storage.write(storage.zeros())
+            return True
+
+    def store_as(self, form: VariableStorage) -> None:
+        """Move the value to the storage that a graph asks for; under the lock."""
+        self.storage = in_form(self.on_devices, form)
+
+    @property
+    def own_span(self) -> Span:
+        """Return the part of a sharded value that the devices of this process hold."""
+        return self.on_devices.own_span
+
+    def copy_of_own_shards(self) -> tuple[Span, Any] | None:
+        """Return, in the memory of the host, the shards that this process saves for all.
+
+        It is None if other processes hold the same shards and save them.
+        """
+        while True:
+            storage = self.on_devices
+            held = storage.require_kept(self, waits=True)
+            with storage.lock:
+                if self.storage is storage and storage.holds(held):  # else a step has donated it
+                    span = span_to_write(held, storage.sharded_along or 0)
+                    return None if span is None else (span, copy_of_span(held, span))
+
+    def assign_own_shards(self, values: Any) -> None:
+        """Replace a sharded value; each process gives the shards of `own_span`."""
+        while True:
+            storage = self.on_devices
+            array = array_of_span(values, storage.own_span, storage.shape, storage.home)
+            if self.replace(array, storage):
+                return
+
+
+def store_in_pack(values: Sequence[StoredValue]) -> None:
+    """Move values of one dtype to a new pack, in their order; under the lock."""
+    before = [value.on_devices for value in values]
+    for value, piece in zip(values, packed(before), strict=True):
+        value.storage = piece
+    for storage in before:
+        storage.holder.release()
+
+
+def _is_key(array: Any) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jax.dtypes.prng_key))
