@@ -20,13 +20,14 @@ import jax
 from graphdist.context import Scope
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
-from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements
-from graphdist.parameter_server.messages import Traffic
-from graphdist.parameter_server.per_worker import (
+from graphdist.parameter_server.input import (
+    DatasetOfWorkers,
+    FunctionOfElements,
     PerWorkerDataset,
     PerWorkerIterator,
     PerWorkerValues,
 )
+from graphdist.parameter_server.messages import Traffic
 from graphdist.parameter_server.pickling import as_bytes
 from graphdist.parameter_server.serving import Sent, Serving
 from graphdist.parameter_server.strategy import ParameterServerBase

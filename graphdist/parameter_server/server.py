@@ -20,6 +20,7 @@ from typing import Any  # Any: arrays
 
 import jax
 import numpy as np
+from jax import export
 
 from graphdist.errors import RuntimeFailure
 from graphdist.parameter_server.connections import RequestListener
@@ -32,7 +33,6 @@ from graphdist.parameter_server.messages import (
     UnknownUpdates,
 )
 from graphdist.parameter_server.ray_cluster import ray
-from graphdist.parameter_server.updates import function_of
 
 REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_updates", "apply", "end_attempts"})
 _REMEMBERED = 4096
@@ -106,7 +106,8 @@ class ParameterServer:
 
     def add_updates(self, modules: dict[str, bytes]) -> None:
         """Take updates by their names."""
-        self._updates.update({name: function_of(module) for name, module in modules.items()})
+        loaded = {name: export.deserialize(bytearray(modules[name])).call for name in modules}
+        self._updates.update(loaded)
 
     def apply(self, changes: Sequence[Change], sent: Sequence[Any], origin: Origin | None) -> Any:
         """Carry out changes; return whether the closure has written here before.

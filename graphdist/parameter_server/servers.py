@@ -14,11 +14,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any  # Any: Ray's handles, and arrays
 
+import jax
 import numpy as np
+from jax import export
 
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.compare import content_hash
-from graphdist.ir.graph import Graph, Stage
+from graphdist.ir.graph import Graph
+from graphdist.ir.types import numpy_dtype
 from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
 from graphdist.parameter_server.heartbeats import address_of_server, problem_of_server
 from graphdist.parameter_server.messages import (
@@ -29,8 +32,8 @@ from graphdist.parameter_server.messages import (
     Read,
     UnknownUpdates,
 )
-from graphdist.parameter_server.updates import as_module
-from graphdist.passes.halves import Update
+from graphdist.passes.cut_step import Update
+from graphdist.runtime.emit import emit
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 
@@ -189,8 +192,7 @@ class Servers:
         changed = tuple(keys[variable] for variable in update.variables)
         if not update.graph.nodes and len(changed) == len(update.sent) == 1:
             return Change(changed, update.sent, None)
-        # A server has one replica, and gets the values of its variables as arguments.
-        graph = update.graph.replace(stage=Stage.SPMD, variables=())
+        graph = update.graph.replace(variables=())  # their values are arguments
         name = content_hash(graph)
         self._updates[name] = graph
         return Change(changed, update.sent, name)
@@ -208,7 +210,7 @@ class Servers:
 
     def _send_updates(self, server: int, changes: Sequence[Change]) -> None:
         names = {change.update for change in changes if change.update}
-        modules = {name: as_module(self._updates[name]) for name in names}
+        modules = {name: _as_module(self._updates[name]) for name in names}
         self._answers({server: ("add_updates", (modules,))})
 
     def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
@@ -245,6 +247,18 @@ class Servers:
                     source=here(),
                 )
             time.sleep(0.002)
+
+
+def _as_module(graph: Graph) -> bytes:
+    """Return an update as a module of StableHLO for the CPU, which a server loads.
+
+    A graph has parameters that no other process can be given, such as the computation of a scatter.
+    A module has all in it, and it is data: to load it runs nothing.
+    """
+    types = [value.type for value in graph.inputs]
+    avals = [jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)) for type in types]
+    update = jax.jit(lambda *inputs: emit(graph, inputs))
+    return bytes(export.export(update, platforms=["cpu"])(*avals).serialize())
 
 
 @contextmanager

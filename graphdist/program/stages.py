@@ -19,6 +19,7 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.ops import reducer_of
 from graphdist.ir.source import Source
+from graphdist.passes.cut_step import CutStep
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.program.explanation import Explanation, explanation
 from graphdist.program.interface import Interface
@@ -115,6 +116,11 @@ class FunctionStage:
     """The graph before all passes, if the stage knows it."""
 
     @property
+    def cut(self) -> CutStep | None:
+        """Return the graphs of a step with parameter servers; `graph` is the worker's."""
+        return self.history[-1].cut if self.history else None
+
+    @property
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the graph, in order, those in loops and branches included."""
         return tuple(_collective(node) for node in collectives(self.graph))
@@ -186,9 +192,12 @@ class Traced(FunctionStage):
 
     @collection_put_off()
     def lower(self) -> Lowered:
-        """Run the passes and return the SPMD program; raises `DistributionError`."""
+        """Run the passes that have not run; return the SPMD program.
+
+        Raises `DistributionError`.
+        """
         with frames_hidden, self.arithmetic.restored(), _blames_the_caller(), phase("passes"):
-            history = run_passes(
+            history = self.history or run_passes(
                 self.graph,
                 self.pipeline,
                 verifies=verifies_passes(),
@@ -203,7 +212,7 @@ class Traced(FunctionStage):
             arithmetic=self.arithmetic,
             traced=self,
             history=history,
-            logical=self.graph,
+            logical=self.logical or self.graph,
         )
 
     def as_text(self, form: str = "graph") -> str:
@@ -252,9 +261,13 @@ class Lowered(FunctionStage):
             )
 
     def as_text(self, form: str = "graph") -> str:
-        """Return the graph after the last pass, or the StableHLO module, as text."""
+        """Return the graph after the last pass, or the StableHLO module, as text.
+
+        Of a step with parameter servers the graphs are the worker's and those of updates, and the
+        module is the worker's.
+        """
         if form == "graph":
-            return str(self.graph)
+            return str(self.cut or self.graph)
         if form == "stablehlo":
             return self.stablehlo.as_text()
         raise self._unknown(form, "graph", "stablehlo")
