@@ -15,7 +15,7 @@ is not among them: the last one wins, as the program says.
 A choice is another case. Where a worker decides by what it has read, and by no argument, whether a
 variable is changed, such as in every tenth step, other workers change what decides: of two that
 read the same count none may be the tenth, or both. Gradients that were added up are then lost.
-Choices of a number, such as a learning rate, are not among them: it is behind by some steps.
+Choices of a scalar, such as a learning rate, are not among them: it is behind by some steps.
 """
 
 from __future__ import annotations

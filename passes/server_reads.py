@@ -50,7 +50,7 @@ def with_reads(graph: Graph) -> tuple[Graph, Graph | None, tuple[ServerRead, ...
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """The rows that a node looks up: their indices, and the number in rows that are not there."""
+    """The rows that a node looks up: their indices, and the element of rows that are not there."""
 
     indices: Value
     fill: float | bool | None
@@ -223,7 +223,7 @@ def _of_slice(node: Node, table: Type) -> _Lookup | None:
 
 
 def _fill(dtype: str, given: float | bool | None) -> float | bool:
-    """Return the number in a row that is not there: JAX's own, where none is given."""
+    """Return the element of a row that is not there: JAX's own, where none is given."""
     if given is not None:
         return given
     if dtype == "bool":

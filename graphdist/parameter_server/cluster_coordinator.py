@@ -192,7 +192,7 @@ class ClusterCoordinator:
         return self._owned(PerWorkerValues(self._sent.add_value(data, is_iterator=False)))
 
     def worker_processes(self) -> list[int]:
-        """Return the process number of each worker; waits until all are started."""
+        """Return the process id of each worker; waits until all are started."""
         self.strategy.require_open()
         return self.workers.processes()
 

@@ -23,7 +23,7 @@ OWN: Mapping[str, Any] = {
 
 
 def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]:
-    """Return the numbers of workers and servers; raises as `ParameterServerStrategy` says."""
+    """Return how many workers and servers there are; raises as `ParameterServerStrategy` says."""
     if resolver is None:
         found = {
             "worker": whole_number(num_workers, "num_workers"),

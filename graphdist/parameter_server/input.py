@@ -73,7 +73,7 @@ class PerWorkerValues:
     """One value on each worker; as an argument of a scheduled function it is the worker's own."""
 
     def __init__(self, number: int) -> None:
-        """Take the number by which workers know it."""
+        """Take the id by which workers know it."""
         self.number = number
 
 
@@ -182,7 +182,7 @@ class FunctionOfElements:
         options = function.options if isinstance(function, Function) else ()
         self._with_elements = Function(self._filled, (), *options)
         self._most: dict[int, list[int]] = {}
-        """How many elements of each iterator a call has asked for at most, by their number."""
+        """The most elements that a call has asked each iterator for, by the count of iterators."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Run the function with a closure's arguments."""

@@ -175,9 +175,9 @@ class Reads:
         values = iter(
             strategy.read([*self._variables, *(read for of_table in rows for read in of_table)])
         )
-        whole = [next(values) for _ in self._variables]
+        variables = [next(values) for _ in self._variables]
         parts = [[next(values) for _ in of_table] for of_table in rows]
-        return [*whole, *map(Table.looked_up, self._tables, parts, once, wanted)]
+        return [*variables, *map(Table.looked_up, self._tables, parts, once, wanted)]
 
 
 class Table:

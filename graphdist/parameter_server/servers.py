@@ -1,8 +1,8 @@
 """The servers as a process sees them: where each variable is, and requests that go there.
 
 Variables go to the servers in turn, in the order in which they are made. One that is updated
-together with others is moved to their server; a request that comes to its old place is told the new
-one, and goes there. A request for variables of several servers is one to each, all at once.
+together with others is moved to their server; a request that comes to its old server is told the
+new one, and goes there. A request for variables of several servers is one to each, all at once.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Servers:
             connection.close()
 
     def home(self, key: Key) -> int:
-        """Return the number of a variable's server, as far as it is known here."""
+        """Return the index of a variable's server, as far as it is known here."""
         return self.moved.get(key, key % len(self.actors))
 
     def create(self, key: Key, value: Any) -> None:
@@ -110,21 +110,21 @@ class Servers:
         found: dict[int, Any] = {}
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
         while len(found) < len(wanted):
-            places: dict[int, list[int]] = {}
-            for place, read in enumerate(wanted):
-                if place not in found:
-                    places.setdefault(self.home(read.key), []).append(place)
+            indices: dict[int, list[int]] = {}
+            for index, read in enumerate(wanted):
+                if index not in found:
+                    indices.setdefault(self.home(read.key), []).append(index)
             answers = self._answers(
-                {s: ("read", ([wanted[place] for place in places[s]],)) for s in places}
+                {s: ("read", ([wanted[index] for index in indices[s]],)) for s in indices}
             )
             for server, answer in answers.items():
                 if isinstance(answer, Elsewhere):
                     self._follow(answer, deadline)
                 else:
-                    found.update(zip(places[server], answer, strict=True))
+                    found.update(zip(indices[server], answer, strict=True))
         self.bytes_read += sum(value.nbytes for value in found.values())
         self.bytes_written += sum(read.rows.nbytes for read in wanted if read.rows is not None)
-        return [found[place] for place in range(len(wanted))]
+        return [found[index] for index in range(len(wanted))]
 
     def assign(self, key: Key, value: Any) -> None:
         """Replace the value of a variable, and wait until it is done."""
@@ -201,12 +201,12 @@ class Servers:
         self, changes: Sequence[Change], sent: Sequence[Any]
     ) -> tuple[list[Change], list[Any]]:
         """Return changes of one server with the values that they need, each once."""
-        places = list(dict.fromkeys(place for change in changes for place in change.sent))
-        renumbered = {place: i for i, place in enumerate(places)}
+        needed = list(dict.fromkeys(index for change in changes for index in change.sent))
+        index_of = {old: new for new, old in enumerate(needed)}
         own = [
-            Change(c.keys, tuple(renumbered[place] for place in c.sent), c.update) for c in changes
+            Change(c.keys, tuple(index_of[index] for index in c.sent), c.update) for c in changes
         ]
-        return own, [np.asarray(sent[place]) for place in places]
+        return own, [np.asarray(sent[index]) for index in needed]
 
     def _send_updates(self, server: int, changes: Sequence[Change]) -> None:
         names = {change.update for change in changes if change.update}

@@ -184,7 +184,7 @@ class ParameterServerBase(StrategyOnServers):
         )
 
     def server_of(self, variable: Variable) -> int:
-        """Return the number of the server that has a variable."""
+        """Return the index of the server that has a variable."""
         storage: Any = variable.storage
         found: int = storage.server
         return found
@@ -330,7 +330,7 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
     is refused; `allow_lost_updates=True` allows it.
 
     Raises `MissingExtraError` without Ray, `ArgumentError` for a cluster without workers or
-    servers, or with other jobs, and for numbers and options that cannot be used.
+    servers, or with other jobs, and for counts and options that cannot be used.
     """
 
 

@@ -53,7 +53,7 @@ class WorkerActors:
         self._lock = Lock()
 
     def processes(self) -> list[int]:
-        """Return the process number of each worker; waits for those that are starting.
+        """Return the process id of each worker; waits for those that are starting.
 
         Raises `WorkerTimeoutError` for one that takes too long.
         """
