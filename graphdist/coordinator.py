@@ -2,8 +2,8 @@
 
 from graphdist.parameter_server.closures import RemoteValue
 from graphdist.parameter_server.cluster_coordinator import ClusterCoordinator
+from graphdist.parameter_server.input import PerWorkerValues
 from graphdist.parameter_server.messages import Traffic
-from graphdist.parameter_server.per_worker import PerWorkerValues
 from graphdist.parameter_server.worker import (
     current_worker_index as experimental_get_current_worker_index,
 )

@@ -29,7 +29,7 @@ def is_scatter(node: Node) -> bool:
 
 
 def is_rearranged(node: Node) -> bool:
-    """Return whether a node has the elements of its operand in other places."""
+    """Return whether a node has the elements of its operand at other indices."""
     row = row_of(node)
     if row is None or not row.only_moves or len(node.operands) != 1:
         return False

@@ -1,17 +1,17 @@
-"""Cut a step in two: the worker's half, and one update for each variable, which its server runs.
+"""Cut a step into a graph for the worker and one for each update, which a server runs.
 
 In training with parameter servers a worker reads the variables, computes gradients of its batch,
 and sends these. The server that holds a variable updates it, with its slots, as it is by then. The
-graph after the pass has both halves: a worker reads with `pull`, and a `push` is an update, with
-its graph (`passes/halves.py`). Run one after the other they give what the step gave, bit for bit.
+pass makes one graph of each (`passes/cut_step.py`). Run one after the other they give what the step
+gave, bit for bit. The passes behind it run on the worker's graph; updates are clean and ready.
 
-Before:  %g = jax.dot_general(%x, %w)  %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
+Before:  (%w = @w, %m = @m, %x)
+         %g = jax.dot_general(%x, %w)  %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
          %w2 = jax.sub(%w, %m2)   return %w2 -> @w, %m2 -> @m, %loss
-After:   %w1 = pull(%w)  %g = jax.dot_general(%x, %w1)
-         %w3, %m3 = push(%w, %m, %g) update_w(%w, %m, %g) {
-           %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)  %w2 = jax.sub(%w, %m2)
-           return %w2, %m2 }
-         return %w3 -> @w, %m3 -> @m, %loss
+After:   (%x, %w)  %g = jax.dot_general(%x, %w)  return %loss, %g
+         (%w = @w, %m = @m, %g)
+         %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
+         %w2 = jax.sub(%w, %m2)  return %w2 -> @w, %m2 -> @m
 
 How it works.
 
@@ -22,26 +22,26 @@ How it works.
 2. *Which nodes the server computes.* From the new values backwards, a node belongs to an update if
    it depends on a slot; or on the variables of the update alone; or changes each element by itself
    (`passes/by_element.py`) of a variable or of another such node. So an update may reduce or
-   multiply matrices of its slots, and gradients stay on the worker; so do numbers that several
+   multiply matrices of its slots, and gradients stay on the worker; so do scalars that several
    gradients give together, such as a global norm. A gradient that is made element by element and
    added to a variable is sent by the worker, if it is smaller than the values it is made of.
 3. *Which values are sent.* An update takes values from outside. A server may run some of the
    operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
    minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
-   scattered from the rows of an embedding as rows and indices, a broadcast number as the number, a
+   scattered from the rows of an embedding as rows and indices, a broadcast scalar as the scalar, a
    constant not at all. On one replica a reduction is nothing, and rows are found behind it.
-4. *Which values are read.* A variable in full, or the rows that the worker looks up
-   (`passes/pulls.py`).
+4. *Which values are read.* A variable, or the rows of it that the worker looks up
+   (`passes/server_reads.py`).
 
-A count of steps that several updates need is read by the worker, and numbers computed of it, such
+A count of steps that several updates need is read by the worker, and scalars computed of it, such
 as a learning rate, are sent; the count has an update of its own. Where several workers run at once
-the numbers may be behind by the steps in flight.
+these scalars may be behind by the steps in flight.
 
 A branch over several variables is split first, one for each (`passes/split_branches.py`), and
-values joined of several are taken apart (`passes/joined_variables.py`). Left alone: loops that
-update several variables at once. The worker reads their slots, and sends new values in full.
-`CutStep.notes` says so, with the user's line, and `passes/lost_writes.py` which of these undo what
-other workers write.
+values joined of several variables are split (`passes/joined_variables.py`). Left alone: loops that
+update several variables at once. The worker reads their slots, and sends new values of the
+variables. `CutStep.notes` says so, with the user's line, and `passes/lost_writes.py` which of these
+undo what other workers write.
 """
 
 from __future__ import annotations
@@ -49,22 +49,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 from graphdist.ir.analyses import has_effect, producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.flow import reachable, uses
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
+from graphdist.ir.minimum_cut import minimum_cut
 from graphdist.ir.operation_table import ADDITIONS
 from graphdist.ir.ops import ALL_REDUCE, REDUCE, TO_REPLICAS
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import restage, substitute
+from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.by_element import MOVABLE, is_by_element
+from graphdist.passes.cut_step import CutStep, Update
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.halves import CutStep, Update, is_cut, joined
 from graphdist.passes.joined_variables import with_parts
 from graphdist.passes.lost_writes import lost_writes
-from graphdist.passes.pulls import with_pulls
+from graphdist.passes.server_reads import with_reads
+from graphdist.passes.simplify import simplify
 from graphdist.passes.split_branches import split_branches
 from graphdist.passes.update_groups import UpdateGroups
 
@@ -74,30 +78,25 @@ _NOTHING_ON_ONE_REPLICA = (ALL_REDUCE, REDUCE, TO_REPLICAS)
 """Operations that give their operand where a worker has one replica: the rows of a gradient are
 found behind its reduction."""
 
-_UPDATE, _WORKER = "update", "worker"
-"""The two ends of a flow whose minimum cut are the sent values."""
-
 
 @dataclass(frozen=True, slots=True)
 class CutUpdates:
-    """The pass: it returns one graph of both halves; see `graphdist.passes.halves`."""
+    """The pass, which returns the graphs of the step."""
 
-    def __call__(self, graph: Graph) -> Graph:
-        """Return the step in two halves; one without variables, or that is cut, as it is."""
-        if not graph.variables or is_cut(graph):
-            return graph
-        return joined(cut_step(graph), graph.variables)
+    def __call__(self, graph: Graph) -> Graph | CutStep:
+        """Return the step as the graphs that run; one without variables as it is."""
+        return cut_graph(graph) if graph.variables else graph
 
     def declined(self, graph: Graph) -> Sequence[str]:
         """Return which variables a worker reads for an update, or replaces, and why."""
-        if not graph.variables or is_cut(graph):
+        if not graph.variables:
             return ()
-        cut = cut_step(graph)
-        return (*cut.notes, *map(str, lost_writes(joined(cut, graph.variables))))
+        cut = cut_graph(graph)
+        return (*cut.notes, *map(str, lost_writes(cut)))
 
 
-def cut_step(graph: Graph) -> CutStep:
-    """Return the halves of a placed or SPMD graph, whose variables are all on servers.
+def cut_graph(graph: Graph) -> CutStep:
+    """Return the step of a placed or SPMD graph, whose variables are all on servers.
 
     Raises `VerifyError` for a logical graph, and for one that sends a value of which each replica
     of a worker has its own.
@@ -137,11 +136,11 @@ class _Cut:
         self.sent: dict[Operand, int] = {}
 
     def run(self) -> CutStep:
-        """Return the halves."""
+        """Return the graphs of the step."""
         updates = tuple(map(self._update, self.groups))
-        worker = with_pulls(self._worker())
-        cut = CutStep(worker, len(self.sent), updates)
-        return replace(cut, notes=tuple(self._notes(cut.reads)))
+        worker, rows, reads = with_reads(self._worker())
+        cut = CutStep(worker, rows, reads, updates)
+        return replace(cut, notes=tuple(self._notes(cut.variables_read)))
 
     @cached_property
     def of_arguments(self) -> set[Operand]:
@@ -235,37 +234,27 @@ class _Cut:
     def _fewest_bytes(self, outside: set[Value], inside: set[Operand]) -> set[Value]:
         """Return the values to send so that the server has those `outside`: a minimum cut.
 
-        Of several such cuts it is the one next to the update, so that the worker computes more.
+        Of several such cuts it is the one farthest from the update: what its values are computed
+        of, several updates of a server may take.
         """
-        if not any(self._is_made_by_servers(value) for value in outside):
+        if not any(map(self._is_made_by_servers, outside)):
             return outside
-        from networkx import DiGraph, minimum_cut  # slow to import
-
-        flow = DiGraph()
-        flow.add_nodes_from((_UPDATE, _WORKER))
-        pending, seen = list(outside), set[Value]()
-        for value in outside:
-            flow.add_edge(_UPDATE, (value, _UPDATE))
+        used_by: dict[Value | None, list[Value | None]] = {None: []}  # by the update
+        pending: list[tuple[Value, Value | None]] = [(value, None) for value in outside]
         while pending:
-            value = pending.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            size = 0 if value in inside else value.type.bytes
-            flow.add_edge((value, _UPDATE), (value, _WORKER), capacity=size)
-            if not self._is_made_by_servers(value):
-                flow.add_edge((value, _WORKER), _WORKER)
-                continue
-            for operand in self.producers[value].operands:
-                if isinstance(operand, Value):
-                    flow.add_edge((value, _WORKER), (operand, _UPDATE))
-                    pending.append(operand)
-        _, (near, _) = minimum_cut(flow, _UPDATE, _WORKER)
-        return {
-            value
-            for value in seen
-            if (value, _UPDATE) in near and (value, _WORKER) not in near and value not in inside
+            value, user = pending.pop()
+            is_new = value not in used_by
+            used_by.setdefault(value, []).append(user)
+            if is_new and self._is_made_by_servers(value):
+                operands = self.producers[value].operands
+                pending += [(operand, value) for operand in operands if isinstance(operand, Value)]
+        values = [value for value in used_by if value is not None]
+        sizes: dict[Value | None, float] = {
+            value: 0 if value in inside else value.type.bytes for value in values
         }
+        sent_by = [value for value in values if not self._is_made_by_servers(value)]
+        cut = minimum_cut(sent_by, used_by, {**sizes, None: inf})
+        return {value for value in cut if value is not None and value not in inside}
 
     def _is_made_by_servers(self, value: Value) -> bool:
         """Return whether a server may compute a value in place of receiving it."""
@@ -322,7 +311,10 @@ class _Cut:
             tuple(declared[name] for name in group.names),
         )
         sent = tuple(self.sent.setdefault(value, len(self.sent)) for value in taken)
-        return Update(tuple(group.names), sent, eliminate_dead_code(graph))
+        makers = [self.producers[value] for value in taken if value in self.producers]
+        sources = [node.source for node in [*reversed(builder.nodes), *makers]]
+        source = next((source for source in sources if source.frame), UNKNOWN)
+        return Update(simplify(restage(graph, Stage.SPMD)), sent, source)
 
     def _refused(self, value: Value, group: _Group) -> VerifyError:
         node = self.producers.get(value)
@@ -335,35 +327,22 @@ class _Cut:
         )
 
     def _worker(self) -> Graph:
+        """Return the graph of what the worker computes, which has all variables as inputs."""
         graph = self.graph
-        outputs = (*self.results, *self.sent)
-        half = Graph(
-            graph.name,
-            graph.stage,
-            graph.num_replicas,
-            graph.inputs,
-            graph.nodes,
-            outputs,
-            (),
-            (*graph.returns_per_replica, *(False for _ in self.sent)),
-        )
-        half = eliminate_dead_code(half)
-        needed = {operand for node in half.nodes for operand in node.operands} | set(outputs)
-        read = [value for value in graph.inputs[: self.count] if value in needed]
-        variables = tuple(replace(self.held[value], assigned=False) for value in read)
-        inputs = (*read, *graph.inputs[self.count :])
-        return Graph(
-            half.name,
-            half.stage,
-            half.num_replicas,
-            inputs,
-            half.nodes,
-            half.outputs,
-            variables,
-            half.returns_per_replica,
+        return eliminate_dead_code(
+            Graph(
+                graph.name,
+                graph.stage,
+                graph.num_replicas,
+                graph.inputs,
+                graph.nodes,
+                (*self.results, *self.sent),
+                graph.variables,
+                (*graph.returns_per_replica, *(False for _ in self.sent)),
+            )
         )
 
-    def _notes(self, reads: Sequence[str]) -> Iterable[str]:
+    def _notes(self, reads: Collection[str]) -> Iterable[str]:
         """Yield the slots that the worker reads all the same, and what for."""
         inside = {node for group in self.groups for node in group.region}
         for name in self.new:

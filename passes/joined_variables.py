@@ -1,21 +1,21 @@
-"""Values joined of several variables are taken apart again: part of the pass `cut_updates.py`.
+"""Values joined of several variables are split again: part of the pass `cut_updates.py`.
 
 `ravel_pytree` joins parameters to one vector, and the full value of a variable in shards is its
-shards joined. A new value of such a vector is cut in parts, which are assigned. No server has all
-variables, so each part is computed by itself: an operation that takes the vector element by element
-takes its parts.
+shards joined. A new value of such a vector is split into parts, which are assigned. No server has
+all variables, so each part is computed by itself: an operation that takes the vector element by
+element takes its parts.
 
 Before:  %f = jax.concatenate(%w, %v)   %n = jax.sub(%f, %g)   %a, %b = jax.split(%n)
 After:   %g1, %g2 = jax.split(%g)   %a = jax.sub(%w, %g1)   %b = jax.sub(%v, %g2)
 
 The walk goes forward. It keeps the parts of each value that has the shape of a joined one, and
 knows them for concatenations and for elementwise operations. Rows that are added to a table of
-zeros, the gradient of a lookup, are added to each part, with their numbers in it: those that are
-not there are dropped. Of any other value the parts are slices, which are made where a part is
-wanted. The joined values go where nothing takes them any more.
+zeros, the gradient of a lookup, are added to each part, with their indices in it: rows out of range
+are dropped. Of any other value the parts are slices, which are made where a part is needed. Joined
+values that nothing takes any more are removed.
 
-Left alone: loops and branches over joined values, and joined values with parts of equal shape that
-are cut in different places.
+Left alone: loops and branches over joined values, and joined values of one shape that are split at
+different indices.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class _Parts:
         elif node.op.name in ELEMENTWISE:
             of_operands = [self._parts_of(operand, partition, node) for operand in operands]
             self.parts[result] = [
-                self._again(node, of_part, partition.shape(result.type.shape, place))
-                for place, of_part in enumerate(zip(*of_operands, strict=True))
+                self._again(node, of_part, partition.shape(result.type.shape, index))
+                for index, of_part in enumerate(zip(*of_operands, strict=True))
             ]
         elif node.op.name == "jax.broadcast_in_dim" and not operands[0].type.shape:
             shapes = [partition.shape(result.type.shape, i) for i in range(len(partition.lengths))]
@@ -205,17 +205,17 @@ class _Parts:
         self, node: Node, operands: Sequence[Operand], partition: _Partition
     ) -> list[Operand]:
         """Add rows to each part: a row that another part has is out of range, and dropped."""
-        full, numbers, rows = operands
+        full, indices, rows = operands
         assert self.adds is not None
         sign = 1 if self.adds.name == "jax.sub" else -1
         found = []
         tables = self._parts_of(full, partition, node)
         for table, start in zip(tables, partition.ends[:-1], strict=True):
-            shift = Literal.of(sign * start, numbers.type.shaped(()))
-            of_part = numbers
+            shift = Literal.of(sign * start, indices.type.shaped(()))
+            of_part = indices
             if start:
                 (of_part,) = self.builder.add(
-                    self.adds, [numbers, shift], at=node.source, types=[numbers.type]
+                    self.adds, [indices, shift], at=node.source, types=[indices.type]
                 )
             changed = {"mode": mode_named(node, "FILL_OR_DROP")}
             found.append(self._again(node, [table, of_part, rows], table.type.shape, changed))
@@ -226,12 +226,12 @@ def _adds_rows(node: Node) -> bool:
     """Return whether a node adds full rows, and drops those that are not there."""
     if not node.op.name.startswith("jax.scatter") or len(node.operands) != 3:
         return False
-    table, numbers, rows = node.operands
-    dimensions, leading = scatter_dimensions(node), len(numbers.type.shape) - 1
+    table, indices, rows = node.operands
+    dimensions, leading = scatter_dimensions(node), len(indices.type.shape) - 1
     return (
         mode(node) in ("FILL_OR_DROP", "PROMISE_IN_BOUNDS")
-        and numbers.type.dtype[0] == "i"
-        and numbers.type.shape[-1:] == (1,)
+        and indices.type.dtype[0] == "i"
+        and indices.type.shape[-1:] == (1,)
         and not dimensions.operand_batching_dims
         and tuple(dimensions.inserted_window_dims) == (0,)
         and tuple(dimensions.scatter_dims_to_operand_dims) == (0,)

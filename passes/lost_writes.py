@@ -1,4 +1,4 @@
-"""Finds updates that undo what another worker has written: the analysis of a step in two halves.
+"""Finds updates that undo what another worker has written: the analysis of a step that is cut.
 
 A server changes a variable as it is by then, so that the changes of all workers are kept. Where a
 worker computes the new value itself, of the value that it has read, the server can only replace
@@ -15,22 +15,22 @@ is not among them: the last one wins, as the program says.
 A choice is another case. Where a worker decides by what it has read, and by no argument, whether a
 variable is changed, such as in every tenth step, other workers change what decides: of two that
 read the same count none may be the tenth, or both. Gradients that were added up are then lost.
-Choices of a number, such as a learning rate, are not among them: it is behind by some steps.
+Choices of a scalar, such as a learning rate, are not among them: it is behind by some steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import cast
 
 from graphdist.ir.analyses import producers, walk
-from graphdist.ir.flow import reachable, uses
+from graphdist.ir.flow import Vertex, reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.ops import CONCATENATE, COND, PUSH
+from graphdist.ir.ops import CONCATENATE, COND
 from graphdist.ir.source import Source
 from graphdist.passes.by_element import is_scatter
+from graphdist.passes.cut_step import CutStep, ServerRead, Update
 
 
 class Kind(IntEnum):
@@ -69,55 +69,81 @@ class LostWrite:
         )
 
 
-def lost_writes(graph: Graph) -> tuple[LostWrite, ...]:
-    """Return the updates that lose writes, of a graph of both halves."""
-    found = (_of_push(graph, node) for node in graph.nodes if node.op is PUSH)
-    return tuple(lost for of_push in found for lost in of_push)
+def lost_writes(cut: CutStep) -> tuple[LostWrite, ...]:
+    """Return the updates that lose writes."""
+    worker = _Worker(cut)
+    return tuple(lost for update in cut.updates for lost in _of_update(worker, update))
 
 
-def _of_push(graph: Graph, node: Node) -> Iterator[LostWrite]:
-    count = PUSH.of(node).num_variables
-    names = dict(zip(graph.inputs, (v.name for v in graph.variables), strict=False))
-    (update,) = node.graphs
+class _Worker:
+    """What the values that a worker sends are computed of."""
+
+    def __init__(self, cut: CutStep) -> None:
+        self.graph, self.sent = cut.worker, cut.sent
+        self._reads = list(zip(cut.read, cut.reads, strict=True))
+        reads = [value for value, read in self._reads if _is_of_arguments(read, cut)]
+        arguments = self.graph.inputs[: len(self.graph.inputs) - len(cut.reads)]
+        self.of_arguments = reachable(uses(self.graph), [*arguments, *reads])
+        assigned = {name for update in cut.updates for name in update.variables}
+        self.of_state = self.computed_of(assigned)
+
+    def computed_of(self, variables: Collection[str]) -> set[Vertex]:
+        """Return the values that are computed of what is read of these variables."""
+        starts = [
+            value
+            for value, read in self._reads
+            if any(variable.name in variables for variable in read.variables)
+        ]
+        return reachable(uses(self.graph), starts)
+
+    def sent_to(self, update: Update) -> list[tuple[Value, Operand]]:
+        """Return the inputs of an update that are sent, and what is sent."""
+        return [(i, self.sent[n]) for i, n in zip(update.taken, update.sent, strict=True)]
+
+
+def _is_of_arguments(read: ServerRead, cut: CutStep) -> bool:
+    """Return whether arguments decide which rows are read."""
+    if cut.rows is None or not read.is_of_rows:
+        return False
+    indices = cut.rows.outputs[[r for r in cut.reads if r.is_of_rows].index(read)]
+    return indices in reachable(uses(cut.rows), cut.rows.inputs)
+
+
+def _of_update(worker: _Worker, update: Update) -> Iterator[LostWrite]:
     found = False
-    for place, variable in enumerate(node.operands[:count]):
-        after = reachable(uses(graph), [cast(Value, variable)])
-        old = [i for i, sent in enumerate(node.operands) if i >= count and sent in after]
-        for i in old:  # one of them is enough
-            kinds = [Kind.NEW] * len(node.operands)
-            kinds[place], kinds[i] = Kind.KEEPS, Kind.OLD
-            if _kinds(update, kinds)[place] is Kind.OLD:
-                line = _line_behind(graph, cast(Value, node.operands[i])) or node.source
-                yield LostWrite(names[cast(Value, variable)], line)
+    for position, variable in enumerate(update.variables):
+        after = worker.computed_of([variable])
+        old = [(i, sent) for i, sent in worker.sent_to(update) if sent in after]
+        for i, sent in old:  # one of them is enough
+            kinds = dict.fromkeys(update.graph.inputs, Kind.NEW)
+            kinds[update.graph.inputs[position]], kinds[i] = Kind.KEEPS, Kind.OLD
+            if _kinds(update.graph, list(kinds.values()))[position] is Kind.OLD:
+                line = _line_behind(worker.graph, sent) or update.source
+                yield LostWrite(variable, line)
                 found = True
                 break
-    if not found and (source := _choice_by_state(graph, node)) is not None:
-        yield LostWrite(names[cast(Value, node.operands[0])], source, is_chosen=True)
+    if not found and (source := _choice_by_state(worker, update)) is not None:
+        yield LostWrite(update.variables[0], source, is_chosen=True)
 
 
-def _choice_by_state(graph: Graph, node: Node) -> Source | None:
+def _choice_by_state(worker: _Worker, update: Update) -> Source | None:
     """Return where an update chooses by variables that the worker has read, and by no argument."""
-    count, inputs = len(graph.variables), graph.inputs
-    assigned = [v for v, of in zip(inputs, graph.variables, strict=False) if of.assigned]
-    of_state = reachable(uses(graph), assigned)
-    of_arguments = reachable(uses(graph), inputs[count:])
-    (update,) = node.graphs
-    first = PUSH.of(node).num_variables
-    sent = list(zip(update.inputs, node.operands, strict=True))[first:]
-    behind = [i for i, value in sent if value in of_state and value not in of_arguments]
-    from_arguments = [i for i, value in sent if value in of_arguments]
-    otherwise = reachable(uses(update), from_arguments)
-    decides = reachable(uses(update), behind) - otherwise
-    made: dict[Operand, Node] = {result: inner for inner in walk(graph) for result in inner.results}
+    sent = worker.sent_to(update)
+    of_arguments = [i for i, value in sent if value in worker.of_arguments]
+    behind = [i for i, value in sent if value in worker.of_state and i not in of_arguments]
+    otherwise = reachable(uses(update.graph), of_arguments)
+    decides = reachable(uses(update.graph), behind) - otherwise
+    nodes = [*walk(worker.graph), *walk(update.graph)]
+    made: dict[Operand, Node] = {result: node for node in nodes for result in node.results}
     of_worker: dict[Operand, Operand] = dict(sent)
-    for inner in walk(update):
-        if inner.op.name == "jax.mul":
-            choosing = [v for v in inner.operands if v in decides and _is_mask(v, made, of_worker)]
+    for node in walk(update.graph):
+        if node.op.name == "jax.mul":
+            choosing = [v for v in node.operands if v in decides and _is_mask(v, made, of_worker)]
         else:
-            is_choice = inner.op is COND or inner.op.name == "jax.select_n"
-            choosing = [v for v in inner.operands[:1] if is_choice and v in decides]
-        if choosing and inner.results[0].type.size > 1:
-            return inner.source if inner.source.frame else node.source
+            is_choice = node.op is COND or node.op.name == "jax.select_n"
+            choosing = [v for v in node.operands[:1] if is_choice and v in decides]
+        if choosing and node.results[0].type.size > 1:
+            return node.source if node.source.frame else update.source
     return None
 
 

@@ -2,7 +2,8 @@
 
 The contract of a pass:
 
-1. it is a pure function from graph to graph, and looks at nothing else;
+1. it is a pure function from graph to graph, and looks at nothing else; `cut_updates` alone returns
+   the graphs of a step with parameter servers, and passes behind it run on the worker's graphs;
 2. the graph it is given verifies, and so must the one it returns; in between anything goes;
 3. it returns the same object if it had nothing to do, and it has nothing to do on its own result:
    a pass that stands twice in a pipeline is not run again if nothing changed in between;
@@ -18,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from graphdist.ir.errors import DistributionError, ParseError, TypeRuleError, VerifyError
@@ -26,6 +28,7 @@ from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
+from graphdist.passes.cut_step import CutStep, graphs_of
 
 ANY_STAGE = (Stage.LOGICAL, Stage.PLACED, Stage.SPMD)
 
@@ -35,11 +38,11 @@ class Pass:
     """A pass with its name and the stages it takes and gives (`gives` None: the same)."""
 
     name: str
-    run: Callable[[Graph], Graph]
+    run: Callable[[Graph], Graph | CutStep]
     takes: tuple[Stage, ...] = ANY_STAGE
     gives: Stage | None = None
 
-    def __call__(self, graph: Graph) -> Graph:
+    def __call__(self, graph: Graph) -> Graph | CutStep:
         """Return the graph after the pass; `VerifyError` if its stage is not one the pass takes."""
         if graph.stage not in self.takes:
             wanted = " or ".join(stage.value for stage in self.takes)
@@ -48,22 +51,32 @@ class Pass:
                 hint="a pass that changes the stage is missing from the pipeline, or stands twice",
             )
         result = self.run(graph)
-        if not isinstance(result, Graph):
+        if not isinstance(result, Graph | CutStep):
             raise VerifyError(f"pass {self.name!r} returned {result!r}, not a graph")
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """What one pass did: its name, the seconds it took, and the graph it returned."""
+    """What one pass did: its name, the seconds it took, and the step that it returned."""
 
     pass_name: str
     seconds: float
-    graph: Graph
+    step: Graph | CutStep
+
+    @property
+    def graph(self) -> Graph:
+        """Return the graph of the step; the worker's, if the step is cut."""
+        return self.step.worker if isinstance(self.step, CutStep) else self.step
+
+    @property
+    def cut(self) -> CutStep | None:
+        """Return the step if it is cut, else None."""
+        return self.step if isinstance(self.step, CutStep) else None
 
     def __str__(self) -> str:
         header = f"# after {self.pass_name}, {self.seconds * 1000:.1f} ms"
-        return f"{header}\n{print_graph(self.graph)}"
+        return f"{header}\n{self.step}"
 
 
 def run_passes(
@@ -76,31 +89,54 @@ def run_passes(
     """Run the passes in order and return what each did.
 
     With `verifies`, a graph that changed is verified. An unexpected failure leaves the graph before
-    the pass in `reproducer_folder`, if step is given. Errors keep their type and gain notes.
+    the pass in `reproducer_folder`, if one is given. Errors keep their type and gain notes.
     """
+    step: Graph | CutStep = graph
     history = []
-    returned: dict[int, Graph] = {}
-    for step in pipeline:
-        # A pass that stands in the pipeline twice has nothing to do on the graph it returned.
+    returned: dict[int, Graph | CutStep] = {}
+    for entry in pipeline:
+        # A pass that stands in the pipeline twice has nothing to do on the step it returned.
         start = time.perf_counter()
-        try:
-            result = graph if returned.get(id(step.run)) is graph else step(graph)
-            if verifies and result is not graph:
-                verify(result)
-        except (DistributionError, TypeRuleError) as error:
-            error.where = error.where or f"in graph {graph.name!r}, pass {step.name!r}"
-            raise
-        except Exception as error:
-            error.add_note(f"in pass {step.name!r} on graph {graph.name!r}")
-            if reproducer_folder is not None:
-                path = write_reproducer(graph, step.name, reproducer_folder)
-                error.add_note(
-                    f"the graph before the pass: {path} (graphdist.passes.manager.replay)"
-                )
-            raise
-        graph = returned[id(step.run)] = result
-        history.append(PassRecord(step.name, time.perf_counter() - start, graph))
+        if returned.get(id(entry.run)) is not step:
+            run = partial(_checked, entry, verifies, reproducer_folder)
+            step = run_on(run, step)
+        returned[id(entry.run)] = step
+        history.append(PassRecord(entry.name, time.perf_counter() - start, step))
     return tuple(history)
+
+
+def run_on(run: Callable[[Graph], Graph | CutStep], step: Graph | CutStep) -> Graph | CutStep:
+    """Return a step after a pass, which runs on the worker's graphs of one that is cut."""
+    if isinstance(step, Graph):
+        return run(step)
+
+    def on_graph(graph: Graph) -> Graph:
+        result = run(graph)
+        assert isinstance(result, Graph), "a step is cut once"
+        return result
+
+    return step.on_worker(on_graph)
+
+
+def _checked(
+    entry: Pass, verifies: bool, reproducer_folder: Path | None, graph: Graph
+) -> Graph | CutStep:
+    """Return the graph after a pass, verified; errors say which pass it was."""
+    try:
+        result = entry(graph)
+        if verifies and result is not graph:
+            for changed in graphs_of(result):
+                verify(changed)
+    except (DistributionError, TypeRuleError) as error:
+        error.where = error.where or f"in graph {graph.name!r}, pass {entry.name!r}"
+        raise
+    except Exception as error:
+        error.add_note(f"in pass {entry.name!r} on graph {graph.name!r}")
+        if reproducer_folder is not None:
+            path = write_reproducer(graph, entry.name, reproducer_folder)
+            error.add_note(f"the graph before the pass: {path} (graphdist.passes.manager.replay)")
+        raise
+    return result
 
 
 def write_reproducer(graph: Graph, pass_name: str, folder: Path) -> Path:
@@ -115,7 +151,9 @@ def write_reproducer(graph: Graph, pass_name: str, folder: Path) -> Path:
     return path
 
 
-def replay(path: Path, passes: Sequence[Pass], ops: Callable[[str], Op] | None = None) -> Graph:
+def replay(
+    path: Path, passes: Sequence[Pass], ops: Callable[[str], Op] | None = None
+) -> Graph | CutStep:
     """Run the failing pass of a reproducer, one of these passes, again on its graph.
 
     Placeholders stand for parameters without a text form, which are lost in the file. Raises what

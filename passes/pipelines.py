@@ -14,11 +14,11 @@ from typing import TypeAlias
 from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives, Packing
 from graphdist.passes.compute_on_packs import ComputeOnPacks
+from graphdist.passes.cut_step import CutStep
 from graphdist.passes.cut_updates import CutUpdates
 from graphdist.passes.delay_reductions import DelayReductions
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.gather_ahead import gather_ahead
-from graphdist.passes.halves import on_worker
 from graphdist.passes.infer_distribution import infer_distribution
 from graphdist.passes.invariants_out_of_loops import invariants_out_of_loops
 from graphdist.passes.limit_gathered import LimitGathered
@@ -83,7 +83,7 @@ class Target:
         return replace(self, bytes_per_pack=bytes_per_pack) if bytes_per_pack else self
 
 
-Run: TypeAlias = Callable[[Graph], Graph]
+Run: TypeAlias = Callable[[Graph], Graph | CutStep]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ PIPELINE = (
     # Before variables are placed: the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda asked: asked.target.local_steps),
     _always(place_variables, _LOGICAL, Stage.PLACED),
-    # The passes behind it run on the worker's half alone.
+    # The passes behind it run on the worker's graphs alone.
     _CUT,
     _always(shard_inputs, _PLACED),
     _always(lower_cross_replica, _PLACED, Stage.SPMD),
@@ -238,20 +238,16 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         target = Target(target)
     asked = Compilation(target, allow_reassociation)
     runs = ((place, place.run_for(asked)) for place in PIPELINE)
-    return _for_workers([place.holding(run) for place, run in runs if run is not None])
+    return tuple(place.holding(run) for place, run in runs if run is not None)
 
 
-def in_halves(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Return the user's passes with the cut, which is made after variables are placed."""
-    placed = 1 + next(i for i, entry in enumerate(passes) if entry.gives is Stage.PLACED)
-    return _for_workers([*passes[:placed], _CUT.holding(CutUpdates()), *passes[placed:]])
+def cutting(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Return a user's passes with the cut, which is made when variables are placed.
 
-
-def _for_workers(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Return the passes; those behind the cut, if it is there, run on the worker's half alone."""
-    is_behind = False
-    found = []
-    for entry in passes:
-        found.append(on_worker(entry) if is_behind else entry)
-        is_behind |= entry.name == _CUT.name
-    return tuple(found)
+    A pipeline that has the cut, or places no variables, stays as it is.
+    """
+    places = [i for i, entry in enumerate(passes) if entry.gives is Stage.PLACED]
+    if not places or any(entry.name == _CUT.name for entry in passes):
+        return tuple(passes)
+    behind = places[0] + 1
+    return (*passes[:behind], _CUT.holding(CutUpdates()), *passes[behind:])

@@ -65,8 +65,8 @@ class _Parts:
     def _group_of_outputs(self) -> Mapping[Operand, int]:
         """Return the group of variables that each new value belongs to."""
         found = UpdateGroups(self.graph, reads_all=self.reads_all)
-        numbers = {name: number for number, names in enumerate(found.groups) for name in names}
-        return {output: numbers[name] for name, output in found.new.items()}
+        indices = {name: index for index, names in enumerate(found.groups) for name in names}
+        return {output: indices[name] for name, output in found.new.items()}
 
     def _of(self, node: Node) -> list[list[int]]:
         parts: dict[frozenset[int], list[int]] = {}
@@ -94,15 +94,15 @@ def _add_part(
         for branch in node.graphs
     ]
     taken = [
-        place
-        for place in range(len(operands) - 1)
-        if any(_takes(branch, branch.inputs[place]) for branch in branches)
+        index
+        for index in range(len(operands) - 1)
+        if any(_takes(branch, branch.inputs[index]) for branch in branches)
     ]
     narrow = tuple(
-        branch.replace(inputs=tuple(branch.inputs[place] for place in taken)) for branch in branches
+        branch.replace(inputs=tuple(branch.inputs[index] for index in taken)) for branch in branches
     )
-    given = (operands[0], *(operands[1 + place] for place in taken))
-    return builder.add(COND, given, node.params, narrow, at=node.source)
+    needed = (operands[0], *(operands[1 + index] for index in taken))
+    return builder.add(COND, needed, node.params, narrow, at=node.source)
 
 
 def _takes(branch: Graph, value: Operand) -> bool:

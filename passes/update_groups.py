@@ -132,7 +132,7 @@ class UpdateGroups:
         groups: dict[str, list[str]] = {}
         for name in sorted(self.new, key=lambda name: name not in self.parameters):
             groups.setdefault(leader(name), []).append(name)
-        order = {name: place for place, name in enumerate(self.new)}
+        order = {name: index for index, name in enumerate(self.new)}
         return sorted(groups.values(), key=lambda names: order[names[0]])
 
     def _followers(self, name: str) -> list[str]:

@@ -354,18 +354,6 @@ def _cond(node: Node, operands: list[Array]) -> list[Array]:
         return lax.switch(index, branches, *rest)
 
 
-def _pull(node: Node, operands: list[Array]) -> list[Array]:
-    if len(operands) == 1:
-        return operands
-    *shards, last = operands
-    table, numbers = jnp.concatenate(shards), lax.convert_element_type(last[..., 0], jnp.int32)
-    fill = ops.PULL.of(node).fill
-    if fill is None:
-        return [jnp.take(table, numbers, axis=0, mode="clip")]
-    numbers = jnp.where(numbers < 0, len(table), numbers)  # not one from the end, as for JAX
-    return [jnp.take(table, numbers, axis=0, mode="fill", fill_value=fill)]
-
-
 _RULES: dict[Op, Rule] = {
     ops.ALL_REDUCE: _all_reduce,
     ops.ALL_GATHER: _all_gather,
@@ -390,8 +378,6 @@ _RULES: dict[Op, Rule] = {
     ops.COUNT_STEP: _count_step,
     ops.BARRIER: lambda node, operands: list(lax.optimization_barrier(operands)),
     ops.CONSTANT: _constant,
-    ops.PULL: _pull,
-    ops.PUSH: lambda node, operands: emit(node.graphs[0], operands),
     ops.SCAN: _scan,
     ops.WHILE: _while,
     ops.COND: _cond,

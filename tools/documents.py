@@ -30,8 +30,6 @@ from graphdist.ir.ops import (
     CROSS_REPLICA,
     LOGICAL_ONLY,
     OPS,
-    PULL,
-    PUSH,
     SCAN,
     WHILE,
 )
@@ -204,7 +202,6 @@ def _value(pipeline: Sequence[Pass], field: str, parameter: str) -> str:
 
 
 _CONTROL_FLOW = frozenset({SCAN, WHILE, COND})
-_OF_SERVERS = frozenset({PULL, PUSH})
 
 _KINDS = (
     (
@@ -219,7 +216,6 @@ _KINDS = (
     ),
     ("collective", "all replicas take part, at any stage", lambda op: op.is_collective),
     ("control flow", "has nested graphs, at any stage", lambda op: op in _CONTROL_FLOW),
-    ("server", "between a worker and parameter servers", lambda op: op in _OF_SERVERS),
     ("local", "each replica for itself, at any stage", lambda op: True),
 )
 

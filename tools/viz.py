@@ -145,7 +145,7 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
         if form == "text":
             change = diff(before.graph, later.graph)
             return text.difference_text(change, before.name, later.name, colour=colour)
-        return FORMATS[form](replace(program, steps=(before, later)))
+        return FORMATS[form](replace(program, steps=(before, later), others=()))
     if after != "all":
         # The page and the other formats of many graphs show the way to the last pass.
         several = after == "last" and form in ("html", "json", "model-explorer")

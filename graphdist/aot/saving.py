@@ -71,10 +71,10 @@ def save(
 
     The portable module is for the platform that the step was compiled for, or for `platforms`:
     "cpu", "gpu", "tpu". Values of variables are not in the file. Raises `UnsupportedError` for
-    arguments and results that the file cannot describe and for programs with callbacks or custom
-    calls, `MissingExtraError` without flatbuffers, `ArtifactError` for a step of more than about
-    ten thousand variables, `ArgumentError` if no file can be made there, and OSError if it cannot
-    be written, as on a full disk; then no part of it remains.
+    arguments and results that the file cannot describe, for programs with callbacks or custom calls
+    and for variables on parameter servers, `MissingExtraError` without flatbuffers, `ArtifactError`
+    for a step of more than about ten thousand variables, `ArgumentError` if no file can be made
+    there, and OSError if it cannot be written, as on a full disk; then no part of it remains.
     """
     require_path(path, "gd.aot.save")
     require_replaceable(path)
@@ -91,6 +91,13 @@ def save(
             source=here(),
             hint="compile it in the process that runs it, or save it for a strategy without "
             "sync_every",
+        )
+    if compiled.cut is not None:
+        raise UnsupportedError(
+            f"{compiled.graph.name!r} uses variables on parameter servers, which a file of a step "
+            f"cannot read",
+            source=here(),
+            hint="compile it in a scope of a strategy that keeps variables on its own devices",
         )
     # The process that loads it stores its variables in packs of its own, or in none.
     compiled = compiled.unpacked()

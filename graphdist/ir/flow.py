@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Carry, LoopCarry, Scan, While
-from graphdist.ir.ops import ASSIGN, COND, PUSH, READ, SCAN, WHILE, variable_named_by
+from graphdist.ir.ops import ASSIGN, COND, READ, SCAN, WHILE, variable_named_by
 
 Vertex: TypeAlias = Value | Node
 V = TypeVar("V", bound=Hashable)
@@ -68,8 +68,10 @@ def reachable(edges: Mapping[V, Iterable[V]], starts: Iterable[V]) -> set[V]:
 
 def _edges(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
     for node in walk(graph):
-        if node.op in _INTO:
-            yield from _INTO[node.op](node)
+        if node.op in (SCAN, WHILE, COND):
+            yield from passed(node)
+            if (choice := choice_of(node)) is not None:
+                yield from _choosing(choice, node)
             continue
         ends: Sequence[Vertex] = (node,) if node.op is ASSIGN else node.results
         yield from ((operand, end) for operand in node.operands for end in ends)
@@ -118,26 +120,6 @@ def choice_of(node: Node) -> Operand | None:
     if node.op is WHILE:
         return While(node).predicate
     return node.operands[0] if node.op is COND else None
-
-
-def _into_push(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
-    (update,) = node.graphs
-    yield from zip(node.operands, update.inputs, strict=True)
-    yield from zip(update.outputs, node.results, strict=True)
-
-
-def _into_control_flow(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
-    yield from passed(node)
-    if (choice := choice_of(node)) is not None:
-        yield from _choosing(choice, node)
-
-
-_INTO = {
-    PUSH: _into_push,
-    SCAN: _into_control_flow,
-    WHILE: _into_control_flow,
-    COND: _into_control_flow,
-}
 
 
 def _choosing(choice: Operand, node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:

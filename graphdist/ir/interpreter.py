@@ -53,7 +53,6 @@ from graphdist.ir.op_parameters import (
     UnpackingSlices,
 )
 from graphdist.ir.parameters import Parameters
-from graphdist.ir.server_rules import pull
 from graphdist.ir.types import MIRRORED, dtype_name
 
 __all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]
@@ -413,7 +412,6 @@ _RULES: dict[Op, _Rule] = {
     ops.RANDOM_SHARD: _random_shard,
     ops.SELECT_REPLICA: _select_replica,
     ops.TO_PARTIAL: _to_partial,
-    ops.PUSH: _nested(lambda run, node, operands, who: run(node.graphs[0], operands, who)),
     ops.SCAN: _nested(run_scan),
     ops.WHILE: _nested(run_while),
     ops.COND: _nested(run_cond),
@@ -441,7 +439,6 @@ _RULES: dict[Op, _Rule] = {
             _local(ops.JOIN_PARTS, _join_parts),
             _local(ops.COUNT_STEP, _count_step),
             _local(ops.BARRIER, lambda arrays, params: arrays),
-            _local(ops.PULL, pull),
         )
     ),
 }

@@ -19,8 +19,6 @@ from graphdist.ir.ops import (
     OWN_SLICE,
     PACK,
     PACK_SLICES,
-    PULL,
-    PUSH,
     RANDOM_SHARD,
     READ,
     REDUCE,
@@ -95,12 +93,6 @@ DESCRIPTIONS = {
     BARRIER: "The operands, once all are computed; the compiler merges no operation on them with "
     "one on the results: as the operands.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
-    PULL: "The value of a variable on a parameter server, as a worker reads it: as the operand. "
-    "With row numbers i32[.., 1] these rows; for a number out of range the nearest one, or `fill`. "
-    "Of several variables, the shards of a table, the rows are numbered in order. "
-    "`bytes` are sent to the worker, of rows at most.",
-    PUSH: "The new values of `num_variables` variables, which their parameter server computes with "
-    "what the worker sends, `bytes` in all: as the nested graph returns them.",
     SCAN: "`length` runs of a body on slices of some operands along dimension 0; the last carry, "
     "and the stacked ys: as the body returns them, a sharded dimension one further.",
     WHILE: "Runs of a body as long as a condition holds; the last carry: as the body takes it, "

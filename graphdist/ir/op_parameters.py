@@ -197,30 +197,6 @@ class CountingSteps(Parameters):
     """The number of steps after which it is 0 again."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pulling(Parameters):
-    """Parameters of a read from a parameter server."""
-
-    bytes: int
-    """The number of bytes that the server sends."""
-    fill: float | bool | None = None
-    """The element of rows out of range; None: the nearest row is read."""
-    server: int | None = None
-    """The index of the server; None: variables of several, or not placed."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pushing(Parameters):
-    """Parameters of an update on a parameter server."""
-
-    num_variables: int
-    """The number of variables, which are the first operands."""
-    bytes: int
-    """The number of bytes that the worker sends."""
-    server: int | None = None
-    """The index of the server; None: variables of several, or not placed."""
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Scanning(Parameters):
     """Parameters of a loop of a known number of iterations, over slices of scanned operands."""

@@ -6,8 +6,7 @@ Three kinds:
   `to_replicas`, `reduce`, `gather`, and the collectives, which a replica function may call itself;
 * what lowering makes of them: the collectives and a few local operations (`select_replica`,
   `to_partial`, `own_slice`, `random_shard`, `scale`, `pack`, `unpack`, `pack_slices`,
-  `unpack_slices`,
-  `concatenate`, `reshape`, `count_step`), and the traffic with parameter servers (`pull`, `push`);
+  `unpack_slices`, `concatenate`, `reshape`, `count_step`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
@@ -41,8 +40,6 @@ from graphdist.ir.op_parameters import (
     OverReplicas,
     PackingSlices,
     Permuting,
-    Pulling,
-    Pushing,
     RandomBits,
     ReduceScattering,
     Reducing,
@@ -55,7 +52,6 @@ from graphdist.ir.op_parameters import (
     UnpackingSlices,
 )
 from graphdist.ir.parameters import Parameters
-from graphdist.ir.server_rules import pull_rule, push_rule
 from graphdist.ir.stack_rules import join_parts_rule, take_part_rule, take_step_rule
 from graphdist.ir.types import (
     MIRRORED,
@@ -386,8 +382,6 @@ TAKE_PART = TypedOp("take_part", parameters=TakingPart, rule=take_part_rule)
 JOIN_PARTS = TypedOp("join_parts", parameters=Joining, rule=join_parts_rule)
 COUNT_STEP = TypedOp("count_step", parameters=CountingSteps, rule=_count_step)
 BARRIER = TypedOp("barrier", parameters=Parameters, rule=_barrier)
-PULL = TypedOp("pull", parameters=Pulling, rule=pull_rule)
-PUSH = TypedOp("push", parameters=Pushing, rule=push_rule)
 SCAN = TypedOp("scan", parameters=Scanning, rule=scan_rule)
 WHILE = TypedOp("while", parameters=Looping, rule=while_rule)
 COND = TypedOp("cond", parameters=Branching, rule=cond_rule)
@@ -400,7 +394,7 @@ OPS = {
         OWN_SLICE, RANDOM_SHARD, CONSTANT, SELECT_REPLICA, TO_PARTIAL, SCALE,
         PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
         CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, COUNT_STEP,
-        BARRIER, PULL, PUSH, SCAN, WHILE, COND,
+        BARRIER, SCAN, WHILE, COND,
     )
 }  # fmt: skip
 """Every operation of ours by name; JAX's operations are made by `graphdist.tracing.jax_ops`."""

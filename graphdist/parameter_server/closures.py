@@ -39,7 +39,7 @@ class RemoteValue:
         self._has_value = False
         self._value: Any = None
         self.worker: int | None = None
-        """The number of the worker that runs the function; None before and after."""
+        """The index of the worker that runs the function; None before and after."""
 
     def set(self, load: Callable[[TimeLimit], Any]) -> None:
         """Take the function that loads the result, within a limit."""

@@ -20,13 +20,14 @@ import jax
 from graphdist.context import Scope
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
-from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements
-from graphdist.parameter_server.messages import Traffic
-from graphdist.parameter_server.per_worker import (
+from graphdist.parameter_server.input import (
+    DatasetOfWorkers,
+    FunctionOfElements,
     PerWorkerDataset,
     PerWorkerIterator,
     PerWorkerValues,
 )
+from graphdist.parameter_server.messages import Traffic
 from graphdist.parameter_server.pickling import as_bytes
 from graphdist.parameter_server.serving import Sent, Serving
 from graphdist.parameter_server.strategy import ParameterServerBase
@@ -191,7 +192,7 @@ class ClusterCoordinator:
         return self._owned(PerWorkerValues(self._sent.add_value(data, is_iterator=False)))
 
     def worker_processes(self) -> list[int]:
-        """Return the process number of each worker; waits until all are started."""
+        """Return the process id of each worker; waits until all are started."""
         self.strategy.require_open()
         return self.workers.processes()
 

@@ -1,5 +1,8 @@
 """Input of workers: datasets and iterators that each worker makes, and their elements in steps.
 
+The coordinator has objects that stand for a worker's own values, which the worker makes when a
+function first needs them, and again after it was restarted.
+
 A function that takes an iterator asks it for elements while it is traced. The elements are then
 arguments of the compiled step. How many it asks for depends on all that it is traced for: shapes,
 static arguments, the elements themselves. So a call takes as many as one of its calls has asked for
@@ -66,6 +69,66 @@ class WorkerIterator:
         self._returned.extendleft(reversed(elements))
 
 
+class PerWorkerValues:
+    """One value on each worker; as an argument of a scheduled function it is the worker's own."""
+
+    def __init__(self, number: int) -> None:
+        """Take the id by which workers know it."""
+        self.number = number
+
+
+class PerWorkerIterator(PerWorkerValues):
+    """An iterator over each worker's dataset."""
+
+    def __init__(self, number: int, dataset: PerWorkerDataset) -> None:
+        """Take the dataset, which is kept alive."""
+        super().__init__(number)
+        self._dataset = dataset
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of an element."""
+        return self._dataset.element_spec
+
+    def here(self) -> WorkerIterator:
+        """Return an iterator of this process, over a dataset that is made here."""
+        return WorkerIterator(self._dataset.make())
+
+    def __iter__(self) -> PerWorkerIterator:
+        return self
+
+    def __next__(self) -> NoReturn:
+        raise UnsupportedError(
+            "an iterator of workers is asked for an element by the coordinator",
+            source=here(),
+            hint="ask it in a function: coordinator.schedule(step, args=(iterator,))",
+        )
+
+    get_next = __next__
+
+
+class PerWorkerDataset(PerWorkerValues):
+    """A dataset that each worker makes."""
+
+    def __init__(
+        self,
+        number: int,
+        make: Callable[[], Any],
+        iterator: Callable[[PerWorkerDataset], PerWorkerIterator],
+    ) -> None:
+        """Take functions that make the dataset here, and an iterator over it."""
+        super().__init__(number)
+        self.make, self._iterator = make, iterator
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of an element."""
+        return self.make().element_spec
+
+    def __iter__(self) -> PerWorkerIterator:
+        return self._iterator(self)
+
+
 @dataclass(frozen=True)
 class _Place:
     """Stands for an iterator among a step's arguments."""
@@ -119,7 +182,7 @@ class FunctionOfElements:
         options = function.options if isinstance(function, Function) else ()
         self._with_elements = Function(self._filled, (), *options)
         self._most: dict[int, list[int]] = {}
-        """How many elements of each iterator a call has asked for at most, by their number."""
+        """The most elements that a call has asked each iterator for, by the count of iterators."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Run the function with a closure's arguments."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias  # Any: Ray's references, arrays, and users' results
 
 Key: TypeAlias = int
-"""The number of a variable: variables are numbered as they are made."""
+"""The id of a variable: variables are counted as they are made."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A read of a variable: of some rows by their numbers, or in full."""
+    """A read of a variable: of the rows with these indices, or of all."""
 
     key: Key
     rows: Any = None
@@ -37,8 +37,8 @@ class UnknownUpdates:
 class Change:
     """An update on one server: `update` names it, None to replace the variable.
 
-    It takes the variables `keys` and the values at the places `sent` of a request, and assigns the
-    same variables.
+    It takes the variables `keys` and the values with the indices `sent` of a request, and assigns
+    the same variables.
     """
 
     keys: tuple[Key, ...]
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Origin:
-    """The closure that a request is for, and the number of the attempt to run it."""
+    """The id of the closure that a request is for, and which attempt to run it this is."""
 
     closure: int
     attempt: int
@@ -56,7 +56,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Closure:
-    """A function to run on a worker, by its number, with its arguments as bytes."""
+    """A function to run on a worker, by its id, with its arguments as bytes."""
 
     number: int
     function: int
@@ -64,9 +64,9 @@ class Closure:
     attempt: int
     """How many workers were given it before, and were lost."""
     homes: tuple[int, Mapping[Key, int]]
-    """The places of variables that were moved, and the number of moves so far."""
+    """How many moves there were so far, and the servers of variables that were moved."""
     forgotten: tuple[int, ...]
-    """The numbers of functions and values that the coordinator no longer has."""
+    """The ids of functions and values that the coordinator no longer has."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,6 @@ class Traffic:
     bytes_read: int = 0
     """The bytes of the values of variables that workers read."""
     bytes_written: int = 0
-    """The bytes of gradients, row numbers and other values that workers sent to servers."""
+    """The bytes of gradients, indices of rows and other values that workers sent to servers."""
     worker_deaths: int = field(default=0)
     """How many workers have died or fallen silent while they ran a function."""

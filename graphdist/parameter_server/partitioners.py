@@ -1,6 +1,6 @@
 """Partitioners: how many shards a variable of a shape is split into.
 
-A partitioner is called with a shape and a dtype, and returns one number for each dimension. Only
+A partitioner is called with a shape and a dtype, and returns a count for each dimension. Only
 the first may be more than 1: variables are split along dimension 0.
 """
 

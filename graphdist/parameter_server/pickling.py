@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any  # Any: objects of all kinds
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.parameter_server.per_worker import PerWorkerValues
+from graphdist.parameter_server.input import PerWorkerValues
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.storage import ServerStorage
 from graphdist.parameter_server.strategy import ParameterServerBase

@@ -1,30 +1,30 @@
 """One compiled program of a function whose variables are on servers.
 
-A call reads the variables that the worker's half needs, runs it on this process's devices, and
-sends what it computed to the servers, which update the variables. It returns when they have. Where
-the half looks up rows of a table, another program computes the row numbers before.
+It runs the graphs that `lower()` shows (`passes/cut_step.py`). A call reads the variables that the
+worker's graph takes, runs it on this process's devices, and sends what it returns for the servers,
+which update the variables. It returns when they have. Where the step looks up rows of a table,
+another program computes the indices of the rows before. The shards of a table that a step joins are
+one table: a row is read of the shard that has it, once, and of no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any  # Any: users' arguments and results, and the strategy
+from itertools import accumulate, pairwise
+from typing import Any  # Any: users' arguments and results, arrays, and the strategy
 
 import jax
+import numpy as np
 
 from graphdist.errors import ContextError, UnsupportedError
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import Type, numpy_dtype
-from graphdist.parameter_server.messages import Key
-from graphdist.parameter_server.reads import Reads
+from graphdist.parameter_server.messages import Key, Read
 from graphdist.parameter_server.storage import ServerStorage, on_server
-from graphdist.passes.cut_updates import NAME as CUT
-from graphdist.passes.halves import CutStep, of_worker, parted
+from graphdist.passes.cut_step import CutStep, ServerRead
 from graphdist.passes.lost_writes import lost_writes
-from graphdist.passes.manager import Pass, run_passes
-from graphdist.passes.pipelines import in_halves
-from graphdist.passes.pulls import RowReads, row_reads
+from graphdist.passes.manager import PassRecord
 from graphdist.program.argument_keys import LeafKey, leaf_key
 from graphdist.program.interface import OUTPUT, Interface
 from graphdist.program.program import RunnableProgram
@@ -36,34 +36,29 @@ def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[
     """Return the program of a traced function that uses variables on servers."""
     _require_on_servers(traced)
     strategy: Any = interface.strategy
-    cut, rest = _halves(traced, strategy.refuses_lost_updates)
+    history = traced.lower().history
+    first = next(record.cut for record in history if record.cut)
+    cut = history[-1].cut
+    assert cut is not None, "a step that is cut stays so"
+    if strategy.refuses_lost_updates:
+        _require_no_lost_writes(first)
     names = [variable.name for variable in traced.graph.variables if not variable.is_local]
     keys = {
         name: on_server(variable).key
         for name, variable in zip(names, traced.variables, strict=True)
     }
     strategy.keep_together([tuple(keys[name] for name in group) for group in cut.together])
-    found = row_reads(cut.worker)
-    own = replace(traced, variables=(), pipeline=rest)
 
-    def program(graph: Graph, interface: Interface) -> Any:
-        return compiled(replace(own, graph=graph, interface=interface), interface)
+    def program(graph: Graph, interface: Interface, history: tuple[PassRecord, ...] = ()) -> Any:
+        # Its variables are arguments, and its passes have run.
+        logical = traced.graph if history else None
+        own = replace(traced, graph=graph, interface=interface, variables=(), pipeline=())
+        return compiled(replace(own, history=history, logical=logical), interface)
 
-    rows = program(found.numbers, _of_row_numbers(interface, found)) if found.lookups else None
-    worker = program(_with_reads_as_arguments(found), _interface(interface, found, cut))
-    return ProgramOnServers(traced, worker, rows, Reads(found, keys), cut, keys, strategy)
-
-
-def _halves(traced: Traced, refuses_lost: bool) -> tuple[CutStep, list[Pass]]:
-    """Return the halves of a step, and the passes that are left for the worker's."""
-    pipeline = tuple(traced.pipeline)
-    if not any(entry.name == CUT for entry in pipeline):  # the user's own passes
-        pipeline = in_halves(pipeline)
-    until = 1 + [entry.name for entry in pipeline].index(CUT)
-    graph = run_passes(traced.graph, pipeline[:until], verifies=False)[-1].graph
-    if refuses_lost:
-        _require_no_lost_writes(graph)
-    return parted(graph), [of_worker(entry) for entry in pipeline[until:]]
+    rows = None if cut.rows is None else program(cut.rows, _of_indices(interface, cut))
+    # The graph at the cut, whose outputs have the shapes that users see.
+    worker = program(first.worker, _of_worker(interface, cut), history)
+    return ProgramOnServers(traced, worker, rows, Reads(cut.reads, keys), cut, keys, strategy)
 
 
 def _require_on_servers(traced: Traced) -> None:
@@ -79,9 +74,9 @@ def _require_on_servers(traced: Traced) -> None:
             )
 
 
-def _require_no_lost_writes(graph: Graph) -> None:
+def _require_no_lost_writes(cut: CutStep) -> None:
     """Raise `UnsupportedError` for an update that undoes what other workers have written."""
-    for lost in lost_writes(graph):
+    for lost in lost_writes(cut):
         raise UnsupportedError(
             lost.what,
             source=lost.source,
@@ -97,22 +92,14 @@ _BY_SERVER = (
 )
 
 
-def _with_reads_as_arguments(found: RowReads) -> Graph:
-    """Return the worker's half, which takes the values that it reads after its arguments."""
-    count = len(found.reads) + len(found.lookups)
-    read, arguments = found.worker.inputs[:count], found.worker.inputs[count:]
-    return found.worker.replace(inputs=(*arguments, *read))
-
-
-def _interface(interface: Interface, found: RowReads, cut: CutStep) -> Interface:
-    """Return the interface of the worker's half: more arguments, and a list of more results."""
-    names = (*found.reads, *(lookup.variables[0] for lookup in found.lookups))
-    read = [value.type for value in found.worker.inputs[: len(names)]]
+def _of_worker(interface: Interface, cut: CutStep) -> Interface:
+    """Return the interface of the worker's graph: more arguments, and a list of more results."""
+    names = [read.variables[0].name for read in cut.reads]
     more = cut.num_sent
     structure = jax.tree_util.treedef_tuple((interface.structure, jax.tree.structure([0] * more)))
     return replace(
         interface,
-        keys=(*interface.keys, *map(_key, read)),
+        keys=(*interface.keys, *(_key(read.type) for read in cut.reads)),
         names=[*interface.names, *names],
         paths=(*interface.paths, *names),
         structure=structure,
@@ -122,9 +109,9 @@ def _interface(interface: Interface, found: RowReads, cut: CutStep) -> Interface
     )
 
 
-def _of_row_numbers(interface: Interface, found: RowReads) -> Interface:
-    """Return the interface of the program that computes row numbers."""
-    count = len(found.lookups)
+def _of_indices(interface: Interface, cut: CutStep) -> Interface:
+    """Return the interface of the program that computes indices of rows."""
+    count = sum(read.is_of_rows for read in cut.reads)
     return replace(
         interface,
         structure=jax.tree.structure([0] * count),
@@ -141,33 +128,92 @@ def _key(type: Type) -> LeafKey:
 
 
 class ProgramOnServers:
-    """A compiled worker's half, with what goes before and after it."""
+    """The worker's compiled program, with what goes before and after it."""
 
     def __init__(
         self,
         traced: Traced,
         worker: RunnableProgram,
-        row_numbers: RunnableProgram | None,
+        indices: RunnableProgram | None,
         reads: Reads,
         cut: CutStep,
         keys: dict[str, Key],
         strategy: Any,
     ) -> None:
-        """Take the function, and the programs of the worker's half and of the rows it looks up."""
+        """Take the function, and the programs of the worker and of the indices of its rows."""
         self.last_call = 0
         self.traced: Traced | None = traced
         self.cut = cut
-        self._worker, self._row_numbers, self._reads = worker, row_numbers, reads
+        self._worker, self._indices, self._reads = worker, indices, reads
         self._strategy = strategy
         self._changes = strategy.servers.changes(cut.updates, keys)
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments and return the user's result."""
         strategy = self._strategy
-        numbers = [] if self._row_numbers is None else self._row_numbers.call(leaves)
-        values = self._reads.values(strategy, numbers) if self.cut.reads else []
+        indices = [] if self._indices is None else self._indices.call(leaves)
+        values = self._reads.values(strategy, indices) if self.cut.reads else []
         placed = jax.device_put(values, strategy.devices.mirrored) if values else []
         result, sent = self._worker.call([*leaves, *placed])
         if self._changes:
             strategy.apply(self._changes, jax.device_get(sent))
         return result
+
+
+class Reads:
+    """The reads of a step: of variables, and then of rows of tables."""
+
+    def __init__(self, reads: Sequence[ServerRead], keys: Mapping[str, Key]) -> None:
+        """Take the reads, and the keys of the variables by name."""
+        self._variables = [Read(keys[r.variables[0].name]) for r in reads if not r.is_of_rows]
+        self._tables = [Table(read, keys) for read in reads if read.is_of_rows]
+
+    def values(self, strategy: Any, indices: Sequence[Any]) -> list[Any]:
+        """Return the values of the variables, and the rows with these indices."""
+        wanted = [np.asarray(of_table)[..., 0].astype(np.int64) for of_table in indices]
+        once = [table.once(asked) for table, asked in zip(self._tables, wanted, strict=True)]
+        rows = [table.reads(sent) for table, sent in zip(self._tables, once, strict=True)]
+        values = iter(
+            strategy.read([*self._variables, *(read for of_table in rows for read in of_table)])
+        )
+        variables = [next(values) for _ in self._variables]
+        parts = [[next(values) for _ in of_table] for of_table in rows]
+        return [*variables, *map(Table.looked_up, self._tables, parts, once, wanted)]
+
+
+class Table:
+    """A table of which rows are read: a variable, or several in order."""
+
+    def __init__(self, read: ServerRead, keys: Mapping[str, Key]) -> None:
+        """Take the read, and the keys of the variables by name."""
+        self._keys, self._fill = [keys[variable.name] for variable in read.variables], read.fill
+        self._ends = [0, *accumulate(variable.type.shape[0] for variable in read.variables)]
+        row = read.variables[0].type
+        self._nothing = np.zeros((1, *row.shape[1:]), numpy_dtype(row.dtype))
+
+    def once(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the rows to read, each once: in a batch of words most are there several times."""
+        within = np.clip(asked, 0, self._ends[-1] - 1)
+        return np.unique(within if self._fill is None else asked[within == asked])
+
+    def reads(self, indices: np.ndarray[Any, Any]) -> list[Read]:
+        """Return the reads of these rows, of the variables that have them."""
+        ranges = pairwise(np.searchsorted(indices, self._ends))
+        return [
+            Read(key, (indices[first:last] - start).astype(np.int32))
+            for key, start, (first, last) in zip(self._keys, self._ends, ranges, strict=False)
+            if last > first
+        ]
+
+    def looked_up(
+        self,
+        parts: Sequence[np.ndarray[Any, Any]],
+        indices: np.ndarray[Any, Any],
+        asked: np.ndarray[Any, Any],
+    ) -> np.ndarray[Any, Any]:
+        """Return the rows that are asked for, of those that were read with their indices."""
+        rows = np.concatenate([*parts, self._nothing])
+        found = rows[np.searchsorted(indices, np.clip(asked, 0, self._ends[-1] - 1))]
+        if self._fill is not None:
+            found[(asked < 0) | (asked >= self._ends[-1])] = self._fill
+        return found

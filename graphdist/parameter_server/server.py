@@ -4,7 +4,7 @@ Requests are carried out one after the other, each completely: a reader sees all
 updates of this server, or none. Updates are compiled once, with XLA, for the CPU; all updates of a
 request run as one program.
 
-A server keeps the numbers of the closures that have written last. A closure that runs again, since
+A server keeps the ids of the closures that have written last. A closure that runs again, since
 its worker died, may have written already: then the answer says so. It was silent, perhaps, and not
 dead: what it sends after its closure was given to another worker is refused.
 """
@@ -20,6 +20,7 @@ from typing import Any  # Any: arrays
 
 import jax
 import numpy as np
+from jax import export
 
 from graphdist.errors import RuntimeFailure
 from graphdist.parameter_server.connections import RequestListener
@@ -32,7 +33,6 @@ from graphdist.parameter_server.messages import (
     UnknownUpdates,
 )
 from graphdist.parameter_server.ray_cluster import ray
-from graphdist.parameter_server.updates import function_of
 
 REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_updates", "apply", "end_attempts"})
 _REMEMBERED = 4096
@@ -69,7 +69,7 @@ class ParameterServer:
             return getattr(self, name)(*arguments)
 
     def process(self) -> int:
-        """Return the number of the process."""
+        """Return the id of the process."""
         return os.getpid()
 
     def place(self) -> str:
@@ -106,7 +106,8 @@ class ParameterServer:
 
     def add_updates(self, modules: dict[str, bytes]) -> None:
         """Take updates by their names."""
-        self._updates.update({name: function_of(module) for name, module in modules.items()})
+        loaded = {name: export.deserialize(bytearray(modules[name])).call for name in modules}
+        self._updates.update(loaded)
 
     def apply(self, changes: Sequence[Change], sent: Sequence[Any], origin: Origin | None) -> Any:
         """Carry out changes; return whether the closure has written here before.
@@ -149,12 +150,12 @@ class ParameterServer:
         key = tuple((change.update, change.sent) for change in changes)
         if key not in self._programs:
             updates = [self._updates[str(change.update)] for change in changes]
-            places = [change.sent for change in changes]
+            indices = [change.sent for change in changes]
 
             def run(held: Sequence[Sequence[Any]], sent: Sequence[Any]) -> Any:
                 return [
-                    update(*values, *(sent[place] for place in of_change))
-                    for update, values, of_change in zip(updates, held, places, strict=True)
+                    update(*values, *(sent[index] for index in of_change))
+                    for update, values, of_change in zip(updates, held, indices, strict=True)
                 ]
 
             self._programs[key] = jax.jit(run)
@@ -173,7 +174,7 @@ class ParameterServer:
         return was_here
 
 
-def _remember(numbers: OrderedDict[int, int], closure: int, number: int) -> None:
-    numbers[closure] = number
-    if len(numbers) > _REMEMBERED:
-        numbers.popitem(last=False)
+def _remember(attempts: OrderedDict[int, int], closure: int, attempt: int) -> None:
+    attempts[closure] = attempt
+    if len(attempts) > _REMEMBERED:
+        attempts.popitem(last=False)

@@ -1,8 +1,8 @@
 """The servers as a process sees them: where each variable is, and requests that go there.
 
 Variables go to the servers in turn, in the order in which they are made. One that is updated
-together with others is moved to their server; a request that comes to its old place is told the new
-one, and goes there. A request for variables of several servers is one to each, all at once.
+together with others is moved to their server; a request that comes to its old server is told the
+new one, and goes there. A request for variables of several servers is one to each, all at once.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any  # Any: Ray's handles, and arrays
 
+import jax
 import numpy as np
+from jax import export
 
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.compare import content_hash
-from graphdist.ir.graph import Graph, Stage
+from graphdist.ir.graph import Graph
+from graphdist.ir.types import numpy_dtype
 from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
 from graphdist.parameter_server.heartbeats import address_of_server, problem_of_server
 from graphdist.parameter_server.messages import (
@@ -29,8 +32,8 @@ from graphdist.parameter_server.messages import (
     Read,
     UnknownUpdates,
 )
-from graphdist.parameter_server.updates import as_module
-from graphdist.passes.halves import Update
+from graphdist.passes.cut_step import Update
+from graphdist.runtime.emit import emit
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 
@@ -82,7 +85,7 @@ class Servers:
             connection.close()
 
     def home(self, key: Key) -> int:
-        """Return the number of a variable's server, as far as it is known here."""
+        """Return the index of a variable's server, as far as it is known here."""
         return self.moved.get(key, key % len(self.actors))
 
     def create(self, key: Key, value: Any) -> None:
@@ -107,21 +110,21 @@ class Servers:
         found: dict[int, Any] = {}
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
         while len(found) < len(wanted):
-            places: dict[int, list[int]] = {}
-            for place, read in enumerate(wanted):
-                if place not in found:
-                    places.setdefault(self.home(read.key), []).append(place)
+            indices: dict[int, list[int]] = {}
+            for index, read in enumerate(wanted):
+                if index not in found:
+                    indices.setdefault(self.home(read.key), []).append(index)
             answers = self._answers(
-                {s: ("read", ([wanted[place] for place in places[s]],)) for s in places}
+                {s: ("read", ([wanted[index] for index in indices[s]],)) for s in indices}
             )
             for server, answer in answers.items():
                 if isinstance(answer, Elsewhere):
                     self._follow(answer, deadline)
                 else:
-                    found.update(zip(places[server], answer, strict=True))
+                    found.update(zip(indices[server], answer, strict=True))
         self.bytes_read += sum(value.nbytes for value in found.values())
         self.bytes_written += sum(read.rows.nbytes for read in wanted if read.rows is not None)
-        return [found[place] for place in range(len(wanted))]
+        return [found[index] for index in range(len(wanted))]
 
     def assign(self, key: Key, value: Any) -> None:
         """Replace the value of a variable, and wait until it is done."""
@@ -189,8 +192,7 @@ class Servers:
         changed = tuple(keys[variable] for variable in update.variables)
         if not update.graph.nodes and len(changed) == len(update.sent) == 1:
             return Change(changed, update.sent, None)
-        # A server has one replica, and gets the values of its variables as arguments.
-        graph = update.graph.replace(stage=Stage.SPMD, variables=())
+        graph = update.graph.replace(variables=())  # their values are arguments
         name = content_hash(graph)
         self._updates[name] = graph
         return Change(changed, update.sent, name)
@@ -199,16 +201,16 @@ class Servers:
         self, changes: Sequence[Change], sent: Sequence[Any]
     ) -> tuple[list[Change], list[Any]]:
         """Return changes of one server with the values that they need, each once."""
-        places = list(dict.fromkeys(place for change in changes for place in change.sent))
-        renumbered = {place: i for i, place in enumerate(places)}
+        needed = list(dict.fromkeys(index for change in changes for index in change.sent))
+        index_of = {old: new for new, old in enumerate(needed)}
         own = [
-            Change(c.keys, tuple(renumbered[place] for place in c.sent), c.update) for c in changes
+            Change(c.keys, tuple(index_of[index] for index in c.sent), c.update) for c in changes
         ]
-        return own, [np.asarray(sent[place]) for place in places]
+        return own, [np.asarray(sent[index]) for index in needed]
 
     def _send_updates(self, server: int, changes: Sequence[Change]) -> None:
         names = {change.update for change in changes if change.update}
-        modules = {name: as_module(self._updates[name]) for name in names}
+        modules = {name: _as_module(self._updates[name]) for name in names}
         self._answers({server: ("add_updates", (modules,))})
 
     def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
@@ -245,6 +247,18 @@ class Servers:
                     source=here(),
                 )
             time.sleep(0.002)
+
+
+def _as_module(graph: Graph) -> bytes:
+    """Return an update as a module of StableHLO for the CPU, which a server loads.
+
+    A graph has parameters that no other process can be given, such as the computation of a scatter.
+    A module has all in it, and it is data: to load it runs nothing.
+    """
+    types = [value.type for value in graph.inputs]
+    avals = [jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)) for type in types]
+    update = jax.jit(lambda *inputs: emit(graph, inputs))
+    return bytes(export.export(update, platforms=["cpu"])(*avals).serialize())
 
 
 @contextmanager

@@ -63,24 +63,24 @@ def _in_one_line(error: Exception) -> str:
 
 
 class Sent:
-    """What workers may need, as bytes by number, until nobody uses it any more."""
+    """What workers may need, as bytes by id, until nobody uses it any more."""
 
     def __init__(self, num_workers: int) -> None:
         """Start empty."""
         self._numbers = count()
         self._forgotten: list[deque[int]] = [deque() for _ in range(num_workers)]
-        """For each worker, the numbers that it need not keep."""
+        """For each worker, the ids of what it need not keep."""
         self.functions: dict[int, bytes] = {}
         self.values: dict[int, tuple[bytes, bool]] = {}
 
     def add_function(self, data: bytes) -> int:
-        """Return the number of a function."""
+        """Return the id of a function."""
         number = next(self._numbers)
         self.functions[number] = data
         return number
 
     def add_value(self, data: bytes, is_iterator: bool) -> int:
-        """Return the number of a per-worker value."""
+        """Return the id of a per-worker value."""
         number = next(self._numbers)
         self.values[number] = data, is_iterator
         return number
@@ -96,7 +96,7 @@ class Sent:
             of_worker.append(number)
 
     def forgotten_by(self, worker: int) -> tuple[int, ...]:
-        """Return the numbers that a worker need not keep, each once."""
+        """Return the ids of what a worker need not keep, each once."""
         of_worker = self._forgotten[worker]
         return tuple(of_worker.popleft() for _ in range(len(of_worker)))
 

@@ -31,7 +31,7 @@ from graphdist.errors import (
     ServerLostError,
 )
 from graphdist.parameter_server.closures import with_line_of_user
-from graphdist.parameter_server.cluster_tasks import counts_of_tasks
+from graphdist.parameter_server.cluster_options import checked_worker_options, counts_of_tasks
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import Change, Key, Read
 from graphdist.parameter_server.program import program_on_servers
@@ -39,7 +39,6 @@ from graphdist.parameter_server.ray_cluster import Cluster, ask, close_at_exit, 
 from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import ServerStorage, on_server, require_storable
-from graphdist.parameter_server.worker_options import checked_worker_options
 from graphdist.passes import Target
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.state.sharded_variable import in_shards
@@ -64,7 +63,7 @@ class StrategyOnServers(CommonStrategy):
     """Whether functions run beside others, and none may undo what another has written."""
 
     def program_of(self, traced: Any, interface: Any, compiled: Callable[..., Any]) -> Any:
-        """Return the program of a traced function, in two halves if it uses variables."""
+        """Return the program of a traced function, cut if it uses variables."""
         if not any(isinstance(v.storage, ServerStorage) for v in traced.variables):
             return compiled(traced, interface)
         return program_on_servers(traced, interface, compiled)
@@ -185,7 +184,7 @@ class ParameterServerBase(StrategyOnServers):
         )
 
     def server_of(self, variable: Variable) -> int:
-        """Return the number of the server that has a variable."""
+        """Return the index of the server that has a variable."""
         return on_server(variable).server
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
@@ -329,7 +328,7 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
     is refused; `allow_lost_updates=True` allows it.
 
     Raises `MissingExtraError` without Ray, `ArgumentError` for a cluster without workers or
-    servers, or with other jobs, and for numbers and options that cannot be used.
+    servers, or with other jobs, and for counts and options that cannot be used.
     """
 
 

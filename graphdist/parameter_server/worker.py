@@ -102,7 +102,7 @@ class ClosureWorker:
         _worker = self
 
     def process(self) -> int:
-        """Return the number of the process."""
+        """Return the id of the process."""
         return os.getpid()
 
     def place(self) -> str:
@@ -206,7 +206,7 @@ def variable_here(key: Key, declared: GraphVariable, synchronization: str) -> Va
 
 
 def value_here(number: int) -> Any:
-    """Return this worker's own value of a number."""
+    """Return this worker's own value of an id."""
     try:
         return _here().values[number]
     except KeyError:
@@ -214,7 +214,7 @@ def value_here(number: int) -> Any:
 
 
 def current_worker_index() -> int:
-    """Return the number of the worker that runs the scheduled function.
+    """Return the index of the worker that runs the scheduled function.
 
     Raises `ContextError` outside scheduled functions.
     """

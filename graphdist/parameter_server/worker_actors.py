@@ -12,11 +12,11 @@ from typing import Any  # Any: Ray's handles
 import jax
 
 from graphdist.errors import WorkerTimeoutError
+from graphdist.parameter_server.cluster_options import OWN
 from graphdist.parameter_server.heartbeats import GROUP, wait_for
 from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, kill, ray, value_of
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_by_workers
-from graphdist.parameter_server.worker_options import OWN
 from graphdist.tracing.user_lines import here
 
 _POLL_SECONDS = 0.05
@@ -53,7 +53,7 @@ class WorkerActors:
         self._lock = Lock()
 
     def processes(self) -> list[int]:
-        """Return the process number of each worker; waits for those that are starting.
+        """Return the process id of each worker; waits for those that are starting.
 
         Raises `WorkerTimeoutError` for one that takes too long.
         """

@@ -17,6 +17,7 @@ from graphdist.garbage import collection_put_off
 from graphdist.ir.collective_records import Collective, collectives_of
 from graphdist.ir.graph import Graph
 from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
+from graphdist.passes.cut_step import CutStep
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import Arithmetic
@@ -72,6 +73,11 @@ class FunctionStage:
 
     logical: Graph | None = field(default=None, kw_only=True)
     """The graph before all passes, if the stage knows it."""
+
+    @property
+    def cut(self) -> CutStep | None:
+        """Return the graphs of a step with parameter servers; `graph` is the worker's."""
+        return self.history[-1].cut if self.history else None
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
@@ -145,9 +151,12 @@ class Traced(FunctionStage):
 
     @collection_put_off()
     def lower(self) -> Lowered:
-        """Run the passes and return the SPMD program; raises `DistributionError`."""
+        """Run the passes that have not run; return the SPMD program.
+
+        Raises `DistributionError`.
+        """
         with frames_hidden, self.arithmetic.restored(), _blames_the_caller(), phase("passes"):
-            history = run_passes(
+            history = self.history or run_passes(
                 self.graph,
                 self.pipeline,
                 verifies=verifies_passes(),
@@ -163,7 +172,7 @@ class Traced(FunctionStage):
             arithmetic=self.arithmetic,
             traced=self,
             history=history,
-            logical=self.graph,
+            logical=self.logical or self.graph,
         )
 
     def as_text(self, form: str = "graph") -> str:
@@ -216,9 +225,13 @@ class Lowered(FunctionStage):
             )
 
     def as_text(self, form: str = "graph") -> str:
-        """Return the graph after the last pass, or the StableHLO module, as text."""
+        """Return the graph after the last pass, or the StableHLO module, as text.
+
+        Of a step with parameter servers the graphs are the worker's and those of updates, and the
+        module is the worker's.
+        """
         if form == "graph":
-            return str(self.graph)
+            return str(self.cut or self.graph)
         if form == "stablehlo":
             return self.stablehlo.as_text()
         raise self._unknown(form, "graph", "stablehlo")

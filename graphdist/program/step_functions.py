@@ -15,6 +15,7 @@ from typing import Any  # Any: users' functions and what they return
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
+from graphdist.passes.pipelines import cutting
 from graphdist.program.argument_keys import StaticArgument
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
@@ -175,7 +176,7 @@ def pipeline_of(
     if passes is None:
         return partial(pipeline, allow_reassociation=allow_reassociation)
     given = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
-    return lambda target: given
+    return lambda target: cutting(given) if target.cuts_updates else given
 
 
 def _as_pass(given: Pass | Callable[..., Any]) -> Pass:

@@ -4,13 +4,14 @@ It is computed from the graphs before and after each pass, so that passes need n
 Bytes moved are the bytes that a device sends in a step if collectives go around a ring
 (`graphdist.ir.collective_records`), bytes held the bytes of the variables between steps. A pass
 that could have changed something and did not says why, in its function `declined`; one that chooses
-says what the other choices would cost, in `chosen`.
+says what the other choices would cost, in `chosen`. Of a step with parameter servers the measures
+are the worker's, and what it reads and sends is listed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any  # Any: JSON
@@ -19,10 +20,10 @@ from graphdist.ir.analyses import node_count
 from graphdist.ir.collective_records import collective_of
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
+from graphdist.passes.cut_step import CutStep
 from graphdist.passes.manager import Pass, PassRecord
 from graphdist.report.amounts import size_text
 from graphdist.report.json_records import json_of
-from graphdist.report.server_traffic import ServerRequest, server_requests, traffic_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,35 @@ class PassEffect:
     after: Measure
     declined: tuple[str, ...]
     chosen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRequest:
+    """One request of a step: a read or an update of variables of one server.
+
+    `bytes` are sent, of a read of rows at most: equal rows are sent once. `server` is None where
+    it is not known.
+    """
+
+    kind: str
+    """One of "read", "read rows" and "update"."""
+    variables: tuple[str, ...]
+    bytes: int
+    server: int | None
+    place: str
+    """The user's line."""
+
+    def __str__(self) -> str:
+        first, *others = map(repr, self.variables)
+        name = first + (f" with {', '.join(others)}" if others else "")
+        size = size_text(self.bytes)
+        what = {
+            "read": f"{name} is read: {size}",
+            "read rows": f"rows of {name} are read: at most {size}",
+            "update": f"{name} is updated: {size} sent",
+        }[self.kind]
+        server = "" if self.server is None else f"server {self.server}: "
+        return f"{server}{what}, {self.place}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +110,20 @@ class Explanation:
             elif step.declined:
                 lines.append(f"{step.name}")
             lines += [f"    declined: {reason}" for reason in step.declined]
-        return "\n".join([*lines, *traffic_text(self.servers)])
+        return "\n".join([*lines, *_traffic(self.servers)])
+
+
+def _traffic(requests: Sequence[ServerRequest]) -> list[str]:
+    """Return the requests as lines; none if there are none."""
+    if not requests:
+        return []
+    read = sum(request.bytes for request in requests if request.kind != "update")
+    sent = sum(request.bytes for request in requests if request.kind == "update")
+    most = "at most " if any(request.kind == "read rows" for request in requests) else ""
+    first = (
+        f"parameter servers: a worker reads {most}{size_text(read)} a step, sends {size_text(sent)}"
+    )
+    return [first, *(f"    {request}" for request in requests)]
 
 
 def _row(name: str, measure: Measure) -> str:
@@ -121,7 +164,28 @@ def explanation(
             PassEffect(record.pass_name, not is_same, measured, measured_after, declined, chosen)
         )
         before, measured = after, measured_after
-    return Explanation(traced.name, target, tuple(steps), server_requests(before))
+    cut = history[-1].cut if history else None
+    requests = [] if cut is None else [*_reads(cut), *_updates(cut)]
+    requests.sort(key=lambda request: -1 if request.server is None else request.server)
+    return Explanation(traced.name, target, tuple(steps), tuple(requests))
+
+
+def _reads(cut: CutStep) -> Iterator[ServerRequest]:
+    for read in cut.reads:
+        kind = "read rows" if read.is_of_rows else "read"
+        names = tuple(variable.name for variable in read.variables)
+        yield ServerRequest(kind, names, read.type.bytes, read.server, str(read.source))
+
+
+def _updates(cut: CutStep) -> Iterator[ServerRequest]:
+    """Yield the updates; what several of one server take is counted with the first of them."""
+    sent: dict[int | None, set[int]] = {}
+    for update in cut.updates:
+        of_server = sent.setdefault(update.server, set())
+        taken = zip(update.sent, update.taken, strict=True)
+        size = sum(value.type.bytes for index, value in taken if index not in of_server)
+        of_server.update(update.sent)
+        yield ServerRequest("update", update.variables, size, update.server, str(update.source))
 
 
 def _nothing(graph: Graph) -> Sequence[str]:

@@ -63,13 +63,14 @@ def render(program: ShownProgram) -> str:
 def program_document(program: ShownProgram) -> dict[str, Any]:
     """Return a program as JSON: its name, and for each pass its graph and what the pass changed."""
     # Many passes leave the program as it is: there are fewer graphs than steps.
-    models = models_of([step.graph for step in program.steps], program.topology)
-    changes = iter(diffs([graph for graph, _ in groupby(step.graph for step in program.steps)]))
+    graphs = [step.graph for step in program.all_steps]
+    models = models_of(graphs, program.topology)
+    changes = iter(diffs([graph for graph, _ in groupby(graphs)]))
     numbers = {graph: number for number, graph in enumerate(models)}
     steps: list[dict[str, Any]] = []
     pairs: dict[tuple[int, int], dict[int, int]] = {}
     before: Graph | None = None
-    for step in program.steps:
+    for step in program.all_steps:
         entry: dict[str, Any] = {"name": step.name, "graph": numbers[step.graph]}
         if before not in (None, step.graph):
             change = next(changes)
@@ -91,6 +92,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         **_target(program),
         **_comparison(program, models),
         "passes": steps,
+        **({"shown": len(program.steps) - 1} if program.others else {}),
         "graphs": [
             _graph(model, of, tables)
             for model, of in zip(models.values(), identities.of, strict=True)

@@ -20,8 +20,8 @@ _ORANGE = "#fa8c16"
 def render(program: ShownProgram) -> str:
     """Return the graphs of all steps of a program as a collection in JSON."""
     graphs = []
-    models = models_of([step.graph for step in program.steps])
-    for number, step in enumerate(program.steps):
+    models = models_of([step.graph for step in program.all_steps])
+    for number, step in enumerate(program.all_steps):
         model = models[step.graph]
         graph: dict[str, Any] = {
             "id": f"{number:02} {step.name}",

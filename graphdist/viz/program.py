@@ -10,6 +10,7 @@ from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
+from graphdist.passes.cut_step import graphs_of
 from graphdist.program.stages import FunctionStage, Traced
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.topologies import Topology
@@ -33,12 +34,15 @@ class ShownStep:
 class ShownProgram:
     """The steps of a compilation, in order; at least one.
 
-    With a topology the estimated times of its nodes are shown, with a report what it needs there.
+    `others` are what runs beside the last step: the rows that a worker of parameter servers reads,
+    and the updates of the servers, each once. With a topology the estimated times of nodes are
+    shown, with a report what the program needs there.
     A program that `compares` has two steps, an earlier program and a later one; `earlier_report` is
     the JSON of the report on the earlier one.
     """
 
     steps: tuple[ShownStep, ...]
+    others: tuple[ShownStep, ...] = ()
     topology: Topology | None = None
     report: Report | None = None
     compares: bool = False
@@ -49,6 +53,11 @@ class ShownProgram:
         """Return the graph of the last step."""
         return self.steps[-1].graph
 
+    @property
+    def all_steps(self) -> tuple[ShownStep, ...]:
+        """Return the steps, and after them what runs beside the last."""
+        return (*self.steps, *self.others)
+
     def step(self, name: str, *, first: bool = False) -> ShownStep:
         """Return the step of a name, `last` being the last of all.
 
@@ -57,8 +66,8 @@ class ShownProgram:
         """
         if name == "last":
             return self.steps[-1]
-        known = [step.name for step in self.steps]
-        for step in self.steps if first else reversed(self.steps):
+        known = [step.name for step in self.all_steps]
+        for step in self.all_steps if first else reversed(self.all_steps):
             if name in (step.name, step.name.partition(":")[0]):
                 return step
         pass_name = name.partition(":")[0]
@@ -74,8 +83,9 @@ class ShownProgram:
         )
 
     def only(self, name: str) -> ShownProgram:
-        """Return a program of a single step of this one."""
-        return replace(self, steps=(self.step(name),))
+        """Return a program of a single step of this one; the last with what runs beside it."""
+        step = self.step(name)
+        return replace(self, steps=(step,), others=self.others if step is self.steps[-1] else ())
 
 
 def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
@@ -93,7 +103,11 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
     logical = shown.graph if isinstance(shown, Traced) else shown.logical
     first = (ShownStep(TRACE, logical),) if logical is not None else ()
     passes = tuple(ShownStep(record.pass_name, record.graph) for record in shown.history)
-    return ShownProgram(with_run_numbers(first + passes) or (ShownStep("graph", shown.graph),))
+    others = () if shown.cut is None else graphs_of(shown.cut)
+    return ShownProgram(
+        with_run_numbers(first + passes) or (ShownStep("graph", shown.graph),),
+        tuple(ShownStep(graph.name, graph) for graph in others if graph is not shown.graph),
+    )
 
 
 def with_run_numbers(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:

@@ -66,6 +66,7 @@ def compared(program: ShownProgram, earlier: SavedProgram, name: str) -> ShownPr
     return replace(
         program,
         steps=(ShownStep(name, earlier.graph), after),
+        others=(),
         compares=True,
         earlier_report=earlier.report,
     )

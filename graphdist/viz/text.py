@@ -35,7 +35,7 @@ def render(program: ShownProgram, *, sources: bool = True, colour: bool = False)
 
     With `sources`, the user's line stands once above the nodes that came from it.
     """
-    several = len(program.steps) > 1
+    several = len(program.steps) + len(program.others) > 1
     parts: list[str] = []
     previous: ShownStep | None = None
     for step in program.steps:
@@ -46,6 +46,10 @@ def render(program: ShownProgram, *, sources: bool = True, colour: bool = False)
             text = print_graph(step.graph, sources)
             parts.append("\n".join([*head, *(_line(line, colour) for line in text.split("\n"))]))
         previous = step
+    for step in program.others:
+        head = [_paint(f"# beside it: {step.name}", _BOLD, colour)]
+        text = print_graph(step.graph, sources)
+        parts.append("\n".join([*head, *(_line(line, colour) for line in text.split("\n"))]))
     return "\n\n".join(parts) + "\n"
 
 

@@ -68,8 +68,6 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ops.JOIN_PARTS: (of.Joining(0), "axis"),
     ops.COUNT_STEP: (of.CountingSteps(3), "every"),
     ops.BARRIER: (Parameters(), ""),
-    ops.PULL: (of.Pulling(8, fill=0.0, server=0), "bytes fill server"),
-    ops.PUSH: (of.Pushing(1, 8), "num_variables bytes"),
     ops.SCAN: (
         of.Scanning(length=3, reverse=False, unroll=1, gather="each", num_consts=0, num_carry=1),
         "length reverse unroll gather num_consts num_carry",
@@ -141,11 +139,15 @@ def test_numbers_of_numpy_and_lists_are_taken() -> None:
         ),
         (ops.READ, {"variable": "w"}, "read takes variable as GraphVariable, not 'w'"),
         (ops.CONSTANT, {"value": 3}, "constant takes value as Array, not 3"),
-        (ops.PULL, {"bytes": 8, "server": "a"}, "pull takes server as int | None, not 'a'"),
         (
             ops.SCAN,
             {"length": 1, "reverse": 0, "num_consts": 0, "num_carry": 1},
             "scan takes reverse as bool, not 0",
+        ),
+        (
+            ops.SCAN,
+            {"length": 1, "reverse": False, "unroll": "a", "num_consts": 0, "num_carry": 1},
+            "scan takes unroll as int | None, not 'a'",
         ),
         (ops.COND, {"every": None}, "cond takes every as int, not None"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any  # Any: pytrees
 
 import jax
@@ -12,6 +13,11 @@ import pytest
 
 import graphdist as gd
 from graphdist.coordinator import ClusterCoordinator
+from graphdist.ir.graph import Graph
+from graphdist.parameter_server import servers
+from graphdist.passes import pipeline
+from graphdist.passes.cut_step import graphs_of
+from graphdist.runtime import executable
 
 Strategy = gd.ParameterServerStrategy
 
@@ -239,6 +245,64 @@ def test_a_step_says_how_it_is_cut(alone: Strategy) -> None:
     assert len(of_parameters) == len(updates) - 1
     assert "parameter servers: a worker reads" in str(lowered.explain())
     assert lowered.explain().to_json()["servers"][0]["variables"]
+
+
+def test_the_graphs_that_are_shown_are_what_runs(
+    alone: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with alone.scope():
+        table = gd.Variable(np.ones((100, 3), np.float32), name="table")
+        w = gd.Variable(np.ones(3, np.float32), name="w")
+
+    @gd.function
+    def step(rows: Any) -> Any:
+        loss = jnp.sum(gd.nn.embedding_lookup(table, rows) @ w.read_value())
+        w.assign_sub(jnp.full(3, 0.1) * loss, read_value=False)
+        return loss
+
+    run: list[Graph] = []
+    for module, name in ((executable, "emit"), (servers, "emit")):
+        emit = vars(module)[name]
+
+        def noted(graph: Graph, arrays: Any, emit: Any = emit) -> Any:
+            run.append(graph)
+            return emit(graph, arrays)
+
+        monkeypatch.setattr(module, name, noted)
+    rows = np.array([3, 99], np.int32)
+    with alone.scope():
+        lowered = step.trace(rows).lower()
+        step(rows)
+    assert lowered.cut is not None
+    shown = graphs_of(lowered.cut)
+    assert [graph.name for graph in shown] == ["step_rows", "step", "update_w"]
+    for graph in run:
+        (same,) = [one for one in shown if one.name == graph.name]
+        assert str(graph.replace(variables=same.variables)) == str(same)
+    assert {graph.name for graph in run} == {graph.name for graph in shown}
+    assert str(lowered.cut) == lowered.as_text()
+    assert "step_rows" not in lowered.as_text("stablehlo")
+
+
+def test_a_step_is_not_saved(alone: Strategy, tmp_path: Path) -> None:
+    with alone.scope():
+        w = gd.Variable(np.ones(3, np.float32), name="w")
+        step = gd.function(lambda x: w.assign_add(x, read_value=False))
+        compiled = step.trace(np.ones(3, np.float32)).lower().compile()
+    with pytest.raises(gd.UnsupportedError, match="uses variables on parameter servers"):
+        gd.aot.save(tmp_path / "step.gdx", compiled)
+
+
+def test_a_users_passes_are_what_is_shown(alone: Strategy) -> None:
+    with alone.scope():
+        w = gd.Variable(np.ones(3, np.float32), name="w")
+    passes = pipeline(gd.OneDeviceStrategy("cpu:0").target)
+    step = gd.function(lambda x: w.assign_add(x, read_value=False), passes=passes)
+    with alone.scope():
+        lowered = step.trace(np.ones(3, np.float32)).lower()
+        assert "cut_updates" in [record.pass_name for record in lowered.history]
+        step(np.ones(3, np.float32))
+    np.testing.assert_array_equal(w, [2, 2, 2])
 
 
 def test_a_step_says_what_could_not_be_cut(alone: Strategy) -> None:

@@ -1,11 +1,13 @@
-"""The viewer shows both halves of a step, with the bytes between."""
+"""The viewer shows all graphs of a step, with the bytes between them."""
 
 from __future__ import annotations
 
 import json
 import sys
+from importlib.resources import files
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from graphdist.tools.chosen_strategy import DEFAULT
@@ -36,24 +38,32 @@ def make_step(_):
 
 
 @pytest.mark.long
-def test_the_last_stage_has_both_halves(tmp_path: Path) -> None:
+def test_all_graphs_of_a_step_are_shown(tmp_path: Path) -> None:
     file = tmp_path / "step_on_servers.py"
     file.write_text(STEP)
     target = load_step(f"{file}:make_step", DEFAULT, StepOptions())
     try:
         document = json.loads(render(target.program, "json"))
-        assert "cut_updates" in [step["name"] for step in document["passes"]]
-        last = document["graphs"][document["passes"][-1]["graph"]]["nodes"]
-        facts = [document["facts"][node["facts"]] for node in last]
-        pulls = [found for found in facts if found["op"] == "pull"]
-        assert ["bytes=12, server=0" in found["parameters"] for found in pulls].count(True) == 1
-        assert ["bytes=48, server=1" in found["parameters"] for found in pulls].count(True) == 1
-        (push,) = [number for number, found in enumerate(facts) if found["op"] == "push"]
-        assert "bytes=12, server=0" in facts[push]["parameters"]
-        inside = [
-            found for found, node in zip(facts, last, strict=True) if node.get("parent") == push
-        ]
-        assert [found["op"] for found in inside] == ["input", "input", "jax.neg", "jax.add"]
+        schema = files("graphdist.viz").joinpath("document.schema.json").read_text()
+        jsonschema.validate(document, json.loads(schema))
+        names = [step["name"] for step in document["passes"]]
+        assert "cut_updates" in names
+        assert names[document["shown"] + 1 :] == ["step_rows", "update_w"]
+
+        def nodes(number: int) -> list[tuple[str, int]]:
+            shown = document["graphs"][document["passes"][number]["graph"]]["nodes"]
+            facts = [document["facts"][node["facts"]] for node in shown]
+            return [(found["op"], found.get("bytes", 0)) for found in facts]
+
+        # The rows, then the variable and the rows of the table, then the variable and its gradient.
+        assert [size for op, size in nodes(document["shown"]) if op == "input"] == [16, 12, 48]
+        assert nodes(-2)[0] == ("input", 16)
+        assert nodes(-1)[:2] == [("variable", 12), ("input", 12)]
+        assert [op for op, _ in nodes(-1)[2:-1]] == ["jax.neg", "jax.add"]
+        text = render(target.program)
+        assert "\n# beside it: update_w\ngraph update_w on 1 replica, stage spmd\n" in text
+        assert text.startswith("# after ")
+        assert "jax.add" in render(target.program.only("update_w"))
         assert "html" in render(target.program, "html")[:100]
     finally:
         sys.modules["graphdist_target_step_on_servers"].strategy.shutdown()

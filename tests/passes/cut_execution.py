@@ -1,9 +1,10 @@
-"""Steps with optimizers as graphs, and their halves run one after the other."""
+"""Steps with optimizers as graphs, and their cuts run one graph after the other."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,20 +13,17 @@ import numpy as np
 import optax
 
 import graphdist as gd
-from graphdist.ir.arrays import Held
 from graphdist.ir.compare import first_difference
 from graphdist.ir.graph import Graph
-from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
 from graphdist.passes import Target, pipeline
-from graphdist.passes.cut_updates import CutUpdates, cut_step
-from graphdist.passes.halves import CutStep, is_cut, joined, parted
+from graphdist.passes.cut_step import CutStep, graphs_of
+from graphdist.passes.cut_updates import cut_graph
 from graphdist.passes.manager import run_passes
-from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
-from tests.passes.execution import random_held, same_bits
+from tests.passes.execution import Trial, check_outcome, same_bits
 
 SHAPES = {"table": (12, 3), "dense": (3, 4), "bias": (4,), "gain": (3,), "factor": ()}
 TARGET = Target("cpu", packs_variables=False, shard_update=False)
@@ -77,56 +75,20 @@ def traced_step(names: Sequence[str], optimizer: Any, returns: str) -> Graph:
         return step.trace(jax.ShapeDtypeStruct((5,), np.int32)).graph
 
 
-def run_halves(cut: CutStep, arguments: Sequence[Held], state: Mapping[str, Held]) -> Outcome:
-    """Run the worker's half on the state, then the updates, each on what it has."""
-    given = {name: state[name] for name in cut.reads}
-    outputs = interpret(cut.worker, arguments, evaluate_jax_node, given).outputs
-    results, sent = outputs[: len(outputs) - cut.num_sent], outputs[len(outputs) - cut.num_sent :]
-    left = dict(state)
-    for update in cut.updates:
-        taken = [[sent[place][0]] for place in update.sent]
-        held = {name: [state[name][0]] for name in update.variables}
-        after = interpret(update.graph, taken, evaluate_jax_node, held).state
-        for name in update.variables:
-            left[name] = [after[name][0]] * cut.worker.num_replicas
-    return Outcome(results, left)
-
-
 def check_cut(graph: Graph, seed: str) -> CutStep:
-    """Cut a step; its halves verify, survive their text, and do what the step does, to the bit."""
-    cut = cut_step(graph)
-    both = joined(cut, graph.variables)
-    for half in (both, cut.worker, *(update.graph for update in cut.updates)):
-        verify(half, full=True)
-        again = parse(print_graph(half), opaques(half), ops=resolve)
-        assert first_difference(half, again) is None
+    """Cut a step; its graphs verify, survive their text, and do what the step does, to the bit."""
+    cut = cut_graph(graph)
+    for part in graphs_of(cut):
+        verify(part, full=True)
+        again = parse(print_graph(part), opaques(part), ops=resolve)
+        assert first_difference(part, again) is None
     assigned = [name for update in cut.updates for name in update.variables]
     assert sorted(assigned) == sorted(variable.name for variable in graph.assigned)
     numbers = np.random.default_rng(zlib.crc32(seed.encode()))
-    state = {
-        variable.name: random_held(variable.type, graph.num_replicas, numbers)
-        for variable in graph.variables
-    }
-    for name, held in state.items():  # second moments, and counts of steps
-        state[name] = [np.abs(array) for array in held] if "nu" in name else held
-    arguments = [
-        [np.abs(array) for array in random_held(value.type, graph.num_replicas, numbers)]
-        for value in graph.inputs[len(graph.variables) :]
-    ]
-    expected = interpret(graph, arguments, evaluate_jax_node, state)
-    check_outcome(run_halves(cut, arguments, state), expected)
-    check_outcome(run_halves(parted(both), arguments, state), expected)
-    check_outcome(interpret(both, arguments, evaluate_jax_node, state), expected)
-    if cut.updates or cut.reads:
-        assert is_cut(both)
-        assert CutUpdates()(both) is both
+    trial = Trial.at_random(graph, numbers)
+    for name, held in trial.state.items():  # second moments, and counts of steps
+        trial.state[name] = [np.abs(array) for array in held] if "nu" in name else held
+    arguments = [[np.abs(array) for array in held] for held in trial.arguments]
+    trial = replace(trial, arguments=arguments)
+    check_outcome(trial.outcome(cut), trial.outcome(graph), same_bits)
     return cut
-
-
-def check_outcome(given: Outcome, expected: Outcome) -> None:
-    """Compare results and variables, to the bit."""
-    assert len(given.outputs) == len(expected.outputs)
-    for result, wanted in zip(given.outputs, expected.outputs, strict=True):
-        assert same_bits(result, wanted)
-    for name, held in expected.state.items():
-        assert same_bits(given.state[name], held), name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
 
@@ -15,6 +15,9 @@ from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.interpreter import Evaluate, Outcome, interpret
 from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 from graphdist.ir.variable_storage import Anchor, OuterSlot, StepCount
+from graphdist.parameter_server.messages import Read
+from graphdist.parameter_server.program import Reads
+from graphdist.passes.cut_step import CutStep
 from graphdist.runtime.evaluate import evaluate_jax_node
 
 TO_THE_BIT = {
@@ -56,11 +59,13 @@ class Trial:
         arguments = [random_held(value.type, count, numbers, draw) for value in user_inputs]
         return cls(graph, arguments, state)
 
-    def outcome(self, graph: Graph, evaluate: Evaluate = evaluate_jax_node) -> Outcome:
-        """Return what a graph that passes made of this one leaves behind.
+    def outcome(self, graph: Graph | CutStep, evaluate: Evaluate = evaluate_jax_node) -> Outcome:
+        """Return what a graph, or a cut step, that passes made of this one leaves behind.
 
         Variables are as the first graph has them: none is in a pack that the passes made.
         """
+        if isinstance(graph, CutStep):
+            return run_cut(graph, self.arguments, self.state, evaluate)
         packed = packed_state(self.graph, graph, self.state)
         packed |= about_to_synchronize(graph, self.state)
         given = execute(graph, self.arguments, packed, evaluate)
@@ -70,8 +75,44 @@ class Trial:
         return replace(given, state=state)
 
 
-def check_same_meaning(before: Graph, after: Graph, seed: str, *, to_the_bit: bool) -> None:
-    """Run both graphs on the same random numbers and compare what they leave behind."""
+@dataclass(frozen=True)
+class Servers:
+    """Stands for parameter servers, whose variables have their places in the state as keys."""
+
+    state: Mapping[str, Held]
+
+    def read(self, wanted: Sequence[Read]) -> list[Array]:
+        held = list(self.state.values())
+        return [held[r.key][0] if r.rows is None else held[r.key][0][r.rows] for r in wanted]
+
+
+def run_cut(
+    cut: CutStep,
+    arguments: list[Held],
+    state: Mapping[str, Held],
+    evaluate: Evaluate = evaluate_jax_node,
+) -> Outcome:
+    """Run the worker's graphs as a worker does, then the updates, each on its own variables."""
+    count = cut.worker.num_replicas
+    indices = [] if cut.rows is None else execute(cut.rows, arguments, {}, evaluate).outputs
+    reads = Reads(cut.reads, {name: key for key, name in enumerate(state)})
+    values = reads.values(Servers(state), [held[0] for held in indices])
+    outputs = execute(
+        cut.worker, [*arguments, *([value] * count for value in values)], {}, evaluate
+    ).outputs
+    first_sent, left = len(outputs) - cut.num_sent, dict(state)
+    for update in cut.updates:
+        taken = [outputs[first_sent + index][:1] for index in update.sent]
+        held = {name: state[name][:1] for name in update.variables}
+        after = execute(update.graph, taken, held, evaluate).state
+        left |= {name: after[name] * count for name in update.variables}
+    return Outcome(outputs[:first_sent], left)
+
+
+def check_same_meaning(
+    before: Graph, after: Graph | CutStep, seed: str, *, to_the_bit: bool
+) -> None:
+    """Run both on the same random numbers and compare what they leave behind."""
     numbers = np.random.default_rng(zlib.crc32(seed.encode()))
     trial = Trial.at_random(before, numbers)
     compare = same_bits if to_the_bit else close

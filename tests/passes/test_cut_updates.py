@@ -1,8 +1,11 @@
-"""Halves of steps: what is sent, what servers hold together, and what could not be cut."""
+"""Cut steps: what is sent, what servers hold together, and what could not be cut."""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,21 +17,23 @@ import pytest
 import graphdist as gd
 from graphdist.errors import VerifyError
 from graphdist.ir.analyses import walk
-from graphdist.ir.errors import ParseError
-from graphdist.ir.graph import Stage
+from graphdist.ir.graph import Graph, GraphVariable, Stage
 from graphdist.ir.interpreter import interpret
 from graphdist.ir.parser import parse
-from graphdist.ir.verifier import verify
+from graphdist.ir.source import UNKNOWN
+from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.variable_storage import StoredOnServer
+from graphdist.parameter_server.program import Reads
 from graphdist.passes import pipeline
-from graphdist.passes.cut_updates import cut_step
-from graphdist.passes.halves import parted
-from graphdist.passes.manager import run_passes
-from graphdist.passes.pulls import row_reads
+from graphdist.passes.cut_step import ServerRead, graphs_of
+from graphdist.passes.cut_updates import cut_graph
+from graphdist.passes.manager import Pass, replay, run_passes
+from graphdist.passes.pipelines import cutting
 from graphdist.passes.split_branches import split_branches
-from graphdist.runtime.emit import emit
 from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
-from tests.passes.cut_execution import TARGET, check_cut, step_graph
+from tests.passes.cut_execution import TARGET, check_cut, step_graph, traced_step
+from tests.passes.execution import Servers
 
 MODEL = ("dense", "bias")
 GRADIENTS = 4 * (12 + 4)
@@ -58,14 +63,14 @@ def test_gradients_are_sent_once_and_slots_stay_on_servers(name: str) -> None:
     assert len(dense.variables) == together
     assert len(cut.updates) == 2 + alone
     slots = {name for group in cut.together for name in group} - set(MODEL)
-    assert slots.isdisjoint(cut.reads)
+    assert slots.isdisjoint(cut.variables_read)
 
 
 def test_a_count_has_an_update_of_its_own_that_takes_nothing() -> None:
     cut = check_cut(step_graph(MODEL, optax.adam(0.1)), "count")
     (count,) = [update for update in cut.updates if len(update.variables) == 1]
     assert count.sent == ()
-    assert count.variables[0] in cut.reads
+    assert count.variables[0] in cut.variables_read
     assert cut.bytes_read == GRADIENTS + 4
 
 
@@ -95,7 +100,7 @@ def test_a_branch_over_several_variables_becomes_one_for_each(inner: Any) -> Non
     cut = check_cut(step_graph(MODEL, optax.apply_if_finite(inner, 3)), "finite")
     assert cut.notes == ()
     slots = {name for update in cut.updates for name in update.variables[1:]}
-    assert slots.isdisjoint(cut.reads)
+    assert slots.isdisjoint(cut.variables_read)
     for name in MODEL:
         (update,) = [update for update in cut.updates if name in update.variables]
         assert any(node.op.name == "cond" for node in update.graph.nodes)
@@ -109,7 +114,6 @@ def test_a_loop_over_several_variables_is_not_cut_and_says_so() -> None:
     assert "variable 'm' is read by the worker: scan at" in first
     assert "makes new values of 'w', 'v', 'm' and others together" in first
     assert "variable 'n' is read by the worker: scan at" in second
-    assert "not cut: variable" in str(cut)
 
 
 def test_branches_that_are_left_alone() -> None:
@@ -170,7 +174,7 @@ def test_slots_that_a_result_needs() -> None:
 def test_a_placed_graph_is_cut_too_and_a_logical_one_is_refused() -> None:
     check_cut(step_graph(MODEL, optax.adam(0.1), lowered=False), "placed")
     with pytest.raises(VerifyError, match="takes a placed or spmd graph, this one is logical"):
-        cut_step(parse("graph f on 1 replica, stage logical\n() {\n  return\n}"))
+        cut_graph(parse("graph f on 1 replica, stage logical\n() {\n  return\n}"))
 
 
 def test_workers_with_several_replicas_send_what_is_the_same_on_all() -> None:
@@ -189,15 +193,7 @@ def test_workers_with_several_replicas_send_what_is_the_same_on_all() -> None:
         "%1 = jax.sub(%w, %g) : f32[2] mirrored", "%1 = jax.sub(%w, %0) : f32[2] per_replica"
     )
     with pytest.raises(VerifyError, match="each of the 2 replicas of a worker has its own"):
-        cut_step(parse(own, ops=resolve))
-
-
-LOOKUPS = """graph f on 1 replica, stage spmd
-  variable @t: f32[12,3] mirrored {server=1}
-(%t: f32[12,3] mirrored = @t, %x: i32[2,1] mirrored) {
-  %r = pull(%t, %x) {bytes=24, server=1} : f32[2,3] mirrored
-  return %r
-}"""
+        cut_graph(parse(own, ops=resolve))
 
 
 def embedding(read: Any) -> Any:
@@ -232,57 +228,83 @@ def test_a_table_that_is_looked_up_alone_is_read_by_rows(read: Any, size: int) -
     assert cut.bytes_read == size
 
 
-def test_row_numbers_are_computed_before_the_rest() -> None:
-    half = parse(LOOKUPS, ops=resolve)
-    parts = row_reads(half)
-    assert [node.op.name for node in parts.worker.nodes] == []
-    assert [value.type.shape for value in parts.worker.inputs] == [(2, 3), (2, 1)]
-    assert (parts.reads, [lookup.variables for lookup in parts.lookups]) == ((), [("t",)])
-    both = embedding(lambda t, x: jnp.take(t[...], x + x, axis=0))
-    parts = row_reads(cut_step(both).worker)
-    verify(parts.numbers, full=True)
-    verify(parts.worker, full=True)
-    (numbers,) = interpret(
-        parts.numbers, [[np.array([1, 2, 3, 4, 9], np.int32)]], evaluate_jax_node
+def test_indices_of_rows_are_computed_before_the_rest() -> None:
+    cut = cut_graph(embedding(lambda t, x: jnp.take(t[...], x + x, axis=0)))
+    assert cut.rows is not None
+    (indices,) = interpret(
+        cut.rows, [[np.array([1, 2, 3, 4, 9], np.int32)]], evaluate_jax_node
     ).outputs
-    assert numbers[0][:, 0].tolist() == [2, 4, 6, 8, 18]
+    assert indices[0][:, 0].tolist() == [2, 4, 6, 8, 18]
+    (read,) = cut.reads
+    assert (read.variables[0].name, read.type.shape) == ("table", (5, 3))
+    assert "jax.add" not in {node.op.name for node in cut.worker.nodes}
 
 
-@pytest.mark.parametrize("fill", ["", ", fill=7.0", ", fill=nan"])
-def test_rows_that_are_not_there(fill: str) -> None:
-    graph = parse(
-        LOOKUPS.replace("server=1} : f32[2,3]", f"server=1{fill}}} : f32[2,3]"), ops=resolve
-    )
+@pytest.mark.parametrize("fill", [None, 7.0, math.nan])
+def test_rows_that_are_not_there(fill: float | None) -> None:
     table = np.arange(36, dtype="f").reshape(12, 3)
-    for numbers in ([[-1], [12]], [[3], [400]], [[-400], [11]]):
-        given = np.array(numbers, np.int32)
-        (expected,) = interpret(graph, [[given]], evaluate_jax_node, {"t": [table]}).outputs
-        (emitted,) = jax.jit(lambda *inputs: emit(graph, inputs))(table, given)
-        np.testing.assert_array_equal(emitted, expected[0])
+    shards = [
+        GraphVariable(name, Type("f32", (rows, 3), MIRRORED)) for name, rows in (("a", 5), ("b", 7))
+    ]
+    read = ServerRead(tuple(shards), Type("f32", (2, 3), MIRRORED), UNKNOWN, True, fill)
+    servers = Servers({"a": [table[:5]], "b": [table[5:]]})
+    for indices in ([-1, 12], [3, 400], [-400, 11], [4, 5]):
+        (found,) = Reads([read], {"a": 0, "b": 1}).values(
+            servers, [np.array(indices, np.int32)[:, None]]
+        )
+        expected = table[np.clip(indices, 0, 11)]
+        if fill is not None:
+            expected[[not 0 <= index < 12 for index in indices]] = fill
+        np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("pull(%t, %x) {bytes=20} : f32[2,3] mirrored", "pull of 24 bytes, .* has 20"),
-        ("pull(%t, %t) {bytes=24} : f32[2,3] mirrored", "row numbers are i32"),
-        ("pull() {bytes=24} : f32[2,3] mirrored", "not 0 operands"),
-    ],
-)
-def test_refused_reads(line: str, said: str) -> None:
-    with pytest.raises(ParseError, match=said):
-        parse(LOOKUPS.replace("pull(%t, %x) {bytes=24, server=1} : f32[2,3] mirrored", line))
+def test_the_text_has_all_graphs() -> None:
+    names = ("table", "dense")
+    graph = step_graph(names, optax.adam(0.1))
+    servers = [
+        replace(variable, storage=StoredOnServer(i % 2))
+        for i, variable in enumerate(graph.variables)
+    ]
+    text = str(cut_graph(graph.replace(variables=tuple(servers))))
+    assert "# the worker computes which rows it reads\ngraph step_rows on 1 replica" in text
+    assert "rows of @table, at most 60 bytes from server" in text
+    assert re.search(r"# the worker reads %dense: @dense, 48 bytes from server \d\n", text)
+    assert re.search(r"\n# server \d updates @dense, @\w+, @\w+ with %.*: 52 bytes\ngraph up", text)
+    assert text.count("\ngraph ") == 5
 
 
-def test_passes_behind_the_cut_change_the_half_of_the_worker() -> None:
+def test_passes_behind_the_cut_run_on_the_graphs_of_the_worker() -> None:
     graph = step_graph(("table", "dense"), optax.adam(0.1), lowered=False)
     passes = list(pipeline(replace(TARGET, cuts_updates=True)))
     names = [entry.name for entry in passes]
     history = run_passes(graph, passes[names.index("cut_updates") :])
-    first, last = history[0].graph, history[-1].graph
-    assert (first.stage, last.stage) == (Stage.PLACED, Stage.SPMD)
-    before, after = parted(first), parted(last)
+    before, after = history[0].cut, history[-1].cut
+    assert before is not None
+    assert after is not None
+    assert history[-1].graph is after.worker
+    assert {part.stage for part in before.of_worker} == {Stage.PLACED}
+    assert {part.stage for part in graphs_of(after)} == {Stage.SPMD}
     assert len(after.worker.nodes) < len(before.worker.nodes)
-    for update, other in zip(before.updates, after.updates, strict=True):
-        assert update.variables == other.variables
-        assert len(update.graph.nodes) == len(other.graph.nodes)
+    assert after.updates is before.updates
+
+
+def test_an_error_of_a_pass_behind_the_cut_names_the_graph_of_the_worker(tmp_path: Path) -> None:
+    def fails(graph: Graph) -> Graph:
+        raise ValueError("fails")
+
+    passes = [*pipeline(replace(TARGET, cuts_updates=True))[:3], Pass("fails", fails)]
+    graph = traced_step(("dense",), optax.sgd(0.1), "loss")
+    with pytest.raises(ValueError, match="fails") as caught:
+        run_passes(graph, passes, reproducer_folder=tmp_path)
+    assert "in pass 'fails' on graph 'step'" in caught.value.__notes__[0]
+    (file,) = tmp_path.iterdir()
+    with pytest.raises(ValueError, match="fails"):
+        replay(file, passes, resolve)
+
+
+def test_a_users_passes_are_cut_when_variables_are_placed() -> None:
+    own = pipeline(TARGET)
+    names = [entry.name for entry in cutting(own)]
+    assert names == [entry.name for entry in pipeline(replace(TARGET, cuts_updates=True))]
+    assert cutting(cutting(own)) == cutting(own)
+    assert cutting(own[:1]) == own[:1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any  # Any: users' functions
 
 import jax
@@ -16,8 +16,7 @@ from jax.flatten_util import ravel_pytree
 import graphdist as gd
 from graphdist.ir.graph import Graph
 from graphdist.passes import pipeline
-from graphdist.passes.halves import CutStep, joined
-from graphdist.passes.lost_writes import LostWrite, lost_writes
+from graphdist.passes.lost_writes import lost_writes
 from graphdist.passes.manager import run_passes
 from tests.passes.cut_execution import TARGET, check_cut, step_graph
 
@@ -39,10 +38,6 @@ def graph_of(step: Callable[..., Any], made: Any, *arguments: Any) -> Graph:
     """Return a step on variables as one device runs it, placed and simplified."""
     traced = gd.function(lambda *given: step(made, *given)).trace(*arguments)
     return run_passes(traced.graph, pipeline(TARGET))[-1].graph
-
-
-def lost_of(cut: CutStep, graph: Graph) -> Sequence[LostWrite]:
-    return lost_writes(joined(cut, graph.variables))
 
 
 def branch(v: Any, x: Any) -> Any:
@@ -125,7 +120,7 @@ def added_to_rows(v: Any, x: Any) -> None:
 def test_servers_make_the_update(step: Callable[..., Any]) -> None:
     graph = graph_of(step, variables(), X)
     cut = check_cut(graph, step.__name__)
-    assert lost_of(cut, graph) == ()
+    assert lost_writes(cut) == ()
     assert cut.together == ()
     assert all(update.graph.nodes for update in cut.updates)
 
@@ -173,7 +168,7 @@ LOST = [loop_over_data, local_steps, gradient_in_a_branch, rows_replaced, runnin
 @pytest.mark.parametrize("step", LOST)
 def test_an_update_that_loses_writes_is_found_with_its_line(step: Callable[..., Any]) -> None:
     graph = graph_of(step, variables(), X)
-    found = lost_of(check_cut(graph, step.__name__), graph)
+    found = lost_writes(check_cut(graph, step.__name__))
     assert found
     assert all("the worker computes its new value" in str(lost) for lost in found)
     assert all("test_lost_writes.py:" in str(lost) for lost in found)
@@ -205,7 +200,7 @@ def test_a_choice_by_a_count_that_the_worker_has_read(
 ) -> None:
     made = variables() | {"n": gd.Variable(0, name="n")}
     graph = graph_of(step, made, X)
-    found = lost_of(check_cut(graph, step.__name__), graph)
+    found = lost_writes(check_cut(graph, step.__name__))
     assert [lost.variable for lost in found] == (["w", "b"] if is_lost else [])
     assert all("is changed or not by what the worker has read" in str(lost) for lost in found)
 
@@ -214,10 +209,10 @@ def test_a_choice_by_a_count_that_the_worker_has_read(
 def test_gradients_added_up_by_optax_are_lost(lowered: bool) -> None:
     optimizer = optax.MultiSteps(optax.sgd(0.1), 2)
     graph = step_graph(("dense", "bias"), optimizer, lowered=lowered)
-    found = lost_of(check_cut(graph, "added up"), graph)
+    found = lost_writes(check_cut(graph, "added up"))
     assert {lost.variable for lost in found} == {"dense", "bias"}
     finite = step_graph(("dense", "bias"), optax.apply_if_finite(optax.adam(0.1), 3))
-    assert lost_of(check_cut(finite, "finite"), finite) == ()
+    assert lost_writes(check_cut(finite, "finite")) == ()
 
 
 def test_what_does_not_depend_on_the_variable_replaces_it() -> None:
@@ -225,7 +220,7 @@ def test_what_does_not_depend_on_the_variable_replaces_it() -> None:
         v["b"].assign(jnp.sum(x) * v["w"].read_value()[0])
 
     graph = graph_of(step, variables(), X)
-    assert lost_of(check_cut(graph, "replaced"), graph) == ()
+    assert lost_writes(check_cut(graph, "replaced")) == ()
 
 
 def nothing(v: Any, loss: Any, x: Any) -> None:
@@ -268,7 +263,7 @@ def test_gradients_are_sent_whatever_a_step_returns(
     graph = graph_of(step, made | slots, jax.ShapeDtypeStruct((100, 3), np.float32))
     cut = check_cut(graph, "returned")
     assert cut.bytes_written == 4 * (6 + 2)
-    assert not {"mw", "mb"} & set(cut.reads)
+    assert not {"mw", "mb"} & cut.variables_read
 
 
 def test_a_gradient_made_element_by_element_is_sent_where_it_is_smaller() -> None:
@@ -329,7 +324,7 @@ def test_shards_are_updated_apart_by_rows(optimizer: Any, returns: bool) -> None
 
     graph = graph_of(step, table, jax.ShapeDtypeStruct((2,), np.int32))
     cut = check_cut(graph, "shards")
-    assert lost_of(cut, graph) == ()
+    assert lost_writes(cut) == ()
     updates = [update for update in cut.updates if update.variables[0].startswith("t")]
     assert len(updates) == 3
     # Rows and their numbers to each shard, and the rates of an optimizer.

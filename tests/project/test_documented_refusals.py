@@ -217,6 +217,9 @@ ASYNCHRONOUS = {
     "What could not be cut, it names under `cut_updates`": _of(
         "parameter_server/test_training", "test_a_step_says_what_could_not_be_cut"
     ),
+    "cannot be written to a file by `gd.aot.save`": _of(
+        "parameter_server/test_training", "test_a_step_is_not_saved"
+    ),
     "| in a loop or a matrix product, by a gradient inside a branch": _cases(
         WRITES,
         "test_an_update_that_loses_writes_is_found_with_its_line",

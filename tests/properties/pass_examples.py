@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import graphdist as gd
 from graphdist.ir.graph import Graph
 from graphdist.passes import Target, pipeline, pipelines
-from graphdist.passes.halves import of_worker, on_worker
 from graphdist.passes.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
 from graphdist.passes.simplify import STEPS
@@ -67,8 +66,7 @@ def passes_for(target: Target) -> list[Pass]:
     found: list[Pass] = []
     for entry in pipeline(target):
         if entry.name == "simplify":
-            steps = [Pass(step.__name__, step) for step in STEPS]
-            found += steps if of_worker(entry) is entry else map(on_worker, steps)
+            found += [Pass(step.__name__, step) for step in STEPS]
         found.append(entry)
     return found
 

@@ -1,4 +1,4 @@
-"""Random optimizers on random models: the halves of a step do what the step does, to the bit."""
+"""Random optimizers on random models: a cut step does what the step does, to the bit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TRANSFORMATIONS: dict[str, Any] = {
     st.booleans(),
     st.sampled_from(["", "finite", "steps", "average"]),
 )
-def test_halves_of_random_steps(
+def test_cuts_of_random_steps(
     names: list[str], chain: list[str], returns: str, lowered: bool, around: str
 ) -> None:
     optimizer = optax.chain(*(TRANSFORMATIONS[name] for name in chain), optax.scale(-0.1))

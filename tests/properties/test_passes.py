@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -28,7 +28,8 @@ from graphdist.ir.interpreter import Outcome
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes.manager import Pass
+from graphdist.passes.cut_step import CutStep, graphs_of
+from graphdist.passes.manager import Pass, run_on
 from graphdist.passes.pipelines import PASSES, Run
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import TO_THE_BIT, Trial, check_outcome, close, equal, same_bits
@@ -71,31 +72,41 @@ def send_through(example: Example, found: Mapping[str, Record]) -> None:
     """Send a graph through the passes, up to the first that fails, and record what each does."""
     evaluate = Remembered()
 
-    def outcome(graph: Graph) -> Outcome:
+    def outcome(step: Graph | CutStep) -> Outcome:
         probes = Probes(evaluate)
-        return example.trial.outcome(probes.inserted(graph), probes.evaluate)
+        return example.trial.outcome(with_probes(step, probes), probes.evaluate)
 
-    graph = example.trial.graph
-    before = outcome(graph)
+    step: Graph | CutStep = example.trial.graph
+    before = outcome(step)
     if example.compare is equal and not is_small(before):
         return
     for entry in example.passes:
+        graph = graphs_of(step)[0]
         if graph.stage not in entry.takes:  # that of a graph which is drawn as devices run it
             continue
         try:
-            after = entry(graph)
-            if after is graph:
+            after = run_on(entry, step)
+            if after is step:
                 continue
-            verify(after, full=True)
+            for changed in graphs_of(after):
+                verify(changed, full=True)
             left = outcome(after)
             check_outcome(left, before, same_bits if entry.name in TO_THE_BIT else example.compare)
-            if after.stage in entry.takes:
-                assert entry(after) is after, "the pass changed its own result"
+            if graphs_of(after)[0].stage in entry.takes:
+                assert run_on(entry, after) is after, "the pass changed its own result"
         except Exception as error:
             found[entry.name].failures.append((entry, graph, error))
             return
         found[entry.name].changed += 1
-        graph, before = after, left
+        step, before = after, left
+
+
+def with_probes(step: Graph | CutStep, probes: Probes) -> Graph | CutStep:
+    """Return a step with probes in all of its graphs."""
+    if isinstance(step, Graph):
+        return probes.inserted(step)
+    updates = (replace(one, graph=probes.inserted(one.graph)) for one in step.updates)
+    return replace(step.on_worker(probes.inserted), updates=tuple(updates))
 
 
 def is_small(outcome: Outcome) -> bool:

@@ -25,7 +25,7 @@ const ALL_TABS = { comparison: ["Comparison", comparison], collectives: ["Collec
 class App {
   constructor(program) {
     this.program = program;
-    this.step = program.passes.length - 1;
+    this.step = program.shown ?? program.passes.length - 1;
     this.before = false;
     this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => !["report", "comparison"].includes(name) || program[name]));
     this.firstTab = this.tab = program.comparison ? "comparison" : "collectives";
@@ -171,7 +171,7 @@ class App {
     this.isRestoring = true;
     const { pass, node, tab, colour, beside } = readAddress();
     const step = this.program.passes.findIndex((one) => one.name === pass);
-    this.step = step >= 0 ? step : this.program.passes.length - 1;
+    this.step = step >= 0 ? step : (this.program.shown ?? this.program.passes.length - 1);
     this.before = false;
     this.#markTab(tab in this.tabs ? tab : this.firstTab);
     this.beside.toggle(beside ? beside === "yes" : !!this.program.comparison);

@@ -1,0 +1,234 @@
+"""What a worker reads of variables on servers: all of one, or the rows that its step looks up.
+
+A variable whose only uses are lookups of rows along dimension 0 is read by rows, where these have
+fewer bytes than the variable. So are the shards of a table, which the step joins and looks rows up
+in: as if they were one. Anything else is read as it is. What is read is an input of the worker's
+graph; the indices of the rows are computed by a graph of their own, which runs before.
+
+Before:  (%t = @t, %x) %i = jax.reshape(%x)  %r = jax.gather(%t, %i)  %y = jax.neg(%r)
+After:   (%x) %i = jax.reshape(%x)  return %i
+         (%x, %t) %y = jax.neg(%t)
+
+So left alone are indices that depend on a variable, on an effect or on other replicas, lookups
+inside loops and branches, and lookups of a worker whose replicas each have rows of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+
+from graphdist.ir.analyses import has_effect, producers, users
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
+from graphdist.ir.jax_parameters import (
+    concatenated_along,
+    fill_value,
+    gather_dimensions,
+    mode,
+    slice_sizes,
+)
+from graphdist.ir.op_parameters import Reshaping
+from graphdist.ir.ops import RESHAPE
+from graphdist.ir.rewrite import substitute
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.types import MIRRORED, Type
+from graphdist.passes.cut_step import ServerRead
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+
+NAME = "cut_updates"
+
+
+def with_reads(graph: Graph) -> tuple[Graph, Graph | None, tuple[ServerRead, ...]]:
+    """Return a worker's graph that takes what it reads after its arguments, and what that is.
+
+    Between them stands the graph of the indices of rows, None if no rows are looked up.
+    """
+    return _Reads(graph).apart()
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """The rows that a node looks up: their indices, and the element of rows that are not there."""
+
+    indices: Value
+    fill: float | bool | None
+
+
+class _Reads:
+    """The reads of one graph, whose first inputs are its variables."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.variables: dict[Operand, GraphVariable] = dict(
+            zip(graph.inputs, graph.variables, strict=False)
+        )
+        self.arguments = graph.inputs[len(graph.variables) :]
+        self.lookups: dict[Node, _Lookup] = {}
+        self.tables: dict[Operand, tuple[Operand, ...]] = {}
+        """The values that are looked up alone, with the variables that they are made of."""
+        for node in graph.nodes:
+            if self._joins_rows(node):
+                self._note(node.results[0], node.operands)
+        for value in graph.inputs[: len(graph.variables)]:
+            self._note(value, (value,))
+
+    def apart(self) -> tuple[Graph, Graph | None, tuple[ServerRead, ...]]:
+        """Return the worker's graph, the graph of its indices, and its reads."""
+        read: dict[Value, ServerRead] = {}
+        for value, variable in zip(self.graph.inputs, self.graph.variables, strict=False):
+            using = users(self.graph)[value]
+            is_by_rows = all(node in self.lookups or self._is_table(node) for node in using)
+            if value in self.graph.outputs or not is_by_rows:
+                source = using[0].source if using else UNKNOWN
+                read[value] = ServerRead((variable,), value.type, source)
+        builder, environment = Builder(NAME), dict[Operand, Operand]()
+        known: dict[tuple[Operand, Value, str], Value] = {}
+        for node in self.graph.nodes:
+            if node in self.lookups:
+                lookup, table = self.lookups[node], node.operands[0]
+                key = table, lookup.indices, str(lookup.fill)
+                if key not in known:
+                    of_rows = self._read_of_rows(node)
+                    known[key] = Value(of_rows.type, of_rows.variables[0].name)
+                    read[known[key]] = of_rows
+                environment[node.results[0]] = known[key]
+            elif not self._is_table(node):
+                operands = substitute(environment, node.operands)
+                results = builder.keep(node, operands, node.graphs)
+                environment.update(zip(node.results, results, strict=True))
+        worker = self.graph.replace(
+            inputs=(*self.arguments, *read),
+            nodes=tuple(builder.nodes),
+            outputs=substitute(environment, self.graph.outputs),
+            variables=(),
+        )
+        wanted = [(indices, read[value].source) for (_, indices, _), value in known.items()]
+        rows = self._of_indices(wanted) if wanted else None
+        return eliminate_dead_code(worker), rows, tuple(read.values())
+
+    def _read_of_rows(self, node: Node) -> ServerRead:
+        shards = tuple(self.variables[shard] for shard in self.tables[node.operands[0]])
+        fill = self.lookups[node].fill
+        return ServerRead(shards, node.results[0].type, node.source, is_of_rows=True, fill=fill)
+
+    def _of_indices(self, wanted: Sequence[tuple[Value, Source]]) -> Graph:
+        """Return the graph that computes indices of rows of the arguments, for these lines."""
+        builder, returned = Builder(NAME), list[Value]()
+        needed = _behind(self.graph, [indices for indices, _ in wanted])
+        for node in self.graph.nodes:
+            if not needed.isdisjoint(node.results):
+                builder.keep(node, node.operands, node.graphs)
+        for indices, source in wanted:
+            if not indices.type.shape:  # of a slice of one row
+                (indices,) = builder.add(RESHAPE, [indices], Reshaping((1, 1)), at=source)
+            returned.append(indices)
+        return Graph(
+            f"{self.graph.name}_rows",
+            self.graph.stage,
+            self.graph.num_replicas,
+            self.arguments,
+            tuple(builder.nodes),
+            tuple(returned),
+            (),
+            (False,) * len(returned),
+        )
+
+    def _joins_rows(self, node: Node) -> bool:
+        """Return whether a node joins variables by their rows."""
+        is_joined = node.op.name == "jax.concatenate" and concatenated_along(node) == 0
+        return is_joined and all(operand in self.variables for operand in node.operands)
+
+    def _is_table(self, node: Node) -> bool:
+        return any(result in self.tables for result in node.results)
+
+    def _note(self, table: Value, shards: tuple[Operand, ...]) -> None:
+        """Note a table that is read by rows, with its lookups."""
+        if found := self._lookups_of(table):
+            self.tables[table] = shards
+            self.lookups.update(found)
+
+    def _lookups_of(self, table: Value) -> Mapping[Node, _Lookup]:
+        """Return the lookups of a table; none if it is read as it is."""
+        using = users(self.graph)[table]
+        found = {node: lookup for node in using if (lookup := _lookup(node, table)) is not None}
+        if table in self.graph.outputs or len(found) < len(using):
+            return {}
+        rows = {lookup.indices: lookup.indices.type.size for lookup in found.values()}
+        of_row = table.type.shaped(table.type.shape[1:])
+        if sum(rows.values()) * of_row.bytes >= table.type.bytes:
+            return {}
+        return found if all(map(self._is_computed_before, rows)) else {}
+
+    def _is_computed_before(self, indices: Value) -> bool:
+        """Return whether the worker can compute indices before it has read anything."""
+        if indices.type.distribution is not MIRRORED and self.graph.num_replicas > 1:
+            return False
+        made = producers(self.graph)
+        return not any(
+            value in self.variables
+            or (value in made and (has_effect(made[value]) or made[value].op.is_collective))
+            for value in _behind(self.graph, (indices,))
+        )
+
+
+def _behind(graph: Graph, values: Iterable[Operand]) -> set[Operand]:
+    """Return all values that some values are computed of, these included."""
+    made = producers(graph)
+    pending, found = list(values), set[Operand]()
+    while pending:
+        value = pending.pop()
+        if value in found or not isinstance(value, Value):
+            continue
+        found.add(value)
+        if value in made:
+            pending += made[value].operands
+    return found
+
+
+def _lookup(node: Node, table: Value) -> _Lookup | None:
+    """Return what a node looks up of a table; None if it does anything else with it."""
+    first, *others = node.operands
+    if first is not table or table in others:
+        return None
+    find = {"jax.gather": _of_gather, "jax.dynamic_slice": _of_slice}.get(node.op.name)
+    return None if find is None else find(node, table.type)
+
+
+def _of_gather(node: Node, table: Type) -> _Lookup | None:
+    indices = node.operands[1]
+    dimensions, at_the_ends = gather_dimensions(node), mode(node)
+    leading = len(indices.type.shape) - 1
+    takes_rows = (
+        isinstance(indices, Value)
+        and tuple(dimensions.collapsed_slice_dims) == tuple(dimensions.start_index_map) == (0,)
+        and not dimensions.operand_batching_dims
+        and tuple(dimensions.offset_dims) == tuple(range(leading, leading + len(table.shape) - 1))
+        and slice_sizes(node) == (1, *table.shape[1:])
+        and indices.type.shape[-1] == 1
+    )
+    if not takes_rows or at_the_ends not in ("CLIP", "PROMISE_IN_BOUNDS", "FILL_OR_DROP"):
+        return None
+    assert isinstance(indices, Value)
+    fills = at_the_ends == "FILL_OR_DROP"
+    return _Lookup(indices, _fill(table.dtype, fill_value(node)) if fills else None)
+
+
+def _of_slice(node: Node, table: Type) -> _Lookup | None:
+    index, *starts = node.operands[1:]
+    is_row = slice_sizes(node) == (1, *table.shape[1:])
+    begins = all(isinstance(start, Literal) and start.value == 0 for start in starts)
+    return _Lookup(index, None) if is_row and begins and isinstance(index, Value) else None
+
+
+def _fill(dtype: str, given: float | bool | None) -> float | bool:
+    """Return the element of a row that is not there: JAX's own, where none is given."""
+    if given is not None:
+        return given
+    if dtype == "bool":
+        return True
+    if dtype[0] in "iu":
+        bits = int(dtype[1:])
+        return 2**bits - 1 if dtype[0] == "u" else -(2 ** (bits - 1))
+    return nan
