@@ -42,7 +42,7 @@ from graphdist.passes.pipelines import PASSES
 from graphdist.passes.sharded_variables import Sharding
 from graphdist.tools.console import console_tool
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs"
+FOLDER = Path(__file__).resolve().parents[2] / "docs"
 WIDTH = 120
 PLATFORMS = ("cpu", "gpu", "tpu")
 
@@ -298,7 +298,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (FOLDER / name).write_text(PAGES[name](), encoding="utf-8")
             print(f"docs/{name} written")
     return 1 if is_check and names else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

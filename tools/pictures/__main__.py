@@ -19,7 +19,7 @@ import graphdist as gd
 from graphdist.tools.console import console_tool
 from graphdist.tools.viz import main as show
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
