@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 
 
 class RunningReplica(Protocol):
-    """A replica as the code sees it that the replica runs; `ReplicaContext` adds to it."""
+    """The part of a `ReplicaContext` that packages below the strategies use."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -166,7 +166,7 @@ def num_replicas_running() -> int:
 
 
 def missing_context(error: AttributeError) -> ContextError | None:
-    """Return the error for a method of the replica context that was looked up on None, or None.
+    """Return the error for an attribute of the replica context that is looked up on None, or None.
 
     `get_replica_context()` returns None in cross-replica context. An attribute that only a replica
     context has was meant for its result.

@@ -101,7 +101,7 @@ class DatasetError(ArgumentTypeError, AttributeError):
 
 
 class BatchDimensionError(ArgumentError, IndexError):
-    """A value without a batch dimension, where rows are to be split or left out."""
+    """A value without a batch dimension, whose rows would be split or left out."""
 
 
 class UnmatchedError(CheckpointError, AssertionError):
@@ -115,7 +115,7 @@ class OutOfRangeError(GraphdistError, IndexError):
 class ClosureCancelledError(GraphdistError, RuntimeError):
     """A scheduled function that was not run, or whose result is lost.
 
-    Another one had failed before its turn, no worker was there, or the strategy was shut down.
+    Another function failed before it was run, no worker was left, or the strategy was shut down.
     """
 
 

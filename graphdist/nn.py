@@ -1,7 +1,7 @@
 """Losses of replicas, scaled so that their sum over the replicas is the loss of the global batch.
 
-The sum of the replicas' gradients is then the gradient of that loss. And rows of embeddings, which
-may be in shards.
+The sum of the replicas' gradients is then the gradient of that loss. `embedding_lookup` reads rows
+of a table, which may be sharded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def compute_average_loss(
     """Return the sum of a replica's losses divided by the global batch size.
 
     `per_example_loss` has shape [examples, ...]; `sample_weight` has its first dimensions, or 1 in
-    place of any. `global_batch_size`, an int or a scalar array of integers, is by default the
+    place of one. `global_batch_size`, an int or a scalar array of integers, is by default the
     number of examples of all replicas together, which may have different numbers. A size of 0 gives
     a loss of 0. The loss of integers is a float32.
 
@@ -112,7 +112,7 @@ def _require_replica_context(what: str) -> None:
 
 
 def embedding_lookup(params: Any, ids: Any) -> jax.Array:
-    """Return the rows of a table with these numbers; of a table in shards, shard by shard.
+    """Return the rows of a table at these indices; a sharded table is read shard by shard.
 
     `params` is an array, a variable or a `gd.ShardedVariable`, `ids` an array of integers.
 

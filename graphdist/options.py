@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
 
 import jax.numpy as jnp
 
-from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.user_lines import here
+from graphdist.user_warnings import warn_of_older_name
 
 Member = TypeVar("Member", bound=Enum)
 
@@ -50,12 +50,12 @@ def checked_sharding(shard_update: Any) -> bool | None:
 def checked_parameter_sharding(
     shard_parameters: Any, num_replicas: int, shard_update: bool | None
 ) -> int | None:
-    """Return how many replicas share out one copy of a variable; 0: they need not, None: any.
+    """Return over how many replicas variables are sharded; 0 for none, None for all of them.
 
-    `shard_parameters` is True, False or that number, where 1 is False. Raises `ArgumentError` for
-    anything else, a number that does not divide the replicas, and updates that are not shared out.
+    `shard_parameters` is True, False or that count, where 1 is False. Raises `ArgumentError` for
+    anything else, a count that does not divide the replicas, and updates that are not sharded.
 
-    >>> [checked_parameter_sharding(given, 8, None) for given in (4, 1, False, True)]
+    >>> [checked_parameter_sharding(value, 8, None) for value in (4, 1, False, True)]
     [4, 0, 0, None]
     """
     is_number = isinstance(shard_parameters, int) and not isinstance(shard_parameters, bool)
@@ -69,15 +69,15 @@ def checked_parameter_sharding(
             f"shard_parameters is {shard_parameters}, which does not divide the {num_replicas} "
             f"replicas into groups of equal size",
             source=here(),
-            hint="give a divisor of the number of replicas, or True to share over all of them",
+            hint="give a divisor of the number of replicas, or True to shard over all of them",
         )
     is_on = shard_parameters > 1 if is_number else shard_parameters
     if is_on and shard_update is False:
         raise ArgumentError(
-            "shard_parameters stores variables in slices, and shard_update=False updates them in "
-            "full",
+            "shard_parameters stores variables in shards, and shard_update=False updates the full "
+            "values",
             source=here(),
-            hint="leave shard_update out: variables in slices are updated slice by slice",
+            hint="leave shard_update out: sharded variables are updated shard by shard",
         )
     if shard_parameters is True:
         return None
@@ -139,7 +139,7 @@ class ReduceOp(Enum):
 
     @property
     def reducer(self) -> str:
-        """Return the graph's name for it."""
+        """Return the name of the reduction in graphs."""
         return self.value.lower()
 
 
@@ -238,14 +238,14 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
             )
         if self.timeout_seconds is not None:
             _check_number("timeout_seconds", self.timeout_seconds, int | float)
-        given = self.implementation
-        name = given.upper() if isinstance(given, str) else given
+        name: Any = self.implementation
+        name = name.upper() if isinstance(name, str) else name
         implementation = member_of(CommunicationImplementation, name, "implementation")
         object.__setattr__(self, "implementation", implementation)
         object.__setattr__(self, "reduce_dtype", _float_dtype(self.reduce_dtype))
 
     def merge(self, options: CommunicationOptions | None) -> CommunicationOptions:
-        """Return these options with every field that `options` sets taken from there.
+        """Return these options, overridden by the fields that `options` sets.
 
         A field is set when it has another value than its default.
         """
@@ -254,10 +254,10 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
             return self
         default = CommunicationOptions()
         names = ("bytes_per_pack", "timeout_seconds", "implementation", "reduce_dtype")
-        given = {name: getattr(options, name) for name in names}
+        values = {name: getattr(options, name) for name in names}
         return replace(
             self,
-            **{name: value for name, value in given.items() if value != getattr(default, name)},
+            **{name: value for name, value in values.items() if value != getattr(default, name)},
         )
 
 
@@ -284,16 +284,16 @@ def _float_dtype(dtype: Any) -> Any:
     if dtype is None:
         return None
     try:
-        found = jnp.dtype(dtype)
+        chosen = jnp.dtype(dtype)
     except TypeError:
-        found = None
-    if found is None or not jnp.issubdtype(found, jnp.floating):
+        chosen = None
+    if chosen is None or not jnp.issubdtype(chosen, jnp.floating):
         raise ArgumentError(
             f"reduce_dtype is {dtype!r}: it is the dtype of floats, or None for the values' own",
             source=here(),
             hint='write reduce_dtype="float32" or "bfloat16"',
         )
-    return found
+    return chosen
 
 
 def _check_number(name: str, value: Any, kind: Any) -> None:

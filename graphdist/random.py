@@ -1,7 +1,7 @@
 """Random numbers of replicas.
 
 A key of JAX gives every replica the same numbers. `replica_key` derives a different key for each
-replica. It depends on the key and the replica's number alone, not on the devices and not on the
+replica. It depends on the key and the replica's id alone, not on the devices and not on the
 number of replicas. A `Generator` does the same for numbers drawn one after the other. Its state is
 one key in a mirrored variable: every draw advances it, on all replicas alike.
 """
@@ -115,7 +115,7 @@ class Generator:
         return cls.from_seed(secrets.randbits(31))
 
     def reset_from_seed(self, seed: int) -> None:
-        """Go on as a generator newly made from this seed."""
+        """Continue as a new generator from this seed would."""
         key = jax.random.key(seed, impl=self._implementation)
         self.state.assign(jax.random.key_data(key))
 

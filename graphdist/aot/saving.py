@@ -23,17 +23,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, JSON
 
-from graphdist.aot.compatibility import check_native, check_versions, strategy_that_runs, target_of
+from graphdist.aot.compatibility import (
+    check_native,
+    check_versions,
+    require_memory,
+    strategy_that_runs,
+    target_of,
+)
 from graphdist.aot.file_options import options_for
-from graphdist.aot.loaded_step import LoadedStep
+from graphdist.aot.loaded_step import LoadedStep, variables_for
 from graphdist.aot.manifest import (
     boundary_from_json,
     boundary_to_json,
     interface_to_json,
 )
-from graphdist.aot.memory_limit import require_memory
 from graphdist.aot.reading import contradiction, read_checked, reading, require_path
-from graphdist.aot.variable_matching import variables_for
 from graphdist.config import compiler_flags
 from graphdist.errors import (
     ArgumentError,
@@ -61,7 +65,7 @@ from graphdist.values.distributed import type_name
 from graphdist.version import versions
 
 _CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @(\w+)")
-"""A custom call in the text of a module, of which JAX's error has an example of each."""
+"""A custom call in the text of a module; JAX's error has an example of each."""
 
 
 def save(
@@ -112,8 +116,8 @@ def save(
         "boundary": boundary_to_json(final, shapes),
         "interface": interface_to_json(traced.interface),
         "unplaced": sorted(
-            len(final.variables) + place
-            for place, aval in (traced.given or {}).items()
+            len(final.variables) + index
+            for index, aval in (traced.given or {}).items()
             if aval.sharding is None
         ),
         "graph_hash": sha256(str(final).encode()),
@@ -130,8 +134,8 @@ def save(
 def _as_compiled_here(compiled: Compiled) -> Compiled:
     """Return the step with an executable that can be written.
 
-    Of a CPU's executable that JAX read from its compilation cache it writes a part alone: when it
-    is loaded and called, functions are not found.
+    If JAX has read a CPU's executable from its compilation cache, it writes only a part of it,
+    which lacks functions when it is loaded and called.
     """
     if compiled.devices.platform != "cpu" or not has_cache():
         return compiled
@@ -139,8 +143,8 @@ def _as_compiled_here(compiled: Compiled) -> Compiled:
         return replace(compiled.lowered).compile(compiled.compiler_options)
 
 
-def require_place(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` where no file can be: its folder is not there, or it is a folder."""
+def require_file_path(path: str | os.PathLike[str]) -> None:
+    """Raise `ArgumentError` if there is no folder for the file, or the path is a folder."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise ArgumentError(
@@ -157,20 +161,20 @@ def require_place(path: str | os.PathLike[str]) -> None:
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` where the file of a step cannot be written, and cannot replace one."""
+    """Raise `ArgumentError` if the file of a step can neither be written nor replace another."""
     require_writable(path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise ArgumentError(
-            f"{os.fspath(path)} cannot be written: it is a pipe, a socket or a device, whose place "
-            f"the file would take",
+            f"{os.fspath(path)} cannot be written: it is a pipe, a socket or a device, which "
+            f"the file would replace",
             source=here(),
             hint="name a file: step.gdx",
         )
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` where no file can be written; makes one and removes it."""
-    require_place(path)
+    """Raise `ArgumentError` if no file can be written; makes one and removes it."""
+    require_file_path(path)
     try:
         try_to_write(path)
     except (OSError, ValueError) as error:  # ValueError: the name has a zero byte
@@ -223,8 +227,8 @@ def load(
 
     By default another process reads the file's portable module first, which costs about a second,
     once for each module. A module is refused if it crashes the reader, needs too much time or
-    memory, or has custom calls other than JAX's for linear algebra and sharding, or of another form
-    than JAX gives them. `trusted` skips this check, for files that you trust like a program.
+    memory, or has custom calls that are not, as JAX writes them, for linear algebra or sharding.
+    `trusted` skips this check, for files that you trust like a program.
 
     Then the module is compiled for the devices here, with `compiler_options`, or else with the
     options in the file. A file with options that are not known to be safe is refused until you pass

@@ -14,7 +14,7 @@ from graphdist.tracing.user_lines import here
 
 
 class KubernetesExecutableLocation(Enum):
-    """Where a program runs that asks for pods, and so how it is let in."""
+    """Where the program runs, and so how it authenticates to the API server."""
 
     WITHIN_CLUSTER = 0
     OFF_CLUSTER = 1
@@ -24,8 +24,8 @@ class KubernetesClusterResolver(ClusterResolver):
     """The running pods with given labels, in order of their names, one task each.
 
     `job_to_label_mapping` has for each job the label selectors of its pods. All listen at one port.
-    Which task this process is Kubernetes does not say: set `task_type` and `task_id`, the latter
-    for instance to the completion index of an indexed Job.
+    Kubernetes does not tell which task this process is: set `task_type` and `task_id`, for instance
+    to the completion index of an indexed Job.
 
     Needs the extra `kubernetes`, unless `override_client` is given, an object with
     `list_pod_for_all_namespaces(label_selector=...)`. Raises `MissingExtraError` without it,
@@ -80,15 +80,15 @@ class KubernetesClusterResolver(ClusterResolver):
 
 
 def _address(pod: Any) -> str:
-    """Return where a pod is reached: at its own address, which is the host's if it says none."""
-    found = getattr(pod.status, "pod_ip", None) or pod.status.host_ip
-    if not found:
+    """Return the address of a pod: its own, or else its host's."""
+    address = getattr(pod.status, "pod_ip", None) or pod.status.host_ip
+    if not address:
         raise ContextError(
             f"pod {pod.metadata.name!r} runs, and has no address yet",
             source=here(),
             hint="wait for all pods, and ask again",
         )
-    return found
+    return address
 
 
 def _client(location: KubernetesExecutableLocation) -> Any:

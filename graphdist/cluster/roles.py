@@ -30,11 +30,11 @@ def normalized(cluster: Any) -> ClusterSpec:
 def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> ClusterSpec:
     """Return the cluster; raises `ArgumentError` if it is invalid, or the task is not in it.
 
-    An evaluator need not be in the cluster: nobody waits for it.
+    An evaluator need not be in the cluster, since no task waits for it.
     """
     spec = normalized(cluster)
     if task_id is not None:
-        whole_number(task_id, "the number of the task that this process is")
+        whole_number(task_id, "the index of this process's task")
     for kind in (*spec.jobs, *([task_type] if task_type is not None else [])):
         if kind not in JOBS:
             raise ArgumentError(
@@ -88,7 +88,7 @@ def worker_count(cluster: Any, task_type: str | None) -> int:
 
 
 def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> int:
-    """Return the number of a worker, the chief first; raises `ArgumentError` for a `ps`.
+    """Return the index of a worker, the chief first; raises `ArgumentError` for a `ps`.
 
     >>> id_in_cluster({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 1)
     2
@@ -98,33 +98,33 @@ def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> i
         return 0
     if task_type not in ("worker", "evaluator"):
         raise ArgumentError(
-            f"a task of kind {task_type!r} has no number among workers", source=here()
+            f"a task of kind {task_type!r} has no index among workers", source=here()
         )
     if task_type == "evaluator" or task_id is None:
         return task_id or 0
     before = spec.num_tasks("chief") if "chief" in spec.jobs else 0
-    return before + spec.task_indices("worker").index(task_id)  # numbers may be left out
+    return before + spec.task_indices("worker").index(task_id)  # indices may have gaps
 
 
 def worker_addresses(cluster: Any) -> list[str]:
-    """Return the addresses of the workers in the order of their numbers.
+    """Return the addresses of the workers, in order.
 
-    Several have different addresses, which are like "host:port": raises `ArgumentError` for an
-    address that two workers have, `WorkerError` for another text.
+    If there are several, raises `ArgumentError` for an address that two workers have, and
+    `WorkerError` for one that is not like "host:port".
 
     >>> worker_addresses({"worker": ["b:1", "c:1"], "chief": ["a:1"]})
     ['a:1', 'b:1', 'c:1']
     """
     spec = normalized(cluster)
-    found = [
+    addresses = [
         spec.task_address(kind, index)
         for kind in ("chief", "worker")
         if kind in spec.jobs
         for index in spec.task_indices(kind)
     ]
-    if len(found) > 1:
-        _check(found)
-    return found
+    if len(addresses) > 1:
+        _check(addresses)
+    return addresses
 
 
 def _check(addresses: Sequence[str]) -> None:

@@ -12,14 +12,14 @@ from graphdist.values.distributed import type_name
 from graphdist.whole_numbers import whole_number
 
 Tasks: TypeAlias = "list[str] | dict[int, str]"
-"""The addresses of one job: a list if task numbers have no gap, else a dict by number."""
+"""The addresses of one job: a list if task indices have no gap, otherwise a dict by index."""
 
 
 class ClusterSpec:
     """A cluster: jobs by name, with the addresses of their tasks.
 
-    Tasks are a list of addresses, or a dict by number, which may leave numbers out. Raises
-    `ArgumentTypeError` for anything else, `ArgumentError` for a key that is no number.
+    Tasks are a list of addresses, or a dict by index, which may have gaps. Raises
+    `ArgumentTypeError` for anything else, `ArgumentError` for a key that is no index.
 
     >>> cluster = ClusterSpec({"worker": ["a:1", "b:1"], "ps": {3: "p:1"}})
     >>> cluster.task_address("worker", 1)
@@ -62,7 +62,7 @@ class ClusterSpec:
         return list(self._jobs)
 
     def as_dict(self) -> dict[str, Tasks]:
-        """Return the addresses by job: a list if task numbers have no gap, else a dict."""
+        """Return the addresses by job: a list if task indices have no gap, otherwise a dict."""
         return {
             job: list(tasks.values()) if tasks and max(tasks) + 1 == len(tasks) else dict(tasks)
             for job, tasks in self._jobs.items()
@@ -73,7 +73,7 @@ class ClusterSpec:
         return len(self._tasks(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """Return the numbers of a job's tasks; raises `ArgumentError` for an unknown job."""
+        """Return the indices of a job's tasks; raises `ArgumentError` for an unknown job."""
         return list(self._tasks(job_name))
 
     def task_address(self, job_name: str | None, task_index: int | None) -> str:
@@ -88,7 +88,7 @@ class ClusterSpec:
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """Return a job's addresses in order, None for a number that is left out.
+        """Return a job's addresses in order, None for an index without a task.
 
         Raises `ArgumentError` for an unknown job.
         """
@@ -117,19 +117,19 @@ def _addresses(job: str, tasks: Any) -> dict[int, str]:
     if not isinstance(tasks, Mapping):
         raise ArgumentTypeError(
             f"the tasks of job {quoted(job)} are of type {type_name(tasks)}, not a list of "
-            f"addresses or a dict of them by number",
+            f"addresses or a dict of them by index",
             source=here(),
         )
-    found: dict[int, str] = {}
-    for index, address in tasks.items():
-        number = whole_number(index, f"the number of a task of job {quoted(job)}")
-        if number in found:
-            raise ArgumentError(f"job {quoted(job)} has the task {number} twice", source=here())
+    addresses: dict[int, str] = {}
+    for key, address in tasks.items():
+        index = whole_number(key, f"the index of a task of job {quoted(job)}")
+        if index in addresses:
+            raise ArgumentError(f"job {quoted(job)} has the task {index} twice", source=here())
         if not isinstance(address, str):
             raise ArgumentTypeError(
                 f"an address in job {quoted(job)} is {quoted(address)}, not a string like "
                 f"'host:port'",
                 source=here(),
             )
-        found[number] = address
-    return dict(sorted(found.items()))
+        addresses[index] = address
+    return dict(sorted(addresses.items()))

@@ -15,14 +15,13 @@ from typing import Any  # Any: elements and functions of the user's
 
 import jax
 
-from graphdist.data.auto_shard_policy import Options
 from graphdist.data.batching import Batch, PaddedBatch, Unbatch
 from graphdist.data.elements import UNKNOWN, as_element, at_the_users_line
 from graphdist.data.failures import element_or_raise
+from graphdist.data.input_options import Options
 from graphdist.data.iterators import DatasetIterator
 from graphdist.data.orders import Seeds
 from graphdist.data.positions import Position
-from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     DatasetNode,
@@ -46,6 +45,7 @@ from graphdist.data.transformations import (
     Prefetch,
     Repeat,
     Shard,
+    Shuffle,
     Skip,
     Take,
     Zip,
@@ -82,7 +82,7 @@ class Dataset:
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
-        """Return the dataset of the rows of arrays: one element for each place in dimension 0.
+        """Return the dataset of the rows of arrays: one element for each index in dimension 0.
 
         The arrays are not copied. Raises `ArgumentError` when they have different numbers of rows.
 
@@ -142,9 +142,9 @@ class Dataset:
 
     @staticmethod
     def zip(*datasets: Any) -> Dataset:
-        """Return the dataset of tuples, or of the pytree given, of the elements of datasets.
+        """Return the dataset of tuples of the datasets' elements, or of pytrees like the argument.
 
-        It ends with the shortest.
+        It ends with the shortest dataset.
 
         >>> list(Dataset.zip({"a": Dataset.range(2), "b": Dataset.range(5, 9)}))
         [{'a': np.int64(0), 'b': np.int64(5)}, {'a': np.int64(1), 'b': np.int64(6)}]
@@ -169,7 +169,7 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of a function's results for each element.
 
-        The function gets NumPy arrays. The other arguments are hints, and there is one thread.
+        The function gets NumPy arrays. The other arguments change nothing: there is one thread.
         """
         return self._then(Map(self.node, _checked_function(map_func, "map")))
 
@@ -188,9 +188,9 @@ class Dataset:
         return self._then(Take(self.node, 0) if count == -1 else Skip(self.node, count))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
-        """Return the dataset of every `num_shards`-th element, from number `index` on.
+        """Return the dataset of every `num_shards`-th element, from element `index` on.
 
-        With `SHARD_HINT` for both, the strategy that distributes the dataset says which.
+        With `SHARD_HINT` for both, the strategy that distributes the dataset sets them.
         """
         if (num_shards, index) == (SHARD_HINT, SHARD_HINT):
             return self._then(Shard(self.node, SHARD_HINT, SHARD_HINT))
@@ -198,7 +198,7 @@ class Dataset:
         index = _size("shard", "index", index, least=0)
         if index >= num_shards:
             raise ArgumentError(
-                f"shard number {index} of {num_shards}: the first is 0", source=here()
+                f"shard {index} of {num_shards}: the first is shard 0", source=here()
             )
         return self._then(Shard(self.node, num_shards, index))
 
@@ -219,7 +219,7 @@ class Dataset:
         return Dataset(node, self._options.merge(dataset.options()))
 
     def enumerate(self, start: int = 0) -> Dataset:
-        """Return the dataset of pairs of a number, from `start` on, and an element."""
+        """Return the dataset of pairs of a count, which begins at `start`, and an element."""
         return self._then(Enumerate(self.node, start))
 
     def prefetch(self, buffer_size: int) -> Dataset:
@@ -238,7 +238,7 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset in random order, drawn from a buffer of `buffer_size` elements.
 
-        A seed gives the order that tf.data gives for it. Every iteration has another unless
+        A seed gives the order that tf.data gives for it. Every iteration has another order unless
         `reshuffle_each_iteration` is false, regardless of other iterators in progress. A new
         dataset with the same seed starts with the same first order.
 
@@ -259,7 +259,7 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of batches of `batch_size` elements, with fewer in the last.
 
-        `drop_remainder` leaves a smaller last batch out. The other arguments are hints.
+        `drop_remainder` leaves a smaller last batch out. The other arguments change nothing.
         """
         size = _size("batch", "batch_size", batch_size, least=1)
         return self._then(Batch(self.node, size, bool(drop_remainder)))
@@ -356,7 +356,7 @@ class Dataset:
 
 
 def _size(method: str, name: str, value: Any, least: int) -> int:
-    """Return a number of elements; raises if it is no integer, or less than the least."""
+    """Return a count as an int; raises if it is no integer, or less than `least`."""
     try:
         size = operator.index(value)
     except TypeError:

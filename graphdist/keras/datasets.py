@@ -33,26 +33,26 @@ def with_adapters(
     `strategy` is the strategy of the model. Raises `ArgumentError` for targets or weights beside a
     dataset, `UnsupportedError` for a distributed dataset of several processes.
     """
-    taken, named = list(args), dict(kwargs)
+    positional, named = list(args), dict(kwargs)
     if args and _is_dataset(args[0]):
         names = ("x",) if method == "predict" else ("x", "y")
         _refuse_beside_a_dataset({**dict(zip(names, args, strict=False)), **kwargs}, method)
-        taken[0] = _adapter(args[0], strategy, named.pop("class_weight", None))
+        positional[0] = _adapter(args[0], strategy, named.pop("class_weight", None))
     elif _is_dataset(kwargs.get("x")):
         _refuse_beside_a_dataset(kwargs, method)
         named["x"] = _adapter(kwargs["x"], strategy, named.pop("class_weight", None))
     if _is_dataset(kwargs.get("validation_data")):
         named["validation_data"] = _adapter(kwargs["validation_data"], strategy)
-    return taken, named
+    return positional, named
 
 
 def _is_dataset(data: Any) -> bool:
     return isinstance(data, Dataset | DistributedDataset)
 
 
-def _refuse_beside_a_dataset(given: dict[str, Any], method: str) -> None:
+def _refuse_beside_a_dataset(arguments: dict[str, Any], method: str) -> None:
     for name in ("y", "sample_weight"):
-        if given.get(name) is not None:
+        if arguments.get(name) is not None:
             raise ArgumentError(
                 f"{method} is given {name} beside a dataset, whose elements have it",
                 source=here(),
@@ -77,7 +77,7 @@ class DatasetAdapter(DataAdapter):
     """The batches of a dataset, from the first one in each epoch."""
 
     batch_size = has_partial_batch = partial_batch_size = None
-    """Not known before the batches are there."""
+    """Not known before the batches are read."""
 
     def __init__(self, dataset: Any, class_weight: dict[int, float] | None = None) -> None:
         """Take a dataset of graphdist, and the weights of rows by their class."""
@@ -110,7 +110,7 @@ class DatasetAdapter(DataAdapter):
 
 
 def class_weights(targets: Any, weights: dict[int, float]) -> np.ndarray[Any, Any]:
-    """Return the weight of each row by its class: a number, or the largest of a row of scores.
+    """Return the weight of each row by its class: an integer, or the index of the largest score.
 
     A class without a weight has weight 1.
 
@@ -119,8 +119,8 @@ def class_weights(targets: Any, weights: dict[int, float]) -> np.ndarray[Any, An
     """
     targets = np.asarray(targets)
     if targets.ndim > 1:
-        is_number = targets.shape[-1] == 1
-        targets = targets[..., 0] if is_number else targets.argmax(axis=-1)
+        is_scalar = targets.shape[-1] == 1
+        targets = targets[..., 0] if is_scalar else targets.argmax(axis=-1)
     each = [weights.get(int(target), 1.0) for target in targets.ravel()]
     return np.array(each, np.float32).reshape(targets.shape)
 

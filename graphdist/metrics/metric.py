@@ -2,8 +2,8 @@
 
 A metric is made in the scope of its strategy. Its state is sums in ON_READ variables: each replica
 adds its examples to its own, and `result` outside replica context combines them. The sums are
-totals and counts of examples, never means, so that replicas with fewer rows, or none, have the
-weight of their rows. Inside a replica function `result` is the replica's own. How sums stay exact
+totals and counts of examples, never means, so that each replica is weighted by its rows, also if it
+has fewer or none. Inside a replica function `result` is the replica's own. How sums stay exact
 over billions of examples is in `exact_sums.py`.
 
 An update outside replica context counts once. With a `PerReplica` it is an update on each replica.
@@ -29,9 +29,9 @@ from graphdist.values.distributed import PerReplica, checked_array, type_name
 class Metric:
     """The base of metrics, for one of your own.
 
-    A subclass makes its variables in `__init__` with `add_variable`, returns from `contributions`
-    what an update adds to each, in that order, and from `value` the result for their values. These
-    are float32 also where the metric's dtype has fewer bits, which the result has.
+    A subclass makes its variables in `__init__` with `add_variable`. `contributions` returns the
+    amounts that an update adds to them, in that order, and `value` the result for their values. The
+    values are float32 if the metric's dtype has fewer bits; the result has that dtype.
 
     >>> class Norm(Metric):
     ...     def __init__(self):
@@ -55,7 +55,7 @@ class Metric:
         self.totals: list[Total] = []
 
     def add_variable(self, name: str, shape: tuple[int, ...] = ()) -> Total:
-        """Return a new sum, of zeros, to add to."""
+        """Return a new sum, of zeros."""
         total = Total(name, shape, self.dtype)
         self.totals.append(total)
         return total
@@ -164,7 +164,7 @@ class Metric:
         )
 
     def result(self) -> jax.Array:
-        """Return the metric of all that was seen; in a replica function, by this replica."""
+        """Return the metric over all examples; in a replica function over those of the replica."""
         if current_trace() is not None or self.strategy.is_default:
             return self._result()
         with entered(Entry(self.strategy)):

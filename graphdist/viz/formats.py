@@ -10,31 +10,29 @@ from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage
 from graphdist.tracing.user_lines import here
-from graphdist.viz import document, dot, mermaid, model_explorer, page, perfetto, svg, text
+from graphdist.viz import document, drawings, model_explorer, page, perfetto, text
 from graphdist.viz.program import ShownProgram, program_of
 
-__all__ = ["DRAWINGS", "FORMATS", "MODULES", "Shown", "format_named", "render"]
-
 Shown: TypeAlias = Graph | FunctionStage | ShownProgram
+
+DRAWINGS: dict[str, Callable[[ShownProgram, Collection[int] | None], str]] = {
+    "dot": drawings.dot_text,
+    "svg": drawings.svg_text,
+    "mermaid": drawings.mermaid_text,
+}
+"""The renderers of drawings of one graph, which also draw chosen nodes, by their positions."""
 
 FORMATS: dict[str, Callable[[ShownProgram], str]] = {
     "text": text.render,
     "html": page.render,
-    "dot": dot.render,
-    "svg": svg.render,
-    "mermaid": mermaid.render,
+    "dot": drawings.dot_text,
+    "svg": drawings.svg_text,
+    "mermaid": drawings.mermaid_text,
     "json": document.render,
     "model-explorer": model_explorer.render,
     "perfetto": perfetto.render,
 }
-"""The renderer of each format. A format with a single graph shows the last step's."""
-
-DRAWINGS: dict[str, Callable[[ShownProgram, Collection[int] | None], str]] = {
-    "dot": dot.render,
-    "svg": svg.render,
-    "mermaid": mermaid.render,
-}
-"""The renderers of drawings of one graph, which also draw chosen nodes, by their positions."""
+"""The renderer of each format. A format with a single graph shows that of the last step."""
 
 MODULES = ("stablehlo", "hlo")
 """Formats of the compiled module and not of the graph."""

@@ -10,8 +10,7 @@ from graphdist.errors import ArgumentTypeError
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 from graphdist.values.one_line import devices_of
-
-__all__ = ["placement"]
+from graphdist.viz.text import aligned
 
 _HEAD = ("variable", "shape", "dtype", "bytes", "distribution", "devices")
 
@@ -31,14 +30,7 @@ def placement(variables: Any) -> str:
     rows = [_HEAD, *map(_row, leaves)]
     total = sum(_bytes(variable) for variable in leaves)
     rows.append(("total", "", "", f"{total:,}", "", f"{len(leaves)} variables"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if number == 3 else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(aligned(rows, numbers=(3,)))
 
 
 def _bytes(variable: Variable) -> int:

@@ -15,8 +15,6 @@ from graphdist.program.stages import FunctionStage, Traced
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.tracing.user_lines import here
 
-__all__ = ["TRACE", "ShownProgram", "ShownStep", "program_of", "with_run_numbers"]
-
 TRACE = "trace"
 """The name of the step before all passes."""
 
@@ -33,7 +31,7 @@ class ShownStep:
 class ShownProgram:
     """The steps of a compilation, in order; at least one.
 
-    With a topology the estimated times of its nodes are shown, with a report what it needs there.
+    With a topology the estimated times of its nodes are shown, with a report its memory and time.
     A program that `compares` has two steps, an earlier program and a later one; `earlier_report` is
     the JSON of the report on the earlier one.
     """
@@ -50,7 +48,7 @@ class ShownProgram:
         return self.steps[-1].graph
 
     def step(self, name: str, *, first: bool = False) -> ShownStep:
-        """Return the step of a name, `last` being the last of all.
+        """Return the step with a name; `last` is the last of all.
 
         Of a pass that runs several times, `simplify:2` is the second run; the name alone means the
         last run, or with `first` the first. Raises `ArgumentError` for a name that no step has.
@@ -65,8 +63,7 @@ class ShownProgram:
         near = [
             step for step in known if name and (name in step or step.startswith(f"{pass_name}:"))
         ]
-        near = near[:3]
-        near = near or difflib.get_close_matches(name, known, n=3)
+        near = near[:3] or difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"there is no pass {name!r} in the {len(known)} steps of {self.graph.name!r}",
             source=here(),
@@ -97,12 +94,12 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
 
 
 def with_run_numbers(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
-    """Return the steps with a number in the names of passes that run several times."""
+    """Return the steps, with the count of the run in the names of passes that run several times."""
     runs = Counter(step.name for step in steps)
     seen: Counter[str] = Counter()
-    with_run_numbers = []
+    named = []
     for step in steps:
         seen[step.name] += 1
         name = f"{step.name}:{seen[step.name]}" if runs[step.name] > 1 else step.name
-        with_run_numbers.append(ShownStep(name, step.graph))
-    return tuple(with_run_numbers)
+        named.append(ShownStep(name, step.graph))
+    return tuple(named)

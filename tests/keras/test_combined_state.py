@@ -153,7 +153,7 @@ def test_a_weight_that_says_nothing_is_refused_in_evaluate_too() -> None:
 def test_a_sum_that_is_not_seen_to_be_one_is_refused(assign: Assign) -> None:
     with pytest.raises(gd.errors.DistributionError) as raised:
         seen(assign, mirrored(2), aggregation="sum")
-    assert "is not seen to be the weight with an amount added" in str(raised.value)
+    assert "is not the weight plus an amount" in str(raised.value)
 
 
 @pytest.mark.long
