@@ -78,7 +78,7 @@ def set_logical_cpu_devices(count: int) -> None:
 
 def _require_positive(count: object, what: str) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(f"{count!r} {what}: there must be at least 1", source=here())
+        raise ArgumentError(f"{count!r} {what}: there must be at least 1")
 
 
 @contextmanager
@@ -138,7 +138,6 @@ def set_dump(folder: str | os.PathLike[str] | None) -> None:
     if folder is not None and not isinstance(folder, str | os.PathLike):
         raise ArgumentError(
             f"the folder for pages is {folder!r}, which is no path",
-            source=here(),
             hint='write for instance set_dump("pages"), or set_dump(None) for none',
         )
     _dump["folder"] = Path(folder).absolute() if folder else None
@@ -221,11 +220,10 @@ def cluster_config() -> dict[str, Any]:
     try:
         config = json.loads(text, object_pairs_hook=_object_of)
     except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"TF_CONFIG is no JSON: {error}", source=here()) from error
+        raise ArgumentError(f"TF_CONFIG is no JSON: {error}") from error
     if not isinstance(config, dict):
         raise ArgumentError(
             f"TF_CONFIG is {unquoted(text)}, not a JSON object",
-            source=here(),
             hint='write {"cluster": {"worker": ["host:port"]}, "task": {...}}',
         )
     return config
@@ -327,13 +325,10 @@ def worker_timeouts() -> WorkerTimeouts:
 def _seconds(seconds: Any, variable: str, name: str) -> float:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not seconds > 0:
-        raise ArgumentError(
-            f"{variable} is {quoted(seconds)}, not a positive number", source=here()
-        )
+        raise ArgumentError(f"{variable} is {quoted(seconds)}, not a positive number")
     if seconds > _MOST_SECONDS and not (name == "step" and seconds == float("inf")):
         raise ArgumentError(
             f"{variable} is {quoted(seconds)}: it is {_MOST_SECONDS:.0f} at most",
-            source=here(),
             hint="only a step may take any time: step_seconds=float('inf')",
         )
     return float(seconds)
@@ -382,7 +377,7 @@ def value_check_interval() -> int | None:
 
 def _require_steps(count: Any, name: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(f"{name} is {count!r}, not a positive whole number", source=here())
+        raise ArgumentError(f"{name} is {count!r}, not a positive whole number")
     return count
 
 
@@ -396,8 +391,7 @@ def job_identity() -> JobIdentity:
     job = os.environ.get("GRAPHDIST_JOB_ID") or of_slurm
     if len(job) > _LONGEST_JOB:
         raise ArgumentError(
-            f"the id of the job is {quoted(job)}, of {len(job)} characters: {_LONGEST_JOB} is most",
-            source=here(),
+            f"the id of the job is {quoted(job)}, of {len(job)} characters: {_LONGEST_JOB} is most"
         )
     variables = ("GRAPHDIST_JOB_GENERATION", "SLURM_RESTART_COUNT")
     set_one = next((name for name in variables if os.environ.get(name)), None)
@@ -434,7 +428,6 @@ def worker_bind_address() -> str:
     if text and not is_host(text):
         raise ArgumentError(
             f"{BIND_VARIABLE} is {quoted(text)}, not an address without a port",
-            source=here(),
             hint="write for instance 0.0.0.0",
         )
     return text

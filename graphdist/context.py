@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar  # Any: users' objects
 
 from graphdist.errors import ContextError, MissingContextError
-from graphdist.tracing.user_lines import here, where_raised
+from graphdist.tracing.user_lines import where_raised
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
@@ -79,7 +79,7 @@ def entered(entry: Entry) -> Iterator[None]:
 class Scope(Generic[Entered]):
     """The context manager of `Strategy.scope()`: cross-replica context of a strategy.
 
-    It may be entered again while it is entered, but not after it was left.
+    It may be entered again inside its own `with` block, but not after that has ended.
     """
 
     def __init__(self, strategy: Entered) -> None:
@@ -95,7 +95,6 @@ class Scope(Generic[Entered]):
         if self._was_left:
             raise ContextError(
                 "a scope is entered a second time, after it was left",
-                source=here(),
                 hint="make a new one: with strategy.scope()",
             )
         self._tokens.append(_entry.set(Entry(self._strategy)))
@@ -214,7 +213,6 @@ def require_cross_replica(what: str) -> None:
     if in_replica_context_of_a_run():
         raise ContextError(
             f"{what} is called in replica context, inside the function given to run",
-            source=here(),
             hint=_INSTEAD.get(what, "call it before run, and pass its result to run"),
         )
 
@@ -226,7 +224,6 @@ def require_same_strategy(strategy: StrategyBase, what: str, hint: str = "") -> 
         raise ContextError(
             f"{what} of {strategy} inside the scope of {entry.strategy.beside(strategy)}: "
             f"strategies do not mix",
-            source=here(),
             hint=alike(strategy, entry.strategy) or hint or "call it outside that scope",
         )
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
 import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_of_older_name
 
 Member = TypeVar("Member", bound=Enum)
@@ -27,7 +26,6 @@ def member_of(kind: type[Member], value: Any, what: str) -> Member:
         is_name = isinstance(value, str) and value.upper() in kind.__members__
         raise ArgumentError(
             f"{what} is {value!r}, not one of {names} of {kind.__name__}",
-            source=here(),
             hint=f"write gd.{kind.__name__}.{value.upper()}" if is_name else "",
         ) from None
 
@@ -42,9 +40,7 @@ def checked_sharding(shard_update: Any) -> bool | None:
         return bool(shard_update)
     if shard_update == "auto":
         return None
-    raise ArgumentError(
-        f"shard_update is {shard_update!r}, not one of True, False, 'auto'", source=here()
-    )
+    raise ArgumentError(f"shard_update is {shard_update!r}, not one of True, False, 'auto'")
 
 
 def checked_parameter_sharding(
@@ -61,14 +57,12 @@ def checked_parameter_sharding(
     is_number = isinstance(shard_parameters, int) and not isinstance(shard_parameters, bool)
     if not isinstance(shard_parameters, int):
         raise ArgumentError(
-            f"shard_parameters is {shard_parameters!r}, not True, False or a number of replicas",
-            source=here(),
+            f"shard_parameters is {shard_parameters!r}, not True, False or a number of replicas"
         )
     if is_number and (shard_parameters < 1 or num_replicas % shard_parameters):
         raise ArgumentError(
             f"shard_parameters is {shard_parameters}, which does not divide the {num_replicas} "
             f"replicas into groups of equal size",
-            source=here(),
             hint="give a divisor of the number of replicas, or True to shard over all of them",
         )
     is_on = shard_parameters > 1 if is_number else shard_parameters
@@ -76,7 +70,6 @@ def checked_parameter_sharding(
         raise ArgumentError(
             "shard_parameters stores variables in shards, and shard_update=False updates the full "
             "values",
-            source=here(),
             hint="leave shard_update out: sharded variables are updated shard by shard",
         )
     if shard_parameters is True:
@@ -94,7 +87,6 @@ def checked_axis_name(axis_name: Any) -> str:
         return axis_name
     raise ArgumentTypeError(
         f"axis_name is {axis_name!r}, not a name",
-        source=here(),
         hint='write a string, such as axis_name="batch"',
     )
 
@@ -119,7 +111,6 @@ class ReduceOp(Enum):
         what = repr(op) if isinstance(op, str) else f"of type {type(op).__name__}"
         raise ArgumentError(
             f"reduce op {what} is not one of SUM, MEAN",
-            source=here(),
             hint="for another reduction gather the values, then reduce them with jax.numpy",
         )
 
@@ -132,9 +123,7 @@ class ReduceOp(Enum):
         """
         op = ReduceOp.__members__.get(getattr(aggregation, "name", ""))
         if op is None:
-            raise ArgumentError(
-                f"aggregation {aggregation} is no reduction: SUM and MEAN are", source=here()
-            )
+            raise ArgumentError(f"aggregation {aggregation} is no reduction: SUM and MEAN are")
         return op
 
     @property
@@ -233,7 +222,6 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
         if self.bytes_per_pack < 0:
             raise ArgumentError(
                 f"bytes_per_pack is {self.bytes_per_pack}: it is at least 0",
-                source=here(),
                 hint="leave it out to have it chosen",
             )
         if self.timeout_seconds is not None:
@@ -274,7 +262,6 @@ def check_communication_options(options: Any) -> None:
     if not isinstance(options, CommunicationOptions | None):
         raise ArgumentTypeError(
             f"options is of type {type(options).__name__}, not CommunicationOptions",
-            source=here(),
             hint="write gd.CommunicationOptions(...)",
         )
 
@@ -290,7 +277,6 @@ def _float_dtype(dtype: Any) -> Any:
     if chosen is None or not jnp.issubdtype(chosen, jnp.floating):
         raise ArgumentError(
             f"reduce_dtype is {dtype!r}: it is the dtype of floats, or None for the values' own",
-            source=here(),
             hint='write reduce_dtype="float32" or "bfloat16"',
         )
     return chosen
@@ -298,6 +284,4 @@ def _float_dtype(dtype: Any) -> Any:
 
 def _check_number(name: str, value: Any, kind: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise ArgumentTypeError(
-            f"{name} is of type {type(value).__name__}, not a number", source=here()
-        )
+        raise ArgumentTypeError(f"{name} is of type {type(value).__name__}, not a number")

@@ -1,11 +1,13 @@
-"""Foreign values in messages: of the environment, of users, from the network.
+"""Foreign values in messages: of the environment, of users, from the network; names like them.
 
-They may have any length and any characters; in a message they are short and on one line.
+The values may have any length and any characters; in a message they are short and on one line.
 """
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterable
 
 
 def quoted(value: object, most: int = 80) -> str:
@@ -29,3 +31,13 @@ def unquoted(text: str, most: int = 400) -> str:
     no such\nuser
     """
     return quoted(text, most)[1:-1]
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint with the known names that are most like one; `otherwise` if none is.
+
+    >>> did_you_mean("memraid", ["mermaid", "svg"])
+    'did you mean mermaid?'
+    """
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise

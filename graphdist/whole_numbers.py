@@ -6,7 +6,6 @@ import operator
 
 from graphdist.errors import ArgumentError
 from graphdist.quoted import quoted
-from graphdist.tracing.user_lines import here
 
 MOST_TASKS = 1 << 20
 """The most tasks of a cluster: a larger count is a mistake, and would fill the memory."""
@@ -32,7 +31,5 @@ def whole_number(value: object, name: str, least: int = 0, most: int = MOST_TASK
     elif not isinstance(value, bool) and hasattr(value, "__index__"):
         number = operator.index(value)
     if number is None or not least <= number <= most:
-        raise ArgumentError(
-            f"{name} is {quoted(value)}, not a whole number from {least} to {most}", source=here()
-        )
+        raise ArgumentError(f"{name} is {quoted(value)}, not a whole number from {least} to {most}")
     return number

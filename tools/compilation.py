@@ -20,7 +20,6 @@ from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.steps import parse_settings, trace_target
-from graphdist.tracing.user_lines import here
 
 COMPILATION = ("num_slices", "shard_parameters", "passes", "set", "args", "option")
 """The names of the options that `add_compilation_options` adds."""
@@ -102,7 +101,6 @@ def _named(names: str, traced: Traced) -> Sequence[Pass]:
         if name not in by_name:
             raise ArgumentError(
                 f"there is no pass {name!r} for {traced.devices}",
-                source=here(),
                 hint=f"there are {', '.join(by_name)}",
             )
     return [by_name[name] for name in chosen]

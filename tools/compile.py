@@ -52,7 +52,6 @@ from graphdist.tools.regression import (
     read_report,
 )
 from graphdist.tools.targets import prepare_command
-from graphdist.tracing.user_lines import here
 
 FITS, DOES_NOT_FIT, GREW = 0, 3, 4
 
@@ -250,7 +249,7 @@ def find_largest(
     match = _RANGE.fullmatch(text)
     if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:
         raise ArgumentError(
-            f"{text!r} is not of the form name=low..high", source=here(), hint="such as batch=1..64"
+            f"{text!r} is not of the form name=low..high", hint="such as batch=1..64"
         )
     name, low, high = match[1], int(match[2]), int(match[3])
     if name in settings:

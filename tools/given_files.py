@@ -43,13 +43,12 @@ def require_file(path: Path) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArgumentError(
             f"{str(path)!r} cannot be opened: {reason}",
-            source=here(),
             hint="give the path of a file that this process may read",
         ) from error
     if stat.S_ISDIR(mode):
-        raise ArgumentError(f"{path} is a folder", source=here(), hint="name a file in it")
+        raise ArgumentError(f"{path} is a folder", hint="name a file in it")
     if not _has_content(mode):
-        raise ArgumentError(f"{path} is a device or a socket, and no file", source=here())
+        raise ArgumentError(f"{path} is a device or a socket, and no file")
 
 
 def _not_there(path: Path) -> ArgumentError:
@@ -60,7 +59,6 @@ def _not_there(path: Path) -> ArgumentError:
     near = [stem + path.suffix for stem in difflib.get_close_matches(path.stem, alike, n=3)]
     return ArgumentError(
         f"there is no file {path}",
-        source=here(),
         hint=f"did you mean {' or '.join(str(folder / other) for other in near)}?"
         if near
         else "give the path from the current folder, or an absolute one",
@@ -82,9 +80,7 @@ def read_given(path: Path, member: str, most_bytes: int) -> bytes:
             while part := file.read(_PART):  # one read would allocate `most_bytes`
                 content += part
                 if len(content) > most_bytes:
-                    raise ArgumentError(
-                        f"{path} has more than {most_bytes:,} bytes, which is most", source=here()
-                    )
+                    raise ArgumentError(f"{path} has more than {most_bytes:,} bytes, which is most")
             return bytes(content)
     _, members = read_artifact(path, here(), [member])
     if member not in members:

@@ -225,7 +225,6 @@ def shown_functions(program: str) -> dict[str, bool]:
     if not functions:
         raise ArgumentError(
             f"{program} defines no factory of a step and no gd.function",
-            source=here(),
             hint="a factory takes the strategy and returns (function, args)",
         )
     return {name: is_factory(value) for name, value in functions.items()}
@@ -260,7 +259,7 @@ def write_index(
         )
     if not any(entry.page for entry in entries):
         reasons = "; ".join(f"{entry.name}: {entry.note}" for entry in entries)
-        raise ArgumentError(f"no function of {title} can be shown: {reasons}", source=here())
+        raise ArgumentError(f"no function of {title} can be shown: {reasons}")
     index = folder / INDEX
     index.write_text(page.render_index(title, entries), encoding="utf-8", errors="backslashreplace")
     return index

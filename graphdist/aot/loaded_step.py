@@ -104,19 +104,17 @@ class LoadedStep:
                 f"{len(expected.paths)}: "
                 + ", ".join(
                     [*(f"no {path}" for path in missing), *(f"{path} too" for path in added)]
-                ),
-                source=here(),
+                )
             )
         try:
             keys = tuple(_loose(leaf_key(leaf, False)) for leaf in leaves)
         except UnusableLeaf as unusable:
-            raise ArgumentError(f"an argument {unusable.args[0]}", source=here()) from None
+            raise ArgumentError(f"an argument {unusable.args[0]}") from None
         wanted = tuple(map(_loose, expected.keys))
         if keys != wanted:
             raise ArgumentError(
                 f"step {self.name!r} was compiled for other arguments: "
                 f"{signature_difference(expected.names, wanted, keys)}",
-                source=here(),
                 hint="compile it for these shapes, or call it with those",
             )
 
@@ -165,7 +163,6 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
             raise ArgumentError(
                 f"{name} needs a variable {wanted.name!r} {wanted.type}, which is not among the "
                 f"{len(left)} remaining ones{': ' if names else ''}{names}",
-                source=here(),
                 hint="make the variables as for the function, and pass them: "
                 "load(path, variables=[params, state])",
             )
@@ -173,7 +170,6 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
             raise ContextError(
                 f"variable {match.name!r} belongs to {match.strategy}, the step runs on "
                 f"{'another ' if str(match.strategy) == str(strategy) else ''}{strategy}",
-                source=here(),
                 hint="give load the variables' strategy: load(path, strategy=strategy, ..); two "
                 "strategies are two, even on the same devices",
             )
@@ -193,7 +189,6 @@ def _match(name: str, left: list[Variable], wanted: Any) -> Variable | None:
             raise ArgumentError(
                 f"{name} needs a variable {wanted.name!r} {wanted.type}, and {len(fitting)} "
                 f"variables are called {wanted_name!r}: any of them could be meant",
-                source=here(),
                 hint="give the variables different names where they are made, before the step is "
                 "saved",
             )

@@ -21,7 +21,6 @@ from graphdist.program.argument_keys import LeafKey, StaticValue, is_static, sta
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.runtime.executable import jax_dtype
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.user_lines import here
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -144,7 +143,6 @@ def _key_to_json(key: LeafKey, name: str) -> dict[str, Any]:
     what = f"a {type(key[1].value).__name__}" if is_static(key) else "a PerReplica of single values"
     raise UnsupportedError(
         f"argument {name!r} is {what}, which the file of a step cannot describe",
-        source=here(),
         hint="pass arrays, numbers, strings, and elements of a distributed dataset",
     )
 
@@ -191,7 +189,6 @@ def _tree_to_json(structure: Any, statics: Iterator[Any]) -> Any:
 def _unsaved(what: str) -> UnsupportedError:
     return UnsupportedError(
         f"the function returns {what}, which the file of a step cannot describe",
-        source=here(),
         hint="return arrays in dicts with string keys, lists and tuples",
     )
 

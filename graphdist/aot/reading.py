@@ -37,7 +37,6 @@ def require_path(path: Any, what: str) -> None:
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(
             f"the path given to {what} is of type {type_name(path)}",
-            source=here(),
             hint='write gd.aot.save("step.gdx", compiled) and gd.aot.load("step.gdx")',
         )
 

@@ -1,4 +1,4 @@
-"""Save a compiled step in a file, and load it where it is to run.
+"""Saves a compiled step to a file, and loads it where it runs.
 
     compiled = train_step.trace(batch).lower().compile()
     gd.aot.save("step.gdx", compiled)
@@ -7,7 +7,7 @@
     loss = step(batch)
 
 The file holds the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it. To
-load it, a process of its own reads it first, since a damaged module can crash the reader
+load it, another process reads it first, since a damaged module can crash the reader
 (`runtime/files/module_check.py`); then it is compiled for the devices that are here.
 `executable.bin` is the compiler's executable. It runs on the same kind of devices with the same
 versions only, and JAX stores it as a pickle: loading it runs code from the file, so it is used only
@@ -85,14 +85,12 @@ def save(
     if not isinstance(compiled, Compiled):
         raise ArgumentTypeError(
             f"gd.aot.save is given {type_name(compiled)}, not a compiled step",
-            source=here(),
             hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
         )
     if any(variable.role for variable in compiled.graph.variables):
         raise UnsupportedError(
             f"{compiled.graph.name!r} uses variables of which each replica has a copy, by "
             f"sync_every: a file of a step cannot describe them",
-            source=here(),
             hint="compile it in the process that runs it, or save it for a strategy without "
             "sync_every",
         )
@@ -149,13 +147,11 @@ def require_file_path(path: str | os.PathLike[str]) -> None:
     if not os.path.isdir(folder):
         raise ArgumentError(
             f"{os.fspath(path)} cannot be written: there is no folder {folder}",
-            source=here(),
             hint="make the folder first, or write somewhere else",
         )
     if os.path.isdir(path):
         raise ArgumentError(
             f"{os.fspath(path)} cannot be written: it is a folder",
-            source=here(),
             hint=f"name a file in it: {os.path.join(path, 'step.gdx')}",
         )
 
@@ -167,7 +163,6 @@ def require_replaceable(path: str | os.PathLike[str]) -> None:
         raise ArgumentError(
             f"{os.fspath(path)} cannot be written: it is a pipe, a socket or a device, which "
             f"the file would replace",
-            source=here(),
             hint="name a file: step.gdx",
         )
 
@@ -181,7 +176,6 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArgumentError(
             f"{os.fspath(path)} cannot be written: {reason}",
-            source=here(),
             hint="write somewhere else",
         ) from error
 
@@ -204,7 +198,6 @@ def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
             )
         raise UnsupportedError(
             f"the step cannot be made a portable module for {' and '.join(platforms)}: {reason}",
-            source=here(),
             hint=hint,
         ) from error
 
@@ -247,7 +240,6 @@ def load(
     if native and compiler_options is not None:
         raise ArgumentError(
             "load is given compiler_options and native=True, which compiles nothing",
-            source=here(),
             hint="leave one of them out",
         )
     needed = ("graph.txt", "report.json", "executable.bin" if native else "module.mlir")
@@ -304,7 +296,5 @@ def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[st
         return [default]
     for platform in platforms:
         if platform not in PLATFORMS:
-            raise ArgumentError(
-                f"platform {platform!r} is not one of {', '.join(PLATFORMS)}", source=here()
-            )
+            raise ArgumentError(f"platform {platform!r} is not one of {', '.join(PLATFORMS)}")
     return list(platforms)

@@ -52,7 +52,6 @@ class GCEClusterResolver(ClusterResolver):
     def task_type(self, task_type: str | None) -> None:
         raise ContextError(
             f"task_type of a GCEClusterResolver is {self._task_type!r} and stays so",
-            source=here(),
             hint="give it to the constructor: it names the one job",
         )
 
@@ -87,7 +86,7 @@ class GCEClusterResolver(ClusterResolver):
         instance = instances.get(project=self._project, zone=self._zone, instance=name).execute()
         address = next((each.get("networkIP") for each in instance["networkInterfaces"]), None)
         if not address:
-            raise ContextError(f"instance {name!r} has no address in a network", source=here())
+            raise ContextError(f"instance {name!r} has no address in a network")
         return join_address(address, self._port)
 
 
@@ -141,7 +140,6 @@ class TPUClusterResolver(ClusterResolver):
         if not self._name:
             raise ArgumentError(
                 "TPUClusterResolver is given no TPU, and TPU_NAME is not set",
-                source=here(),
                 hint="give the TPU's name, its hosts' addresses, or 'local' for the TPUs here",
             )
         self._task_type, self._task_id = job_name, tpu_worker_id() or 0
@@ -154,7 +152,6 @@ class TPUClusterResolver(ClusterResolver):
         if self._needs_service and not (project and zone):
             raise ArgumentError(
                 f"TPU {self._name!r} is looked up by project and zone, which are not given",
-                source=here(),
                 hint="give project and zone, or the addresses of its hosts",
             )
         if self._needs_service and service is None:
@@ -218,14 +215,12 @@ class TPUClusterResolver(ClusterResolver):
         if node.get("state") not in (None, "READY"):
             raise ContextError(
                 f"TPU {self._name!r} is in state {node['state']!r}, not 'READY'",
-                source=here(),
                 hint="wait until it is ready",
             )
         endpoints = node.get("networkEndpoints", ())
         if not endpoints or not all(endpoint.get("ipAddress") for endpoint in endpoints):
             raise ContextError(
                 f"TPU {self._name!r} has hosts without an address: {quoted(endpoints)}",
-                source=here(),
                 hint="wait until it is ready",
             )
         return [

@@ -73,7 +73,6 @@ class KubernetesClusterResolver(ClusterResolver):
             if pod.status.phase != "Running":
                 raise ContextError(
                     f"pod {pod.metadata.name!r} is in phase {pod.status.phase!r}, not 'Running'",
-                    source=here(),
                     hint="wait for all pods: their addresses are not final before they run",
                 )
         return pods
@@ -85,7 +84,6 @@ def _address(pod: Any) -> str:
     if not address:
         raise ContextError(
             f"pod {pod.metadata.name!r} runs, and has no address yet",
-            source=here(),
             hint="wait for all pods, and ask again",
         )
     return address
@@ -94,8 +92,7 @@ def _address(pod: Any) -> str:
 def _client(location: KubernetesExecutableLocation) -> Any:
     if not isinstance(location, KubernetesExecutableLocation):
         raise ArgumentError(
-            f"executable_location is {location!r}, not a KubernetesExecutableLocation",
-            source=here(),
+            f"executable_location is {location!r}, not a KubernetesExecutableLocation"
         )
     try:
         from kubernetes import client, config

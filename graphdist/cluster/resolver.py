@@ -9,7 +9,6 @@ from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 from graphdist.cluster.spec import ClusterSpec, Tasks
 from graphdist.errors import ArgumentError, ArgumentTypeError, ClusterError
 from graphdist.runtime.devices import count_accelerators
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 
@@ -23,6 +22,8 @@ class ClusterResolver(abc.ABC):
     _task_type: str | None = None
     _task_id: int | None = None
     _rpc_layer: str | None = None
+    _environment: str | None = ""
+    _num_accelerators: Mapping[str, int] | None = None
 
     @abc.abstractmethod
     def cluster_spec(self) -> ClusterSpec:
@@ -44,12 +45,12 @@ class ClusterResolver(abc.ABC):
 
         Unless the resolver was given the counts, the accelerators of this process are counted.
         """
-        return count_accelerators()
+        return count_accelerators() if self._num_accelerators is None else self._num_accelerators
 
     @property
     def environment(self) -> str | None:
         """Return the environment of the program: "" for no particular one."""
-        return ""
+        return self._environment
 
     @property
     def task_type(self) -> str | None:
@@ -126,17 +127,14 @@ class SimpleClusterResolver(ClusterResolver):
         if not isinstance(cluster_spec, ClusterSpec):
             raise ArgumentTypeError(
                 f"cluster_spec is of type {type_name(cluster_spec)}, not a ClusterSpec",
-                source=here(),
                 hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
             )
         if not isinstance(master, str):
-            raise ArgumentTypeError(
-                f"master is of type {type_name(master)}, not a string", source=here()
-            )
+            raise ArgumentTypeError(f"master is of type {type_name(master)}, not a string")
         self._cluster_spec, self._master = cluster_spec, master
         self._task_type, self._task_id = task_type, task_id
         self._environment, self._rpc_layer = environment, rpc_layer
-        self._num_accelerators = num_accelerators
+        self._num_accelerators = num_accelerators or {}
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the spec it was made with."""
@@ -150,20 +148,6 @@ class SimpleClusterResolver(ClusterResolver):
         if task_type is not None and task_id is not None:
             address = self._cluster_spec.task_address(task_type, task_id)
         return with_protocol(address, rpc_layer or self.rpc_layer)
-
-    @property
-    def environment(self) -> str:
-        """Return the environment it was made with."""
-        return self._environment
-
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-    ) -> Mapping[str, int]:
-        """Return the counts it was made with, {} without any."""
-        return self._num_accelerators or {}
 
 
 class UnionResolver(ClusterResolver):
@@ -192,17 +176,15 @@ class UnionResolver(ClusterResolver):
         if unknown:
             raise ArgumentError(
                 f"UnionResolver has no argument {', '.join(map(repr, unknown))}",
-                source=here(),
                 hint="it takes resolvers, task_type, task_id and rpc_layer",
             )
         if not resolvers:
-            raise ArgumentError("UnionResolver is given no resolver", source=here())
+            raise ArgumentError("UnionResolver is given no resolver")
         for resolver in resolvers:
             if not isinstance(resolver, ClusterResolver):
                 raise ArgumentTypeError(
                     f"UnionResolver is given a value of type {type_name(resolver)}, which is no "
-                    f"ClusterResolver",
-                    source=here(),
+                    f"ClusterResolver"
                 )
         self._resolvers = resolvers
         self._task_type, self._task_id, self._rpc_layer = task_type, task_id, rpc_layer
@@ -254,7 +236,6 @@ def _merged(job: str, parts: list[Tasks]) -> Tasks:
                 raise ClusterError(
                     f"two resolvers have task {index} of job {job!r}: {merged[index]} and "
                     f"{by_index[index]}",
-                    source=here(),
                     hint="give each task to one of them",
                 )
         merged |= by_index

@@ -12,14 +12,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import set_visible_gpus, slurm_variable, visible_gpus
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.quoted import quoted, unquoted
-from graphdist.tracing.user_lines import here
 from graphdist.whole_numbers import MOST_TASKS, whole_number
 
 
@@ -57,13 +55,11 @@ class SlurmClusterResolver(ClusterResolver):
         if sum(self._jobs.values()) != num_tasks:
             raise ContextError(
                 f"the jobs have {sum(self._jobs.values())} tasks, the Slurm step has {num_tasks}",
-                source=here(),
                 hint="let srun start as many tasks as the jobs have together",
             )
         if self._rank >= num_tasks:
             raise ContextError(
                 f"SLURM_PROCID is {self._rank}, and the Slurm step has {num_tasks} tasks",
-                source=here(),
                 hint="tasks are numbered from 0; start the program with srun",
             )
         most = max(self._tasks_of.values(), default=1)
@@ -73,9 +69,9 @@ class SlurmClusterResolver(ClusterResolver):
             raise ContextError(
                 f"{most} tasks with {self._gpus_per_task} GPUs each need "
                 f"{most * self._gpus_per_task} GPUs of a node, which has {num_gpus}",
-                source=here(),
                 hint="run fewer tasks on a node, or give each fewer GPUs",
             )
+        self._num_accelerators = {"GPU": self._gpus_per_task}
         self._task_type, self._task_id = self._own_task()
 
     def cluster_spec(self) -> ClusterSpec:
@@ -103,15 +99,6 @@ class SlurmClusterResolver(ClusterResolver):
     ) -> str:
         """Return the address of a task, by default this one."""
         return self._own_address(task_type, task_id, rpc_layer)
-
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-    ) -> Mapping[str, int]:
-        """Return how many GPUs each task has."""
-        return {"GPU": self._gpus_per_task}
 
     def _own_task(self) -> tuple[str | None, int | None]:
         start = 0
@@ -144,8 +131,7 @@ def expand_hostlist(hostlist: str) -> list[str]:
         if match is None or not part or numbers == []:
             raise ArgumentError(
                 f"{quoted(hostlist)} is no list of Slurm nodes: {quoted(part)} is not a name with "
-                f"one range at its end",
-                source=here(),
+                f"one range at its end"
             )
         hosts += [match[1]] if numbers is None else [match[1] + number for number in numbers[1:]]
     return hosts
@@ -179,8 +165,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
         if match is None:
             raise ArgumentError(
                 f"{quoted(tasks_per_node)} does not say how many tasks run on each node: "
-                f"{quoted(part)} is not like '2' or '2(x3)'",
-                source=here(),
+                f"{quoted(part)} is not like '2' or '2(x3)'"
             )
         nodes = whole_number(match[2] or "1", f"the number of nodes in {quoted(part)}")
         counts += [whole_number(match[1], "the number of tasks of a node")] * nodes
@@ -199,7 +184,6 @@ def num_visible_gpus() -> int:
     if listed.returncode:
         raise ContextError(
             f"nvidia-smi does not say how many GPUs there are: {unquoted(listed.stderr.strip())}",
-            source=here(),
             hint="give gpus_per_node",
         )
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
@@ -217,7 +201,6 @@ def _tasks_by_node(tasks_per_node: int | Mapping[str, int] | None) -> dict[str, 
         raise ContextError(
             f"SLURM_STEP_NODELIST has {len(tasks_of)} nodes, "
             f"SLURM_STEP_TASKS_PER_NODE the tasks of {len(counts)}",
-            source=here(),
             hint="start the program with srun, which sets both",
         )
     return tasks_of
@@ -240,6 +223,5 @@ def _variable(*names: str) -> str:
             return value
     raise ContextError(
         f"SLURM_{names[0]} is not set: this process is no task of a Slurm step",
-        source=here(),
         hint="start the program with srun",
     )

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias  # Any: what users pass, before it is checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.quoted import quoted, unquoted
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.whole_numbers import whole_number
 
@@ -37,7 +36,6 @@ class ClusterSpec:
         if not isinstance(cluster, Mapping):
             raise ArgumentTypeError(
                 f"a cluster is of type {type_name(cluster)}, not a dict of jobs",
-                source=here(),
                 hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
             )
         self._jobs: dict[str, dict[int, str]] = {
@@ -82,8 +80,7 @@ class ClusterSpec:
         if task_index not in tasks:
             raise ArgumentError(
                 f"job {job_name!r} has no task {quoted(task_index)}: it has "
-                f"{unquoted(', '.join(map(str, tasks)) or 'none')}",
-                source=here(),
+                f"{unquoted(', '.join(map(str, tasks)) or 'none')}"
             )
         return tasks[task_index]
 
@@ -99,15 +96,14 @@ class ClusterSpec:
         if job_name not in self._jobs:
             raise ArgumentError(
                 f"the cluster has no job {quoted(job_name)}: it has "
-                f"{', '.join(map(quoted, list(self._jobs)[:9])) or 'none'}",
-                source=here(),
+                f"{', '.join(map(quoted, list(self._jobs)[:9])) or 'none'}"
             )
         return self._jobs[job_name]
 
 
 def _job_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"the name of a job is {quoted(name)}, not a string", source=here())
+        raise ArgumentTypeError(f"the name of a job is {quoted(name)}, not a string")
     return name
 
 
@@ -117,19 +113,17 @@ def _addresses(job: str, tasks: Any) -> dict[int, str]:
     if not isinstance(tasks, Mapping):
         raise ArgumentTypeError(
             f"the tasks of job {quoted(job)} are of type {type_name(tasks)}, not a list of "
-            f"addresses or a dict of them by index",
-            source=here(),
+            f"addresses or a dict of them by index"
         )
     addresses: dict[int, str] = {}
     for key, address in tasks.items():
         index = whole_number(key, f"the index of a task of job {quoted(job)}")
         if index in addresses:
-            raise ArgumentError(f"job {quoted(job)} has the task {index} twice", source=here())
+            raise ArgumentError(f"job {quoted(job)} has the task {index} twice")
         if not isinstance(address, str):
             raise ArgumentTypeError(
                 f"an address in job {quoted(job)} is {quoted(address)}, not a string like "
-                f"'host:port'",
-                source=here(),
+                f"'host:port'"
             )
         addresses[index] = address
     return dict(sorted(addresses.items()))

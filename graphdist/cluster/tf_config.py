@@ -9,7 +9,6 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import cluster_config
 from graphdist.errors import ArgumentError
 from graphdist.quoted import quoted
-from graphdist.tracing.user_lines import here
 from graphdist.whole_numbers import whole_number
 
 
@@ -43,11 +42,6 @@ class TFConfigClusterResolver(ClusterResolver):
         index = _task().get("index")
         return None if index is None else whole_number(index, "the task index in TF_CONFIG")
 
-    @property
-    def environment(self) -> str | None:
-        """Return the environment it was made with."""
-        return self._environment
-
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of all tasks by job."""
         return ClusterSpec(cluster_config().get("cluster", {}))
@@ -76,7 +70,6 @@ def _task() -> dict[str, Any]:
     if not isinstance(task, dict):
         raise ArgumentError(
             f"the task in TF_CONFIG is {quoted(task)}, not an object",
-            source=here(),
             hint='write {"task": {"type": "worker", "index": 0}}',
         )
     return task
@@ -85,5 +78,5 @@ def _task() -> dict[str, Any]:
 def _text(config: dict[str, Any], name: str) -> str | None:
     text = config.get(name)
     if not isinstance(text, str | None):
-        raise ArgumentError(f"{name!r} in TF_CONFIG is {quoted(text)}, not a text", source=here())
+        raise ArgumentError(f"{name!r} in TF_CONFIG is {quoted(text)}, not a text")
     return text

@@ -44,7 +44,6 @@ from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredBase
 from graphdist.strategies.one_device import OneDeviceBase
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.strategies.tpu import TPUBase
-from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_of_older_name
 
 __all__ = [
@@ -181,7 +180,6 @@ class TPUStrategy(TPUBase, Strategy):
         if steps_per_run not in (None, 1):
             raise UnsupportedError(
                 f"steps_per_run is {steps_per_run!r}, and each call runs the function once",
-                source=here(),
                 hint="write the steps as a loop in the function, with jax.lax.fori_loop",
             )
         super().__init__(

@@ -1,4 +1,4 @@
-"""Input: datasets, and what distribution makes of them."""
+"""Input: datasets, and their distribution over replicas."""
 
 from graphdist.data.autosharding import auto_shard
 from graphdist.data.dataset import Dataset

@@ -32,7 +32,6 @@ from graphdist.data.input_options import AutoShardPolicy
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, DatasetNode
 from graphdist.data.transformations import observed_spec
 from graphdist.errors import ArgumentError, DatasetError
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.values.specs import ArraySpec
 
@@ -71,7 +70,6 @@ class DatasetSource:
         if self._is_used_up:
             raise ArgumentError(
                 f"a {type_name(self.elements)} can be iterated once, and this one was",
-                source=here(),
                 hint="distribute a list, or an object whose __iter__ starts again",
             )
         if isinstance(elements, DatasetNode):
@@ -100,13 +98,11 @@ def dataset_source(dataset: Any) -> DatasetSource:
     if isinstance(dataset, Mapping | str | bytes | np.ndarray | jax.Array):
         raise DatasetError(
             f"a dataset is an iterable of batches, and this {kind} would be a single one",
-            source=here(),
             hint="distribute a list of batches, [batch] if there is one",
         )
     if not isinstance(dataset, Iterable):
         raise DatasetError(
             f"a dataset is an iterable of batches, and {kind} has no __iter__",
-            source=here(),
             hint="distribute a list of batches, or an object whose __iter__ gives them",
         )
     return DatasetSource(dataset, cardinality=_length(dataset))

@@ -16,7 +16,6 @@ from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.data.transformations import SHARD_HINT, Shard
 from graphdist.errors import ArgumentError
 from graphdist.options import member_of
-from graphdist.tracing.user_lines import here
 
 
 def auto_shard(
@@ -32,9 +31,7 @@ def auto_shard(
     [[0, 1], [4, 5]]
     """
     if not 0 <= index < num_workers:
-        raise ArgumentError(
-            f"worker {index} of {num_workers}: the first is worker 0", source=here()
-        )
+        raise ArgumentError(f"worker {index} of {num_workers}: the first is worker 0")
     own = dataset.options().experimental_distribute.auto_shard_policy
     chosen = member_of(AutoShardPolicy, own if policy is None else policy, "policy")
     return Dataset(sharded_for_worker(dataset.node, num_workers, index, chosen), dataset.options())
@@ -64,7 +61,6 @@ def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bo
     if not reads_files:
         raise ArgumentError(
             "a dataset that reads no files cannot be sharded by file",
-            source=here(),
             hint="make it with gd.data.Dataset.from_files, or set AutoShardPolicy.DATA",
         )
 
@@ -75,7 +71,6 @@ def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bo
             raise ArgumentError(
                 f"{num_workers} workers share {len(inner.files)} "
                 f"{'file' if len(inner.files) == 1 else 'files'}: some would have no input",
-                source=here(),
                 hint="split the files, or set AutoShardPolicy.DATA",
             )
         return replace(inner, files=inner.files[index::num_workers])

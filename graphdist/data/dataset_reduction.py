@@ -28,7 +28,6 @@ from graphdist.data.chunks import Chunk, ChunkSize
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.loop_marks import marked
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplicaArray, structure_text, type_name
 
 if TYPE_CHECKING:
@@ -99,9 +98,7 @@ def reduction_by(
 ) -> DatasetReduction:
     """Return the reduction by a user's function; raises errors for wrong arguments."""
     if not callable(reduce_func):
-        raise ArgumentTypeError(
-            f"reduce_func is of type {type_name(reduce_func)}, not a function", source=here()
-        )
+        raise ArgumentTypeError(f"reduce_func is of type {type_name(reduce_func)}, not a function")
     single, several = (
         strategy.implicit_call(kind, reduce_func, call)
         for kind, call in (
@@ -117,11 +114,10 @@ def checked_steps(steps: Any) -> int | None:
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
         raise ArgumentTypeError(
             f"steps_per_execution is of type {type_name(steps)}, not an int",
-            source=here(),
             hint="write how many steps one program runs, or None to have it measured",
         )
     if steps is not None and steps < 1:
-        raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1", source=here())
+        raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1")
     return steps
 
 
@@ -180,7 +176,6 @@ def require_same_kind(initial: Any, before: Any, after: Any) -> None:
     if old != new:
         raise ArgumentError(
             f"a step returns the state {new}, and was given {old}",
-            source=here(),
             hint="return a state of the structure of initial_state",
         )
     leaves = zip(
@@ -196,7 +191,6 @@ def require_same_kind(initial: Any, before: Any, after: Any) -> None:
             name = f"state{jax.tree_util.keystr(path)}"
             raise ArgumentError(
                 f"a step returns {name} as {_text(new_type)}, and takes it as {_text(old_type)}",
-                source=here(),
                 hint="begin with an array of the shape and dtype that a step returns",
             )
 

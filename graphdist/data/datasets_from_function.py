@@ -21,7 +21,6 @@ from graphdist.data.elements import Array, Flat, leaf_name
 from graphdist.data.input_options import InputContext
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import Dimensions
 from graphdist.values.type_variables import Element_co
@@ -114,7 +113,6 @@ def _returned(dataset_fn: Callable[[InputContext], Any], context: InputContext) 
     if dataset is None:
         raise DatasetError(
             "dataset_fn returned None, not a dataset",
-            source=here(),
             hint="return the dataset of per-replica batches",
         )
     refuse_distributed(dataset)

@@ -34,7 +34,6 @@ from graphdist.data.elements import (
     Element,
     ElementKind,
     Flat,
-    at_the_users_line,
     batch_size,
     flattened,
     without_batch_dimension,
@@ -51,7 +50,6 @@ from graphdist.data.transformations import for_a_thread
 from graphdist.data.worker_input import Agreement, part_of_worker, rows_of_steps
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.values.type_variables import Element_co
@@ -114,8 +112,7 @@ class DistributedDataset(Generic[Element_co]):
         self._kind: ElementKind | None = None
         self._spec: Any = UNKNOWN
         self._begun: Begun | None = None  # by element_spec, for the next iteration
-        with at_the_users_line():
-            self._check_declared()
+        self._check_declared()
 
     def __iter__(self) -> DistributedIterator[Element_co]:
         """Return an iterator that starts at the first element.
@@ -223,19 +220,18 @@ class DistributedDataset(Generic[Element_co]):
         nothing.
         """
         if self._spec is UNKNOWN:
-            with at_the_users_line():
-                first = self._first()
-                if first is not None:
-                    self._describe(first)
-                elif self._source.element_spec is UNKNOWN:
-                    raise ArgumentError(
-                        "an empty dataset has no element_spec: it is taken from the first element",
-                        hint="distribute a gd.data.Dataset, which declares what its elements are",
-                    )
-                else:
-                    self._spec = jax.tree.map(
-                        lambda spec: self._spec_of(spec, None), self._source.element_spec
-                    )
+            first = self._first()
+            if first is not None:
+                self._describe(first)
+            elif self._source.element_spec is UNKNOWN:
+                raise ArgumentError(
+                    "an empty dataset has no element_spec: it is taken from the first element",
+                    hint="distribute a gd.data.Dataset, which declares what its elements are",
+                )
+            else:
+                self._spec = jax.tree.map(
+                    lambda spec: self._spec_of(spec, None), self._source.element_spec
+                )
         return self._spec
 
     @property
@@ -392,7 +388,6 @@ def refuse_distributed(dataset: Any) -> None:
     if isinstance(dataset, DistributedDataset | DistributedIterator):
         raise DatasetError(
             "this dataset is distributed already",
-            source=here(),
             hint="iterate it as it is, or distribute the dataset it was made from",
         )
 
@@ -405,7 +400,6 @@ def _refused(name: str) -> property:
     def refuse(dataset: object) -> NoReturn:
         raise DatasetError(
             f"a {type(dataset).__name__} has no {name!r}: it cannot be transformed any more",
-            source=here(),
             hint="transform the dataset before it is distributed, and iterate it as it is",
         )
 

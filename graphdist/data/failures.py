@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any  # Any: elements, and the user's functions
 
+from graphdist.errors import GraphdistError, users_line
+
 
 @dataclass(frozen=True, eq=False)
 class FailedElement:
@@ -65,7 +67,10 @@ def caught(iterate: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 
 def element_or_raise(element: Any) -> Any:
-    """Return an element, or raise the error of a failed one."""
+    """Return an element, or raise the error of a failed one at the user's line."""
     if isinstance(element, FailedElement):
-        raise element.error
+        error = element.error
+        if isinstance(error, GraphdistError) and error.source is None:  # made by a thread of ours
+            error.source = users_line()
+        raise error
     return element

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple  # Any: options before they are checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
-from graphdist.tracing.user_lines import here
 
 
 class InputReplicationMode(Enum):
@@ -65,13 +64,11 @@ class InputOptions(_Fields):
         size = experimental_per_replica_buffer_size
         if isinstance(size, bool) or not isinstance(size, int):
             raise ArgumentTypeError(
-                f"experimental_per_replica_buffer_size is of type {type(size).__name__}, not int",
-                source=here(),
+                f"experimental_per_replica_buffer_size is of type {type(size).__name__}, not int"
             )
         if size < -1:
             raise ArgumentError(
                 f"experimental_per_replica_buffer_size is {size}: it is at least -1",
-                source=here(),
                 hint="give the number of elements to prepare ahead, or -1 to have it chosen",
             )
         return super().__new__(cls, fetch, mode, experimental_place_dataset_on_device, size)
@@ -81,7 +78,6 @@ def _check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ArgumentTypeError(
             f"{name} is of type {type(value).__name__}, not bool",
-            source=here(),
             hint="write True or False",
         )
 
@@ -93,7 +89,6 @@ def checked_input_options(options: Any) -> InputOptions:
     if not isinstance(options, InputOptions):
         raise ArgumentTypeError(
             f"options is of type {type(options).__name__}, not InputOptions",
-            source=here(),
             hint="write gd.InputOptions(...)",
         )
     return options
@@ -124,7 +119,6 @@ class InputContext:
             raise ArgumentError(
                 f"global batch size {global_batch_size} does not divide by "
                 f"{self.num_replicas_in_sync} replicas",
-                source=here(),
                 hint=f"use a multiple of {self.num_replicas_in_sync}, "
                 f"or experimental_distribute_dataset, which splits any batch",
             )

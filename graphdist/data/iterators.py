@@ -18,7 +18,7 @@ from typing import (  # Any: elements, and pytrees of specs
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.data.chunks import Chunk, ChunkSize, stacked_chunks
-from graphdist.data.elements import Element, at_the_users_line
+from graphdist.data.elements import Element
 from graphdist.data.failures import element_or_raise
 from graphdist.data.positions import Position
 from graphdist.data.prefetch import Prefetched
@@ -26,7 +26,6 @@ from graphdist.data.sources import DatasetNode
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.trace_context import is_jax_tracing
-from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Element_co
 
@@ -82,7 +81,6 @@ class ElementIterator(Generic[Element_co]):
         if element is _NOTHING:
             raise OutOfRangeError(
                 "get_next past the end: the dataset has no more elements",
-                source=here(),
                 hint="loop with `for element in dataset`, or ask get_next_as_optional()",
             )
         return cast("Element_co", element)
@@ -112,7 +110,6 @@ class OptionalElement(Generic[Element_co]):
         if self._value is _NOTHING:
             raise ArgumentError(
                 "get_value of an optional without a value: the dataset is at its end",
-                source=here(),
                 hint="ask has_value() first",
             )
         return cast("Element_co", self._value)
@@ -137,10 +134,9 @@ class DatasetIterator(ElementIterator[Element]):
         self._elements = position.datasets[0].elements_from(position.taken)
 
     def __next__(self) -> Element:
-        with at_the_users_line():
-            element = next(self._elements)
-            self._position.taken += 1
-            return element_or_raise(element)
+        element = next(self._elements)
+        self._position.taken += 1
+        return element_or_raise(element)
 
     def set_state(self, state: Any) -> None:
         """Go on at a position that `get_state` returned, in a dataset made the same way."""
@@ -278,7 +274,6 @@ def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:
         if is_jax_tracing():
             raise ArgumentError(
                 f"{what} inside a function that JAX is tracing, which is traced once for all steps",
-                source=here(),
                 hint="take the element outside of it; loop with `for batch in dataset`, or give "
                 "jax.lax.scan the elements",
             )
@@ -286,12 +281,10 @@ def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:
     if in_replica_context_of_a_run():
         raise ArgumentError(
             f"{what} inside a replica function",
-            source=here(),
             hint="take the element outside: strategy.run(fn, args=(next(iterator),))",
         )
     met = DatasetInTrace(
         f"{what} inside a function, which is traced once for all elements",
-        source=here(),
         hint="loop outside: for batch in dataset: step(batch)",
     )
     met.is_loop = is_loop

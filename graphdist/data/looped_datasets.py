@@ -21,7 +21,6 @@ from graphdist.data.dataset_reduction import MOST_STEPS, as_array, in_steps
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.failures import made_from
 from graphdist.errors import UnsupportedError
-from graphdist.tracing.user_lines import here
 from graphdist.values.specs import ArraySpec, PerReplicaSpec
 
 
@@ -45,7 +44,6 @@ class StackedElements:
     def __iter__(self) -> NoReturn:
         raise UnsupportedError(
             "an iterator over a dataset has no elements in a graph: loops over the dataset have",
-            source=here(),
             hint="loop with `for batch in dataset`, or trace the function of one step",
         )
 

@@ -27,7 +27,6 @@ from graphdist.data.transformations import (
     Shuffle,
 )
 from graphdist.errors import ArgumentError
-from graphdist.tracing.user_lines import here
 
 Orders: TypeAlias = list[list[int]]
 """For each shuffle of a dataset: its seed, and the number of orders taken before."""
@@ -65,14 +64,13 @@ class Position:
             ]
         except (TypeError, KeyError, ValueError) as error:
             raise ArgumentError(
-                f"{state!r} is not the position of an iterator", source=here(), hint=_ALIKE
+                f"{state!r} is not the position of an iterator", hint=_ALIKE
             ) from error
         shuffles = [_shuffles(dataset) for dataset in datasets]
         saved_counts, counts = [len(part) for part in orders], [len(part) for part in shuffles]
         if saved_counts != counts:
             raise ArgumentError(
                 f"the position is of datasets with {saved_counts} shuffles, these have {counts}",
-                source=here(),
                 hint=_ALIKE,
             )
         states = {

@@ -12,7 +12,6 @@ from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import UnsupportedError
 from graphdist.keras.parts import current_part
 from graphdist.strategies.current import get_replica_context
-from graphdist.tracing.user_lines import here
 
 
 @keras.saving.register_keras_serializable(package="graphdist")
@@ -34,7 +33,6 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
         if self.renorm:
             raise UnsupportedError(
                 "a SynchronizedBatchNormalization with renorm=True",
-                source=here(),
                 hint="use keras.layers.BatchNormalization, which normalizes each replica's rows",
             )
 

@@ -21,7 +21,6 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.keras.unpublished_names import DataAdapter
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica
 
 
@@ -55,7 +54,6 @@ def _refuse_beside_a_dataset(arguments: dict[str, Any], method: str) -> None:
         if arguments.get(name) is not None:
             raise ArgumentError(
                 f"{method} is given {name} beside a dataset, whose elements have it",
-                source=here(),
                 hint="make a dataset of tuples (x, y) or (x, y, sample_weight)",
             )
 
@@ -67,7 +65,6 @@ def _adapter(
     if isinstance(data, DistributedDataset) and workers is not None:
         raise UnsupportedError(
             "a distributed dataset of several processes is given to a Keras model",
-            source=here(),
             hint="give it the dataset of global batches itself, the same in every process",
         )
     return DatasetAdapter(data, class_weight)
@@ -103,7 +100,6 @@ class DatasetAdapter(DataAdapter):
         if len(batch) != 2:
             raise ArgumentError(
                 f"class_weight is given for elements of length {len(batch)}, which are not (x, y)",
-                source=here(),
                 hint="give elements (x, y), or weights of the rows instead of class_weight",
             )
         return (*batch, class_weights(batch[1], self._class_weight))

@@ -35,6 +35,5 @@ def require_jax(backend: str) -> None:
     if backend != "jax":
         raise UnsupportedError(
             f"Keras runs on {backend}, graphdist on jax",
-            source=here(),
             hint="set KERAS_BACKEND=jax, or import graphdist.keras before keras",
         )

@@ -29,7 +29,6 @@ from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.program.function import Function
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_strategy
-from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_user
 from graphdist.values.distributed import type_name
 from graphdist.values.specs import PerReplicaSpec
@@ -66,7 +65,6 @@ class Placement:
             raise ContextError(
                 f"model {self.model.name!r} belongs to {self.strategy.beside(strategy)}, "
                 f"and is compiled in the scope of {strategy}",
-                source=here(),
                 hint="make another model in that scope, and copy the weights: "
                 "other.set_weights(model.get_weights())",
             )
@@ -74,7 +72,6 @@ class Placement:
             if getattr(type(self.model), method) is not getattr(keras.Model, method):
                 raise UnsupportedError(
                     f"{type(self.model).__name__} has its own {method}, which a strategy replaces",
-                    source=here(),
                     hint="override train_step, test_step or predict_step",
                 )
         self.strategy = strategy
@@ -147,7 +144,6 @@ class Placement:
             raise UnsupportedError(
                 f"model {self.model.name!r} is trained by fit on {self.strategy}: fit is "
                 f"synchronous, and would run in this process and use no worker",
-                source=here(),
                 hint="train it with strategy = gd.MirroredStrategy(), or write the step as a "
                 "gd.function and give it to ClusterCoordinator(strategy).schedule",
             )
@@ -159,7 +155,6 @@ class Placement:
                 raise UnsupportedError(
                     f"layer {layer.name!r} is stateful: it keeps a state for each row of a batch, "
                     f"which {num_replicas} replicas do not share",
-                    source=here(),
                     hint="make it with stateful=False, or train on one device",
                 )
 
@@ -171,7 +166,6 @@ class Placement:
             raise ArgumentError(
                 f"{method} of {type(self.model).__name__} takes {signature}: Keras on JAX calls it "
                 f"with (state, data)",
-                source=here(),
                 hint="write it as Keras documents for JAX: take the state, and return it after the "
                 "logs",
             ) from None
@@ -204,7 +198,6 @@ class Placement:
             raise ContextError(
                 f"model {self.model.name!r} was made and compiled outside the scope of "
                 f"{current_strategy()}, in which it is used: it would run on one device",
-                source=here(),
                 hint="compile it inside the scope, or call graphdist.keras.distribute(model)",
             )
 
@@ -243,9 +236,7 @@ def distribute(model: Model, strategy: Strategy | None = None) -> Model:
     ['loss']
     """
     if not isinstance(model, keras.Model):
-        raise ArgumentTypeError(
-            f"distribute takes a Keras model, not {type_name(model)}", source=here()
-        )
+        raise ArgumentTypeError(f"distribute takes a Keras model, not {type_name(model)}")
     placement_of(model).place_on(get_strategy() if strategy is None else strategy)
     return model
 
@@ -292,7 +283,6 @@ def training_step(
     if placement.strategy is None:
         raise ContextError(
             f"model {model.name!r} has no strategy, for which its step could be compiled",
-            source=here(),
             hint="make it in strategy.scope(), or call graphdist.keras.distribute(model, strategy)",
         )
     replicas, batch = placement.strategy.num_replicas_in_sync, (x, y, sample_weight)
@@ -302,7 +292,6 @@ def training_step(
         if rows % replicas:
             raise ArgumentError(
                 f"a batch of {rows} rows is not split evenly over {replicas} replicas",
-                source=here(),
                 hint=f"give it a multiple of {replicas} rows",
             )
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)

@@ -49,7 +49,6 @@ from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.state import current_trace, outside_traces
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 _SEED_STEP = 0x9E3779B9  # of Weyl's sequence: seeds of replicas that are far apart
@@ -203,7 +202,6 @@ def placed_variables(
             raise ContextError(
                 f"Keras variable {placed.keras.path!r} belongs to "
                 f"{placed.variable.strategy.beside(wanted)}, and is used on {wanted}",
-                source=here(),
                 hint="use it on one strategy: open its scope around the first function that uses "
                 "it",
             )
@@ -295,9 +293,7 @@ def variable_of(variable: keras.Variable) -> Variable:
     'ON_READ'
     """
     if not isinstance(variable, keras.Variable):
-        raise ArgumentTypeError(
-            f"variable_of takes a Keras variable, not {type_name(variable)}", source=here()
-        )
+        raise ArgumentTypeError(f"variable_of takes a Keras variable, not {type_name(variable)}")
     return placed_variable(variable).variable
 
 

@@ -34,7 +34,6 @@ from graphdist.keras.placed_variables import (
 )
 from graphdist.program.trace import while_tracing
 from graphdist.tracing.state import current_trace, outside_traces
-from graphdist.tracing.user_lines import here
 
 
 class ValuesOnStrategies(keras.StatelessScope):
@@ -198,7 +197,6 @@ class Differentiated(keras.StatelessScope):
             raise ArgumentError(
                 f"Keras variable {update[0].path!r} is assigned in the function that is "
                 f"differentiated by it",
-                source=here(),
                 hint="assign it after value_and_grad has returned",
             )
         self.original_scope.add_update(update)
@@ -230,7 +228,6 @@ def value_and_grad(
         if current_trace() is None:
             raise ContextError(
                 "the gradient by Keras variables is taken outside a function",
-                source=here(),
                 hint="take it in the function given to strategy.run, or in a gd.function",
             )
 

@@ -20,7 +20,6 @@ from graphdist.keras.unpublished_names import number_variables_again
 from graphdist.parameter_server.pickling import of_other_libraries
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.worker import imported_by_workers
-from graphdist.tracing.user_lines import here
 
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _KINDS = (keras.Operation, keras.metrics.Metric, keras.losses.Loss, *_OPTIMIZERS)
@@ -63,7 +62,6 @@ def _not_built(value: Any) -> ArgumentError:
     )
     return ArgumentError(
         f"a scheduled function uses {kind} {value.name!r} of Keras, which has no variables yet",
-        source=here(),
         hint=f"make them before, inside strategy.scope(): {how}",
     )
 

@@ -31,7 +31,6 @@ from graphdist.program.function import function
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_replica_context
 from graphdist.strategies.input import on_devices
-from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_user
 from graphdist.values.distributed import PerReplicaArray
 
@@ -58,7 +57,7 @@ class Steps:
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
         self._counted: set[str] = set()
-        """The names of the metrics that the step, once it is traced, updates."""
+        """The names of the metrics that the step updates, known once it is traced."""
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Run the steps of one execution, and return the logs or outputs and the state.
@@ -149,7 +148,6 @@ class Steps:
             raise UnsupportedError(
                 f"train_step of {type(self.model).__name__} does not call "
                 f"self.optimizer.stateless_apply: the replicas' gradients cannot be added up",
-                source=here(),
                 hint="pass gradients to self.optimizer.stateless_apply, as Keras's own step does",
             )
         return logs

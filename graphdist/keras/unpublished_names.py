@@ -26,7 +26,6 @@ from typing import Any  # Any: objects of Keras
 import keras
 
 from graphdist.errors import GraphdistError, UnsupportedError
-from graphdist.tracing.user_lines import here
 
 STATE_OF_A_STEP = "_get_jax_state"
 """The method of a model that returns the values which Keras passes to a step."""
@@ -62,7 +61,6 @@ def data_adapter(module: str = "keras.src.trainers.data_adapters.data_adapter") 
     except (ImportError, AttributeError) as error:
         raise UnsupportedError(
             f"Keras {keras.__version__} has no class DataAdapter in {module}",
-            source=here(),
             hint="install a version of Keras that graphdist was tried with, such as 3.15",
         ) from error
 

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError
 from graphdist.metrics.metric import Metric
-from graphdist.tracing.user_lines import here
 
 
 class Sum(Metric):
@@ -165,7 +164,6 @@ def by_example(
         raise ArgumentError(
             f"metric {name!r}: sample_weight has shape {list(weights.shape)}, "
             f"the values shape {list(values.shape)}",
-            source=here(),
             hint="give one weight for each example",
         )
     values = average(values, axis=tuple(range(rank, values.ndim))) * weights
@@ -181,7 +179,6 @@ def of_one_shape(y_true: jax.Array, y_pred: jax.Array, name: str) -> tuple[jax.A
         raise ArgumentError(
             f"metric {name!r}: y_true has shape {list(y_true.shape)}, "
             f"y_pred shape {list(y_pred.shape)}",
-            source=here(),
             hint="give a prediction for each truth",
         )
     return y_true, y_pred
@@ -195,7 +192,6 @@ def class_labels(y_true: jax.Array, y_pred: jax.Array, name: str) -> jax.Array:
         raise ArgumentError(
             f"metric {name!r}: y_true has shape {list(y_true.shape)}, y_pred shape "
             f"{list(y_pred.shape)}: there is a label for each row of scores",
-            source=here(),
             hint="give labels of shape [examples] and scores of shape [examples, classes]",
         )
     return y_true.astype(jnp.int32)

@@ -11,7 +11,6 @@ from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint_folders import remove_all
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint
 from graphdist.train.manager import CheckpointManager
 from graphdist.train.user_paths import StrPath, path_of
@@ -128,8 +127,7 @@ class BackupAndRestore:
         is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
         if save_freq != "epoch" and not is_count:
             raise ArgumentError(
-                f"save_freq is {save_freq!r}, not 'epoch' or a positive number of steps",
-                source=here(),
+                f"save_freq is {save_freq!r}, not 'epoch' or a positive number of steps"
             )
         self._save_freq: int | Literal["epoch"] = save_freq
         self._deletes = delete_checkpoint
@@ -172,8 +170,7 @@ class BackupAndRestore:
         """
         if self._epoch is None:
             raise ContextError(
-                "steps is called outside the loop over epochs",
-                source=here(),
+                "backup.steps is called outside the loop over backup.epochs",
                 hint="for epoch in backup.epochs(3): for batch in backup.steps(dataset): ...",
             )
         iterator = self._progress.begin(self._epoch, dataset)

@@ -92,7 +92,6 @@ class Checkpoint(Objects):
         if name.startswith("_") or hasattr(type(self), name) or name in vars(self):
             raise ArgumentError(
                 f"an object of a checkpoint has the reserved name {name!r}",
-                source=here(),
                 hint="give it another name",
             )
         is_known, before = name in self.objects, self.objects.get(name)
@@ -276,7 +275,6 @@ class Checkpoint(Objects):
             raise ContextError(
                 f"a checkpoint is {done} inside a function, which would do it when it is traced "
                 f"and never again",
-                source=here(),
                 hint="call it outside, between two calls of the function",
             )
 

@@ -36,7 +36,6 @@ from graphdist.random import Generator
 from graphdist.runtime.files.checkpoint_index import short
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 from graphdist.train.leaves import (
     CheckpointEntry,
     PutBack,
@@ -192,7 +191,6 @@ class Entries:
             raise ArgumentError(
                 f"entry {position.full_name!r} of a checkpoint is a {kind} whose keys cannot "
                 f"be put in order: {error}",
-                source=here(),
                 hint="give keys of one type",
             ) from error
         if [key for key, _ in pairs] == [()]:
@@ -204,7 +202,6 @@ class Entries:
         if is_inside:
             raise ArgumentError(
                 f"entry {short(position.full_name)} of a checkpoint contains itself",
-                source=here(),
                 hint="give a tree: each list or dict in one place",
             )
         tree = _Tree([child for _, child in pairs], structure, position.put)
@@ -222,7 +219,6 @@ class Entries:
         if name in self.by_name or name in self.aliases:
             raise ArgumentError(
                 f"two values of a checkpoint have the name {name!r}: one would be lost",
-                source=here(),
                 hint="a slash joins the keys of a pytree: give keys without one, and other keys",
             )
 

@@ -173,7 +173,7 @@ class SavedCheckpoint:
         return "an iterator"
 
     def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:
-        """Yield the arrays with these names, each in full or only its span."""
+        """Yield the arrays with these names: each full array, or only its span."""
         arrays = [(self.arrays[name], span) for name, span in zip_longest(names, spans)]
         return read_arrays(self._folder, self.path, arrays, self._at)
 

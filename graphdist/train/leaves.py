@@ -28,7 +28,6 @@ from graphdist.runtime.spans import Span, array_of_full
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.storage import Storage
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, type_name
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -39,7 +38,7 @@ _OF_64_BITS = {"float64", "int64", "uint64", "complex128"}
 _OF_JSON = {dict, list, str, bool, int, float, type(None)}
 """The types of values that JSON restores unchanged."""
 _MOST_LEVELS = 200
-"""How deep a state may be nested. JSON is read by recursion, perhaps from a deeper call."""
+"""How deep a state may be nested: JSON is read by recursion, maybe from a deep stack."""
 
 
 @dataclass
@@ -184,7 +183,6 @@ def of_value(name: str, leaf: Any, put: PutBack) -> ArrayEntry | ValueEntry:
         hint = f"it would come back as a plain {kind.__name__}: give {kind.__name__}(value)"
     raise ArgumentTypeError(
         f"entry {name!r} of a checkpoint is of type {type_name(leaf)}, which cannot be saved",
-        source=here(),
         hint=hint,
     )
 
@@ -230,7 +228,6 @@ def _state_of(name: str, holder: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
             f"the state of entry {name!r} of a checkpoint cannot be saved: {error}",
-            source=here(),
             hint="get_state returns a value of JSON: dicts with text as keys, lists, text, bool, "
             "int, float and None",
         ) from error
@@ -275,7 +272,6 @@ def _checked_dtype(name: str, dtype: Any) -> str:
         return str(dtype)
     raise ArgumentTypeError(
         f"entry {name!r} of a checkpoint has dtype {dtype}, which cannot be saved",
-        source=here(),
         hint="give numbers: value.astype(...)",
     )
 

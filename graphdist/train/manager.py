@@ -94,7 +94,6 @@ class CheckpointManager:
         if checkpoint_interval is not None and step_counter is None:
             raise ArgumentError(
                 f"checkpoint_interval is {checkpoint_interval} and there is no step_counter",
-                source=here(),
                 hint="give step_counter=lambda: checkpoint.step",
             )
         self.checkpoint = checkpoint
@@ -178,7 +177,6 @@ class CheckpointManager:
         if number is not None and number > MOST:
             raise ArgumentError(
                 f"checkpoint_number is {short(number)}: it is at most {MOST}",
-                source=here(),
                 hint="leave it out: saves are counted",
             )
         prefix = self._folder / self._name
@@ -326,14 +324,12 @@ def _require_findable(checkpoint: Any, name: Any) -> None:
     if not isinstance(checkpoint, Checkpoint):
         raise ArgumentTypeError(
             f"the checkpoint of a manager is of type {type_name(checkpoint)}",
-            source=here(),
             hint="make one: gd.train.Checkpoint(params=params, step=0)",
         )
     prefix_of(name, "checkpoint_name")
     if not isinstance(name, str) or os.path.basename(name) != name:
         raise ArgumentError(
             f"checkpoint_name is {name!r}: a manager looks for names in its folder alone",
-            source=here(),
             hint='a folder belongs to directory: checkpoint_name="ckpt"',
         )
 
@@ -348,11 +344,8 @@ def _require_least(
         word = "an integer" if kind is Integral else "a number"
         raise ArgumentTypeError(
             f"{name} is {short(value)}, of type {type_name(value)}, not {word}",
-            source=here(),
             hint=hint,
         )
     limit: Any = least  # comparison of integers is exact; numbers of `numbers` have no types for it
     if not value >= limit:
-        raise ArgumentError(
-            f"{name} is {short(value)}: it is at least {least}", source=here(), hint=hint
-        )
+        raise ArgumentError(f"{name} is {short(value)}: it is at least {least}", hint=hint)

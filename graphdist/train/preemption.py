@@ -18,7 +18,6 @@ from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.runtime.processes.step_agreement import StepAgreement
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint
 from graphdist.train.manager import CheckpointManager
 from graphdist.train.user_paths import StrPath
@@ -203,19 +202,16 @@ def _manager_of(saver: Any, folder: StrPath | None) -> CheckpointManager:
     if isinstance(saver, CheckpointManager):
         raise ArgumentError(
             "a PreemptionCheckpointHandler is given a read_only manager, which cannot save",
-            source=here(),
             hint="make the manager without read_only=True in the one program that saves",
         )
     if not isinstance(saver, Checkpoint):
         raise ArgumentTypeError(
             f"checkpoint_or_manager is of type {type_name(saver)}",
-            source=here(),
             hint="give a gd.train.Checkpoint or a gd.train.CheckpointManager",
         )
     if not folder:
         raise ArgumentError(
             "a PreemptionCheckpointHandler is given a checkpoint and no checkpoint_dir",
-            source=here(),
             hint="give checkpoint_dir, the folder to save in, or a manager, which has one",
         )
     return CheckpointManager(saver, folder, max_to_keep=1)
@@ -227,7 +223,6 @@ def _refuse_parameter_servers(resolver: Any) -> None:
     if "ps" in jobs:
         raise UnsupportedError(
             "PreemptionCheckpointHandler on a cluster with parameter servers",
-            source=here(),
             hint="use a CheckpointManager on the coordinator",
         )
 
@@ -237,7 +232,6 @@ def _handled_by(handler: Callable[[int, Any], None]) -> Any:
     if threading.current_thread() is not threading.main_thread():
         raise ContextError(
             "a PreemptionCheckpointHandler for SIGTERM is made on another thread than the main one",
-            source=here(),
             hint="make it on the main thread, or give TerminationConfig(termination_watcher_fn=..)",
         )
     return signal.signal(signal.SIGTERM, handler)

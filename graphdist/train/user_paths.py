@@ -24,13 +24,12 @@ def path_of(path: StrPath, what: str) -> Path:
     if not isinstance(text, str):
         raise ArgumentTypeError(
             f"{what} is of type {type_name(text)}, not a path",
-            source=here(),
             hint="give a text: os.fsdecode(path)"
             if isinstance(text, bytes)
             else 'give a text or a pathlib.Path, such as "checkpoints/ckpt"',
         )
     if "\0" in text:
-        raise ArgumentError(f"{what} is {text!r}: no path has a NUL character", source=here())
+        raise ArgumentError(f"{what} is {text!r}: no path has a NUL character")
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
@@ -38,7 +37,6 @@ def path_of(path: StrPath, what: str) -> Path:
         raise ArgumentError(
             f"{what} is {text!a}: names of files are encoded in {encoding} here, which lacks "
             f"{text[error.start]!a}",
-            source=here(),
             hint="give a path without it"
             if encoding == "utf-8"
             else "start Python in its UTF-8 mode: PYTHONUTF8=1",
@@ -62,7 +60,6 @@ def prefix_of(prefix: StrPath, what: str) -> Path:
     if os.path.basename(text) in ("", os.curdir, os.pardir):
         raise ArgumentError(
             f"{what} is {text!r}, which does not end in a name",
-            source=here(),
             hint=f"give a name in that folder: {os.path.join(text, 'ckpt')!r}",
         )
     return path

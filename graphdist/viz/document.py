@@ -29,7 +29,6 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.source import Frame, Source
-from graphdist.tracing.user_lines import here
 from graphdist.viz.comparison import comparison_of
 from graphdist.viz.graph_diff import Diff, diffs
 from graphdist.viz.groups import GroupPath
@@ -283,7 +282,6 @@ def compared(program: ShownProgram, earlier: SavedProgram, name: str) -> ShownPr
 def _refused(name: str, why: str) -> ArgumentError:
     return ArgumentError(
         f"{name} is no program of graphdist-viz: {why}",
-        source=here(),
         hint="write one with graphdist-viz TARGET -o old.json",
     )
 

@@ -23,7 +23,6 @@ from html import escape
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
-from graphdist.tracing.user_lines import here
 from graphdist.viz.identities import paths
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
@@ -104,7 +103,6 @@ def refuse_large(graph: Graph, boxes: int, form: str) -> None:
     if boxes > SMALL:
         raise ArgumentError(
             f"{form} draws at most {SMALL} nodes, {graph.name!r} has {boxes}",
-            source=here(),
             hint="use html or model-explorer, or choose nodes: --focus NODE, --filter REGEX",
         )
 
@@ -253,7 +251,6 @@ def mermaid_text(program: ShownProgram, chosen: Collection[int] | None = None) -
         if amount > most:
             raise ArgumentError(
                 f"mermaid draws at most {most:,} {what}, {program.graph.name!r} takes {amount:,}",
-                source=here(),
                 hint="use html, dot or svg, or choose nodes: --focus NODE, --filter REGEX",
             )
     return text

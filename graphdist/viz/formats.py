@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage
-from graphdist.tracing.user_lines import here
+from graphdist.quoted import did_you_mean
 from graphdist.viz import document, drawings, model_explorer, page, perfetto, text
 from graphdist.viz.program import ShownProgram, program_of
 
@@ -64,7 +63,6 @@ def render(shown: Shown, format: str = "text") -> str:
             return shown.as_text(format)
         raise ArgumentError(
             f"{format} needs a stage, a graph alone has none",
-            source=here(),
             hint="render function.trace(...).lower() or .lower().compile()",
         )
     program = program_of(shown)
@@ -75,10 +73,8 @@ def format_named(name: str) -> str:
     """Return the name of a format; raises `ArgumentError` for an unknown one."""
     known = (*FORMATS, *MODULES)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"there is no format {name!r}",
-            source=here(),
-            hint=f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}",
+            hint=did_you_mean(name, known, f"known: {', '.join(known)}"),
         )
     return name

@@ -8,7 +8,6 @@ import jax
 
 from graphdist.errors import ArgumentTypeError
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 from graphdist.values.one_line import devices_of
 from graphdist.viz.text import aligned
 
@@ -42,7 +41,6 @@ def _row(variable: Any) -> tuple[str, ...]:
     if not isinstance(variable, Variable):
         raise ArgumentTypeError(
             f"a leaf is a {type(variable).__name__}, not a variable",
-            source=here(),
             hint="make variables of arrays with gd.variables(tree)",
         )
     held = variable.spec("").type

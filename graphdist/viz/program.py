@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,8 +11,8 @@ from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
 from graphdist.program.report import Report
 from graphdist.program.stages import FunctionStage, Traced
+from graphdist.quoted import did_you_mean
 from graphdist.runtime.targets.topologies import Topology
-from graphdist.tracing.user_lines import here
 
 TRACE = "trace"
 """The name of the step before all passes."""
@@ -63,11 +62,11 @@ class ShownProgram:
         near = [
             step for step in known if name and (name in step or step.startswith(f"{pass_name}:"))
         ]
-        near = near[:3] or difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"there is no pass {name!r} in the {len(known)} steps of {self.graph.name!r}",
-            source=here(),
-            hint=f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}",
+            hint=f"did you mean {' or '.join(near[:3])}?"
+            if near
+            else did_you_mean(name, known, f"known: {', '.join(known)}"),
         )
 
     def only(self, name: str) -> ShownProgram:
@@ -84,7 +83,6 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
     if not isinstance(shown, FunctionStage):
         raise ArgumentError(
             f"a {type(shown).__name__} is neither a graph nor a stage of a function",
-            source=here(),
             hint="call function.trace(...) or function.trace(...).lower() first",
         )
     logical = shown.graph if isinstance(shown, Traced) else shown.logical

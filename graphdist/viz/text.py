@@ -6,13 +6,12 @@ terminal: the printer escapes names and strings, this module escapes source line
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Sequence
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.printer import print_graph
-from graphdist.tracing.user_lines import here
+from graphdist.quoted import did_you_mean
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram, ShownStep
@@ -110,9 +109,7 @@ def matching(model: Model, pattern: str) -> set[int]:
     try:
         regex = re.compile(pattern)
     except re.error as error:
-        raise ArgumentError(
-            f"--filter {pattern!r} is no regular expression: {error}", source=here()
-        ) from error
+        raise ArgumentError(f"--filter {pattern!r} is no regular expression: {error}") from error
     return {
         position
         for position, record in enumerate(model.records)
@@ -128,11 +125,9 @@ def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
     known = {record.id: position for position, record in enumerate(model.records)}
     wanted = name if name in known else f"%{name}"
     if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=3)
         raise ArgumentError(
             f"there is no node {name!r} among the {len(known)} of {model.graph.name!r}",
-            source=here(),
-            hint=f"did you mean {' or '.join(near)}?" if near else "nodes are named as in the text",
+            hint=did_you_mean(wanted, known, "nodes are named as in the text"),
         )
     reached = edge = {known[wanted]}
     for _ in range(depth):

@@ -38,7 +38,6 @@ from graphdist.tools.compilation import strategy_for
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.targets import prepare_command
-from graphdist.tracing.user_lines import here
 
 PASSES, KERAS, PARAMETER_SERVER = "passes", "keras", "parameter_server"
 HERE = {**SYSTEMS, **SHARDED_SYSTEMS}
@@ -156,12 +155,11 @@ def _checked(options: argparse.Namespace) -> list[str]:
             if name not in all_of_them:
                 raise ArgumentError(
                     f"there is no {what} {name!r}",
-                    source=here(),
                     hint=f"choose from {', '.join(all_of_them)}",
                 )
     for path in (options.json, options.svg, options.record):
         if path is not None and not path.parent.is_dir():
-            raise ArgumentError(f"there is no folder {str(path.parent)!r}", source=here())
+            raise ArgumentError(f"there is no folder {str(path.parent)!r}")
     names = list(options.names)
     _check_numbers(options, is_list=PASSES in names)
     if PASSES in names:
@@ -170,7 +168,6 @@ def _checked(options: argparse.Namespace) -> list[str]:
         raise ArgumentError(
             f"{PASSES} and {', '.join(set(names) - {PASSES})} are asked for in one run: each "
             f"count of devices needs a process",
-            source=here(),
             hint=f"run {PASSES} by itself",
         )
     if options.topology and not names:
@@ -185,20 +182,18 @@ def _check_numbers(options: argparse.Namespace, *, is_list: bool) -> None:
     if not (are_counts if is_list else is_count or all(":" in name for name in devices)):
         raise ArgumentError(
             f"{options.devices!r} devices are asked for",
-            source=here(),
             hint="give a number, such as 2, or names, such as gpu:0; for passes numbers, as 2,4,8",
         )
     for what in ("rounds", "compilations"):
         if getattr(options, what) < 1:
             raise ArgumentError(
-                f"{getattr(options, what)} {what} are asked for: there is at least 1", source=here()
+                f"{getattr(options, what)} {what} are asked for: there is at least 1"
             )
     if not options.turn >= 0:
-        raise ArgumentError(f"turns of {options.turn} seconds are asked for", source=here())
+        raise ArgumentError(f"turns of {options.turn} seconds are asked for")
     if len(options.topology) > 1 and not is_list:
         raise ArgumentError(
             f"{len(options.topology)} topologies are asked for in one run",
-            source=here(),
             hint="run the programs for each by itself",
         )
 
@@ -209,7 +204,7 @@ def _systems(options: argparse.Namespace) -> list[str]:
 
 def _require_one(systems: Sequence[str], hint: str) -> None:
     if not systems:
-        raise ArgumentError("there is no system left to measure", source=here(), hint=hint)
+        raise ArgumentError("there is no system left to measure", hint=hint)
 
 
 def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:

@@ -31,7 +31,6 @@ from graphdist.tools.bench.programs import PROGRAMS, RATE, BenchProgram
 from graphdist.tools.bench.systems import Graphdist
 from graphdist.tools.compilation import strategy_for
 from graphdist.tools.targets import prepare_command
-from graphdist.tracing.user_lines import here
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,6 @@ def check_devices(counts: Sequence[int]) -> None:
         if _SIZE % count:
             raise ArgumentError(
                 f"the passes are shown on layers of {_SIZE}, which {count} devices do not divide",
-                source=here(),
                 hint="give powers of two, such as 2,4,8",
             )
 

@@ -47,7 +47,6 @@ from graphdist.tools.compilation import strategy_for
 from graphdist.tools.console import console_tool
 from graphdist.tools.steps import parse_settings
 from graphdist.tools.targets import load_factory, prepare_command
-from graphdist.tracing.user_lines import here
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py"
 
@@ -144,7 +143,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name not in names:
             raise ArgumentError(
                 f"there is no form {name!r}",
-                source=here(),
                 hint=f"choose from {'; '.join(names)}",
             )
     settings = parse_settings(options.set)

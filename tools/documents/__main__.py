@@ -2,6 +2,6 @@
 
 import sys
 
-from graphdist.tools.documents.pages import main
+from graphdist.tools.documents.command import main
 
 sys.exit(main())

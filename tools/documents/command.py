@@ -258,8 +258,13 @@ def errors_page() -> str:
 def _named(kind: type[BaseException]) -> str:
     """Return the name of a class, and the names of its bases."""
     public = "gd" if kind.__name__ in gd.__all__ else "gd.errors"
-    bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
+    bases = ", ".join(f"`{_public(base).__name__}`" for base in kind.__bases__)
     return f"**`{public}.{kind.__name__}`** ({bases})"
+
+
+def _public(base: type) -> type:
+    """Return a base class, or the base of a private one."""
+    return _public(base.__bases__[0]) if base.__name__.startswith("_") else base
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -1,0 +1,88 @@
+"""`python -m graphdist.tools.pictures`: take the pictures of docs/images, with Chromium.
+
+Each is the page of `graphdist-viz` for a step of an example, as a browser shows it, in a light
+theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choose some of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import graphdist as gd
+from graphdist.tools.console import console_tool
+from graphdist.tools.viz import main as show
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a page: the example's step, the command's options, and the page's address."""
+
+    step: str
+    options: tuple[str, ...] = ("--strategy", "mirrored:4")
+    address: str = ""
+    earlier: tuple[str, ...] = ()
+    """The options of an earlier program that it is compared with, if there are any."""
+
+
+PICTURES = {
+    "page": Picture("train_digits.py:make_step", address="#node=%2591"),
+    "pass": Picture("train_digits.py:make_step", address="#pass=simplify&node=%2540&tab=changes"),
+    "comparison": Picture("train_digits.py:make_step", earlier=("--strategy", "one_device")),
+    "topology": Picture(
+        "aot_transformer.py:make_step", ("--topology", "v5e:4x4"), "#tab=report&colour=time"
+    ),
+}
+SIZE = (1440, 860)
+THEMES = {"": 1, "-dark": 0}
+"""By the end of a picture's name, the colour scheme that Chromium tells the page of."""
+_MILLISECONDS_TO_DRAW = 8000
+
+
+@console_tool("pictures")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Take the pictures of these names, or all; returns 2 where there is no browser."""
+    parser = argparse.ArgumentParser(
+        prog="python -m graphdist.tools.pictures", description="Take the pictures of docs/images."
+    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="name", choices=[[], *PICTURES], help=", ".join(PICTURES))
+    names = parser.parse_args(arguments).names
+    browser = shutil.which("chromium")
+    if browser is None:
+        print("pictures are taken with chromium, which is not installed", file=sys.stderr)
+        return 2
+    gd.config.set_logical_cpu_devices(4)
+    for name in names or PICTURES:
+        picture = PICTURES[name]
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder, "page.html")
+            step = f"{ROOT / 'examples'}/{picture.step}"
+            compares: list[str] = []
+            if picture.earlier:
+                earlier = str(Path(folder, "earlier.json"))
+                show([step, *picture.earlier, "-o", earlier])
+                compares = ["--compare", earlier]
+            show([step, *picture.options, *compares, "-o", str(page)])
+            address = page.as_uri() + picture.address
+            for ending, scheme in THEMES.items():
+                take(browser, address, ROOT / "docs" / "images" / f"{name}{ending}.png", scheme)
+    return 0
+
+
+def take(browser: str, address: str, picture: Path, scheme: int) -> None:
+    """Have a browser draw a page, and save it as a picture."""
+    width, height = SIZE
+    command = [browser, "--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu"]
+    command += [f"--window-size={width},{height}", f"--screenshot={picture}"]
+    command.append(f"--blink-settings=preferredColorScheme={scheme}")
+    command += [f"--virtual-time-budget={_MILLISECONDS_TO_DRAW}", address]
+    subprocess.run(command, check=True, capture_output=True)
