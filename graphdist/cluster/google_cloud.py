@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any  # Any: the client of another package, and answers as it gives them
 
-from graphdist.cluster.resolver import ClusterResolver, with_protocol
+from graphdist.cluster.resolver import ClusterResolver, TaskResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import tpu_name, tpu_worker_id
 from graphdist.errors import ArgumentError, ContextError, MissingExtraError
@@ -15,7 +15,7 @@ from graphdist.runtime.processes.addresses import join_address
 from graphdist.tracing.user_lines import here
 
 
-class GCEClusterResolver(ClusterResolver):
+class GCEClusterResolver(TaskResolver):
     """The running instances of an instance group, in order of their addresses, one task each.
 
     All are of one job, `task_type`, and listen at one port. `task_id` is the index of this
@@ -74,12 +74,6 @@ class GCEClusterResolver(ClusterResolver):
                 previous_request=request, previous_response=response
             )
         return ClusterSpec({self._task_type or "worker": sorted(addresses)})
-
-    def master(
-        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
-    ) -> str:
-        """Return the address of a task, by default this one."""
-        return self._own_address(task_type, task_id, rpc_layer)
 
     def _address(self, name: str) -> str:
         instances = self._service.instances()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any  # Any: the client of another package, and pods as it gives them
 
-from graphdist.cluster.resolver import ClusterResolver
+from graphdist.cluster.resolver import TaskResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentError, ContextError, MissingExtraError
 from graphdist.runtime.processes.addresses import join_address
@@ -20,7 +20,7 @@ class KubernetesExecutableLocation(Enum):
     OFF_CLUSTER = 1
 
 
-class KubernetesClusterResolver(ClusterResolver):
+class KubernetesClusterResolver(TaskResolver):
     """The running pods with given labels, in order of their names, one task each.
 
     `job_to_label_mapping` has for each job the label selectors of its pods. All listen at one port.
@@ -59,12 +59,6 @@ class KubernetesClusterResolver(ClusterResolver):
                 for job, selectors in self._selectors.items()
             }
         )
-
-    def master(
-        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
-    ) -> str:
-        """Return the address of a task; "" if it is not known which."""
-        return self._own_address(task_type, task_id, rpc_layer)
 
     def _pods(self, selector: str) -> list[Any]:
         listed = self._client.list_pod_for_all_namespaces(label_selector=selector)

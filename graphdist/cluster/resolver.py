@@ -83,10 +83,14 @@ class ClusterResolver(abc.ABC):
         """Return "task_type", "task_id" or "rpc_layer" if it was not set."""
         return None
 
-    def _own_address(
-        self, task_type: str | None, task_id: int | None, rpc_layer: str | None
+
+class TaskResolver(ClusterResolver):
+    """The base of resolvers whose master is a task, by default the one of this process."""
+
+    def master(
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task, by default this one; "" if that is not known."""
+        """Return the address of a task, by default this one; "" if it is not known which."""
         kind = self.task_type if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
         if kind is None or index is None:

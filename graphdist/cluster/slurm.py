@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from graphdist.cluster.resolver import ClusterResolver
+from graphdist.cluster.resolver import TaskResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import set_visible_gpus, slurm_variable, visible_gpus
 from graphdist.errors import ArgumentError, ContextError
@@ -21,7 +21,7 @@ from graphdist.quoted import quoted, unquoted
 from graphdist.whole_numbers import MOST_TASKS, whole_number
 
 
-class SlurmClusterResolver(ClusterResolver):
+class SlurmClusterResolver(TaskResolver):
     """The cluster of the Slurm job step this process runs in, as started by `srun`.
 
     `jobs` has the count of tasks of each job, in order of their names; by default all are workers.
@@ -93,12 +93,6 @@ class SlurmClusterResolver(ClusterResolver):
     def get_task_info(self) -> tuple[str | None, int | None]:
         """Return the kind of task this process is, and its index among those."""
         return self.task_type, self.task_id
-
-    def master(
-        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
-    ) -> str:
-        """Return the address of a task, by default this one."""
-        return self._own_address(task_type, task_id, rpc_layer)
 
     def _own_task(self) -> tuple[str | None, int | None]:
         start = 0
