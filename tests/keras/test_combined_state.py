@@ -212,7 +212,7 @@ def with_metric(metric: Any, strategy: gd.Strategy | None) -> Any:
 def test_a_metric_that_does_not_add_up_is_refused() -> None:
     with pytest.raises(gd.errors.DistributionError) as raised:
         with_metric(Peak(), mirrored(2))
-    assert "variable 'peak' of metric 'peak' is added up over the replicas" in str(raised.value)
+    assert "variable 'peak' of metric 'peak' is summed over the replicas" in str(raised.value)
     assert "assign it by assign_add(amount)" in str(raised.value)
 
 
