@@ -72,7 +72,7 @@ def interruptible() -> Iterator[None]:
 
 
 def say_interrupted(command: str) -> None:
-    """Write the one line, in place of a line that shows the progress."""
+    """Write that the command was interrupted, over a line that shows the progress."""
     start = "\r\033[K" if sys.stderr.isatty() else ""
     print(f"{start}{command}: interrupted", file=sys.stderr, flush=True)
 
@@ -96,15 +96,15 @@ def _end_if_interrupted(dropped: sys.UnraisableHookArgs) -> None:
 
 def _buffered(number: int, stream: TextIO | None) -> TextIO:
     """Return a stream that keeps what it could not write, and escapes what it cannot encode."""
-    found = cast("TextIOWrapper | None", stream)  # no program has replaced it yet
-    if found is not None and not found.write_through:
-        found.reconfigure(errors="backslashreplace")
-        return found
+    text = cast("TextIOWrapper | None", stream)  # no program has replaced it yet
+    if text is not None and not text.write_through:
+        text.reconfigure(errors="backslashreplace")
+        return text
     return open(
         number,
         "w",
         buffering=1,
-        encoding=found.encoding if found else None,
+        encoding=text.encoding if text else None,
         errors="backslashreplace",
         closefd=False,
     )

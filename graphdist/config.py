@@ -61,10 +61,7 @@ def set_logical_cpu_devices(count: int) -> None:
     graphdist.errors.ArgumentError: 0 logical CPU devices: there must be at least 1
     ...
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(
-            f"{count!r} logical CPU devices: there must be at least 1", source=here()
-        )
+    _require_positive(count, "logical CPU devices")
     least = _least_cpu_devices.get("count")
     try:
         jax.config.update("jax_num_cpu_devices", max(count, least or 1))
@@ -79,12 +76,17 @@ def set_logical_cpu_devices(count: int) -> None:
         ) from error
 
 
+def _require_positive(count: object, what: str) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError(f"{count!r} {what}: there must be at least 1")
+
+
 @contextmanager
 def at_least_cpu_devices(count: int) -> Iterator[None]:
-    """Have so many logical CPU devices in the `with` block, also if a program there asks for fewer.
+    """Have `count` logical CPU devices in a `with` block, even if a program there asks for fewer.
 
-    It is for commands that load a program and need devices of their own for it. JAX may have been
-    started with fewer.
+    It is for commands that load a program and need devices of their own for it. If JAX was started
+    with fewer, these remain.
     """
     before = dict(_least_cpu_devices)
     _least_cpu_devices["count"] = count
@@ -109,8 +111,7 @@ def set_max_steps_in_flight(platform: str, count: int) -> None:
 
     >>> set_max_steps_in_flight("gpu", 8)
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(f"{count!r} steps in flight: there must be at least 1", source=here())
+    _require_positive(count, "steps in flight")
     for spans_devices in (False, True):
         backpressure(platform, spans_devices=spans_devices).bound = count
 
@@ -121,7 +122,7 @@ def verifies_passes() -> bool:
 
 
 def reproducer_folder() -> Path:
-    """Return the folder a failing pass writes its reproducer to."""
+    """Return the folder to which a failing pass writes its reproducer."""
     return Path(os.environ.get("GRAPHDIST_REPRODUCER_DIR", tempfile.gettempdir()))
 
 
@@ -137,7 +138,6 @@ def set_dump(folder: str | os.PathLike[str] | None) -> None:
     if folder is not None and not isinstance(folder, str | os.PathLike):
         raise ArgumentError(
             f"the folder for pages is {folder!r}, which is no path",
-            source=here(),
             hint='write for instance set_dump("pages"), or set_dump(None) for none',
         )
     _dump["folder"] = Path(folder).absolute() if folder else None
@@ -218,25 +218,24 @@ def cluster_config() -> dict[str, Any]:
     """Return the object in `TF_CONFIG`, {} without it; `ArgumentError` if it is no JSON object."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:
-        found = json.loads(text, object_pairs_hook=_object_of)
+        config = json.loads(text, object_pairs_hook=_object_of)
     except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"TF_CONFIG is no JSON: {error}", source=here()) from error
-    if not isinstance(found, dict):
+        raise ArgumentError(f"TF_CONFIG is no JSON: {error}") from error
+    if not isinstance(config, dict):
         raise ArgumentError(
             f"TF_CONFIG is {unquoted(text)}, not a JSON object",
-            source=here(),
             hint='write {"cluster": {"worker": ["host:port"]}, "task": {...}}',
         )
-    return found
+    return config
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # Python would take the last
+    value = dict(pairs)
+    if len(value) < len(pairs):  # json would keep the last
         counts = Counter(name for name, _ in pairs)
         twice = counts.most_common(1)[0][0]
         raise ValueError(f"an object has the name {quoted(twice)} twice")
-    return found
+    return value
 
 
 def slurm_variable(name: str) -> str | None:
@@ -245,13 +244,13 @@ def slurm_variable(name: str) -> str | None:
 
 
 def visible_gpus() -> str | None:
-    """Return the numbers of the GPUs this process may use, as written; None for all there are."""
+    """Return the ids of the GPUs this process may use, as written; None for all there are."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
-def set_visible_gpus(numbers: Iterable[int]) -> None:
+def set_visible_gpus(ids: Iterable[int]) -> None:
     """Let this process see these GPUs alone; it has no effect once devices are in use."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, ids))
 
 
 def choose_keras_backend(name: str) -> str:
@@ -260,7 +259,7 @@ def choose_keras_backend(name: str) -> str:
 
 
 def choose_cpu_threads(count: int) -> None:
-    """Set how many threads XLA has for CPU devices not made yet, unless the environment says it."""
+    """Set the threads of XLA for CPU devices not made yet, unless the environment sets them."""
     os.environ.setdefault("NPROC", str(count))
 
 
@@ -270,9 +269,9 @@ def tpu_name() -> str | None:
 
 
 def tpu_worker_id() -> int | None:
-    """Return the number of this host among the hosts of its TPU, if it is known.
+    """Return the index of this host among the hosts of its TPU, if it is known.
 
-    Raises `ArgumentError` where the environment has another text.
+    Raises `ArgumentError` if the environment has another text.
     """
     text = os.environ.get("TPU_WORKER_ID")
     return whole_number(text, "TPU_WORKER_ID") if text else None
@@ -295,8 +294,8 @@ def set_worker_timeouts(
 
     >>> set_worker_timeouts(start_seconds=600)
     """
-    given = {"start": start_seconds, "silence": silence_seconds, "step": step_seconds}
-    for name, seconds in given.items():
+    limits = {"start": start_seconds, "silence": silence_seconds, "step": step_seconds}
+    for name, seconds in limits.items():
         if seconds is not None:
             _worker_seconds[name] = _seconds(seconds, f"{name}_seconds", name)
 
@@ -311,28 +310,25 @@ def worker_timeouts() -> WorkerTimeouts:
 
     Raises `ArgumentError` where the environment has no positive number.
     """
-    given: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     for name in ("start", "silence", "step"):
         variable = f"GRAPHDIST_WORKER_{name.upper()}_SECONDS"
         text = os.environ.get(variable)
         if text:
-            given[name] = _seconds(_number_or_text(text), variable, name)
-    given |= _worker_seconds
-    if given.get("step") == float("inf"):
-        given["step"] = None
-    return WorkerTimeouts(**given)
+            limits[name] = _seconds(_number_or_text(text), variable, name)
+    limits |= _worker_seconds
+    if limits.get("step") == float("inf"):
+        limits["step"] = None
+    return WorkerTimeouts(**limits)
 
 
 def _seconds(seconds: Any, variable: str, name: str) -> float:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not seconds > 0:
-        raise ArgumentError(
-            f"{variable} is {quoted(seconds)}, not a positive number", source=here()
-        )
+        raise ArgumentError(f"{variable} is {quoted(seconds)}, not a positive number")
     if seconds > _MOST_SECONDS and not (name == "step" and seconds == float("inf")):
         raise ArgumentError(
             f"{variable} is {quoted(seconds)}: it is {_MOST_SECONDS:.0f} at most",
-            source=here(),
             hint="only a step may take any time: step_seconds=float('inf')",
         )
     return float(seconds)
@@ -348,9 +344,9 @@ def _number_or_text(text: str) -> float | str:
 def set_value_checks(every_steps: int | None) -> None:
     """Set after how many steps the workers of a cluster compare the values they should all have.
 
-    Mirrored arguments, numbers and variables are one value on all workers. They are compared before
+    Mirrored arguments, Python numbers and variables have one value. They are compared before
     the first call of each program, and again after every `every_steps` steps, 1000 by default; None
-    leaves it at the first call. All workers set the same number, before they compile. Raises
+    leaves it at the first call. All workers set the same count, before they compile. Raises
     `ArgumentError` for anything else.
 
     >>> set_value_checks(every_steps=100)
@@ -381,7 +377,7 @@ def value_check_interval() -> int | None:
 
 def _require_steps(count: Any, name: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(f"{name} is {count!r}, not a positive whole number", source=here())
+        raise ArgumentError(f"{name} is {count!r}, not a positive whole number")
     return count
 
 
@@ -395,18 +391,17 @@ def job_identity() -> JobIdentity:
     job = os.environ.get("GRAPHDIST_JOB_ID") or of_slurm
     if len(job) > _LONGEST_JOB:
         raise ArgumentError(
-            f"the id of the job is {quoted(job)}, of {len(job)} characters: {_LONGEST_JOB} is most",
-            source=here(),
+            f"the id of the job is {quoted(job)}, of {len(job)} characters: {_LONGEST_JOB} is most"
         )
     variables = ("GRAPHDIST_JOB_GENERATION", "SLURM_RESTART_COUNT")
     set_one = next((name for name in variables if os.environ.get(name)), None)
     generation = whole_number(os.environ[set_one], set_one) if set_one else 0
-    found = versions()
+    installed = versions()
     return JobIdentity(
         job,
         generation,
         os.environ.get("GRAPHDIST_JOB_TOKEN", ""),
-        f"graphdist {found['graphdist']}, jax {found['jax']}",
+        f"graphdist {installed['graphdist']}, jax {installed['jax']}",
     )
 
 
@@ -420,20 +415,19 @@ def ray_authenticates() -> bool:
 
 
 def names_ray_token() -> bool:
-    """Return whether the environment says what Ray's token is, or in which file."""
+    """Return whether the environment has Ray's token, or names its file."""
     return bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
 
 
 def worker_bind_address() -> str:
-    """Return the address that worker 0 is to listen at; "" for its address in the cluster.
+    """Return the address at which worker 0 listens; "" for its address in the cluster.
 
-    Raises `ArgumentError` where the environment has what is no address of a host.
+    Raises `ArgumentError` if the environment has something else.
     """
     text = os.environ.get(BIND_VARIABLE, "")
     if text and not is_host(text):
         raise ArgumentError(
             f"{BIND_VARIABLE} is {quoted(text)}, not an address without a port",
-            source=here(),
             hint="write for instance 0.0.0.0",
         )
     return text
@@ -449,7 +443,7 @@ def worker_environment(
     """
     task = {"type": "worker", "index": index}
     cluster = {"cluster": {"worker": list(addresses)}, "task": task}
-    found = {
+    environment = {
         **os.environ,
         "TF_CONFIG": json.dumps(cluster),
         "GRAPHDIST_JOB_ID": job.id,
@@ -457,10 +451,10 @@ def worker_environment(
         "GRAPHDIST_JOB_TOKEN": job.token,
     }
     if devices_per_worker:
-        found["JAX_NUM_CPU_DEVICES"] = str(devices_per_worker)
-        gpus = [number for number in (visible_gpus() or "").split(",") if number]
+        environment["JAX_NUM_CPU_DEVICES"] = str(devices_per_worker)
+        gpus = [gpu for gpu in (visible_gpus() or "").split(",") if gpu]
         if len(gpus) >= len(addresses) * devices_per_worker:
             first = index * devices_per_worker
             own = gpus[first : first + devices_per_worker]
-            found["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-    return found
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+    return environment

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar  # Any: users' objects
 
 from graphdist.errors import ContextError, MissingContextError
-from graphdist.tracing.user_lines import here, where_raised
+from graphdist.tracing.user_lines import where_raised
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 
 
 class RunningReplica(Protocol):
-    """A replica as the code sees it that the replica runs; `ReplicaContext` adds to it."""
+    """The part of a `ReplicaContext` that packages below the strategies use."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -79,7 +79,7 @@ def entered(entry: Entry) -> Iterator[None]:
 class Scope(Generic[Entered]):
     """The context manager of `Strategy.scope()`: cross-replica context of a strategy.
 
-    It may be entered again while it is entered, but not after it was left.
+    It may be entered again inside its own `with` block, but not after that has ended.
     """
 
     def __init__(self, strategy: Entered) -> None:
@@ -95,7 +95,6 @@ class Scope(Generic[Entered]):
         if self._was_left:
             raise ContextError(
                 "a scope is entered a second time, after it was left",
-                source=here(),
                 hint="make a new one: with strategy.scope()",
             )
         self._tokens.append(_entry.set(Entry(self._strategy)))
@@ -166,7 +165,7 @@ def num_replicas_running() -> int:
 
 
 def missing_context(error: AttributeError) -> ContextError | None:
-    """Return the error for a method of the replica context that was looked up on None, or None.
+    """Return the error for an attribute of the replica context that is looked up on None, or None.
 
     `get_replica_context()` returns None in cross-replica context. An attribute that only a replica
     context has was meant for its result.
@@ -214,7 +213,6 @@ def require_cross_replica(what: str) -> None:
     if in_replica_context_of_a_run():
         raise ContextError(
             f"{what} is called in replica context, inside the function given to run",
-            source=here(),
             hint=_INSTEAD.get(what, "call it before run, and pass its result to run"),
         )
 
@@ -226,7 +224,6 @@ def require_same_strategy(strategy: StrategyBase, what: str, hint: str = "") -> 
         raise ContextError(
             f"{what} of {strategy} inside the scope of {entry.strategy.beside(strategy)}: "
             f"strategies do not mix",
-            source=here(),
             hint=alike(strategy, entry.strategy) or hint or "call it outside that scope",
         )
 

@@ -1,11 +1,14 @@
 """The error classes of the public API, in one place.
 
 Errors of the graph are defined in `graphdist.ir.errors`, errors of devices and steps in
-`graphdist.runtime`. `GraphdistError.__str__` renders all of them: what disagrees, the user's line,
-the node and pass, and a hint.
+`graphdist.runtime`. The errors that are defined here name the user's current line by themselves.
+`GraphdistError.__str__` renders all of them: what disagrees, the user's line, the node and pass,
+and a hint.
 """
 
 from __future__ import annotations
+
+import threading
 
 from graphdist.ir.errors import (
     DistributionError,
@@ -15,6 +18,7 @@ from graphdist.ir.errors import (
     TypeRuleError,
     VerifyError,
 )
+from graphdist.ir.source import Source
 from graphdist.runtime.absent_devices import MissingExtraError
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.files.artifact import ArtifactError
@@ -25,6 +29,7 @@ from graphdist.runtime.processes.cluster_workers import CollectiveTimeoutError
 from graphdist.runtime.processes.workers import WorkerTimeoutError
 from graphdist.runtime.targets.topologies import DeviceError
 from graphdist.tracing.state import TraceError
+from graphdist.tracing.user_lines import here
 
 __all__ = [
     "ArgumentError",
@@ -60,7 +65,31 @@ __all__ = [
 ]
 
 
-class ArgumentError(GraphdistError, ValueError):
+class _ErrorAtUsersLine(GraphdistError):
+    """An error that names the user's current line by itself, if this thread runs one."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        source: Source | None = None,
+        other: Source | None = None,
+        node: str = "",
+        where: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(
+            what, source=source or users_line(), other=other, node=node, where=where, hint=hint
+        )
+
+
+def users_line() -> Source | None:
+    """Return the user's current line; None in a thread of graphdist's own."""
+    line = here()
+    return None if line.frame is None or line.frame.file == threading.__file__ else line
+
+
+class ArgumentError(_ErrorAtUsersLine, ValueError):
     """An argument of the right kind with a value that cannot be used.
 
     >>> import graphdist as gd
@@ -74,15 +103,15 @@ class ArgumentError(GraphdistError, ValueError):
     """
 
 
-class ArgumentTypeError(GraphdistError, TypeError):
+class ArgumentTypeError(_ErrorAtUsersLine, TypeError):
     """An argument of a kind that cannot be used, such as a string where an array belongs."""
 
 
-class UnsupportedError(GraphdistError, NotImplementedError):
+class UnsupportedError(_ErrorAtUsersLine, NotImplementedError):
     """A combination of features that has no defined meaning."""
 
 
-class ContextError(GraphdistError, RuntimeError):
+class ContextError(_ErrorAtUsersLine, RuntimeError):
     """A call in the wrong context: `run` inside `run`, say, or `reduce` in replica context."""
 
 
@@ -101,21 +130,21 @@ class DatasetError(ArgumentTypeError, AttributeError):
 
 
 class BatchDimensionError(ArgumentError, IndexError):
-    """A value without a batch dimension, where rows are to be split or left out."""
+    """A value without a batch dimension, whose rows would be split or left out."""
 
 
 class UnmatchedError(CheckpointError, AssertionError):
     """A checkpoint has entries that the objects lack, or the objects have others."""
 
 
-class OutOfRangeError(GraphdistError, IndexError):
+class OutOfRangeError(_ErrorAtUsersLine, IndexError):
     """An iterator is asked for an element past its last."""
 
 
 class ClosureCancelledError(GraphdistError, RuntimeError):
     """A scheduled function that was not run, or whose result is lost.
 
-    Another one had failed before its turn, no worker was there, or the strategy was shut down.
+    Another function failed before it was run, no worker was left, or the strategy was shut down.
     """
 
 

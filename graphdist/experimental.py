@@ -8,7 +8,6 @@ from typing import Any  # Any: what users pass as resolver
 import jax
 
 from graphdist import coordinator
-from graphdist.deprecation import warn_of_older_name
 from graphdist.options import (
     CollectiveHints,
     CommunicationImplementation,
@@ -19,6 +18,7 @@ from graphdist.parameter_server import partitioners
 from graphdist.parameter_server.strategy import ParameterServerStrategy
 from graphdist.strategies import multi_worker_mirrored, tpu
 from graphdist.strategies.central_storage import CentralStorageStrategy
+from graphdist.user_warnings import warn_of_older_name
 
 __all__ = [
     "CentralStorageStrategy",

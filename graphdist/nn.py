@@ -1,7 +1,7 @@
 """Losses of replicas, scaled so that their sum over the replicas is the loss of the global batch.
 
-The sum of the replicas' gradients is then the gradient of that loss. And rows of embeddings, which
-may be in shards.
+The sum of the replicas' gradients is then the gradient of that loss. `embedding_lookup` reads rows
+of a table, which may be sharded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import dtype_name
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.strategies.current import get_replica_context
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import checked_array, is_array, type_name
 from graphdist.values.reducible import summable
 
@@ -27,7 +26,7 @@ def compute_average_loss(
     """Return the sum of a replica's losses divided by the global batch size.
 
     `per_example_loss` has shape [examples, ...]; `sample_weight` has its first dimensions, or 1 in
-    place of any. `global_batch_size`, an int or a scalar array of integers, is by default the
+    place of one. `global_batch_size`, an int or a scalar array of integers, is by default the
     number of examples of all replicas together, which may have different numbers. A size of 0 gives
     a loss of 0. The loss of integers is a float32.
 
@@ -42,7 +41,6 @@ def compute_average_loss(
     if loss.ndim == 0:
         raise ArgumentError(
             "compute_average_loss of a scalar: it takes the loss of each example",
-            source=here(),
             hint="give it before it is reduced, with shape [examples]",
         )
     examples = loss.shape[0]
@@ -68,7 +66,6 @@ def _weights(sample_weight: Any, loss: jax.Array) -> jax.Array:
     if not fits:
         raise ArgumentError(
             f"sample_weight has shape {list(weights.shape)}, the loss shape {list(loss.shape)}",
-            source=here(),
             hint="give one weight for each example",
         )
     return aligned
@@ -82,7 +79,6 @@ def _batch_size(size: Any) -> jax.Array:
         )
         raise ArgumentTypeError(
             f"global_batch_size is of type {kind}: it is one integer",
-            source=here(),
             hint="give the number of examples of all replicas together",
         )
     return array
@@ -106,13 +102,12 @@ def _require_replica_context(what: str) -> None:
     if in_cross_replica_context():
         raise ContextError(
             f"{what} is called in cross-replica context, where there is no loss of a replica",
-            source=here(),
             hint="call it inside the function given to run",
         )
 
 
 def embedding_lookup(params: Any, ids: Any) -> jax.Array:
-    """Return the rows of a table with these numbers; of a table in shards, shard by shard.
+    """Return the rows of a table at these indices; a sharded table is read shard by shard.
 
     `params` is an array, a variable or a `gd.ShardedVariable`, `ids` an array of integers.
 

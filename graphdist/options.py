@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
 
 import jax.numpy as jnp
 
-from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.user_lines import here
+from graphdist.user_warnings import warn_of_older_name
 
 Member = TypeVar("Member", bound=Enum)
 
@@ -27,7 +26,6 @@ def member_of(kind: type[Member], value: Any, what: str) -> Member:
         is_name = isinstance(value, str) and value.upper() in kind.__members__
         raise ArgumentError(
             f"{what} is {value!r}, not one of {names} of {kind.__name__}",
-            source=here(),
             hint=f"write gd.{kind.__name__}.{value.upper()}" if is_name else "",
         ) from None
 
@@ -42,42 +40,37 @@ def checked_sharding(shard_update: Any) -> bool | None:
         return bool(shard_update)
     if shard_update == "auto":
         return None
-    raise ArgumentError(
-        f"shard_update is {shard_update!r}, not one of True, False, 'auto'", source=here()
-    )
+    raise ArgumentError(f"shard_update is {shard_update!r}, not one of True, False, 'auto'")
 
 
 def checked_parameter_sharding(
     shard_parameters: Any, num_replicas: int, shard_update: bool | None
 ) -> int | None:
-    """Return how many replicas share out one copy of a variable; 0: they need not, None: any.
+    """Return over how many replicas variables are sharded; 0 for none, None for all of them.
 
-    `shard_parameters` is True, False or that number, where 1 is False. Raises `ArgumentError` for
-    anything else, a number that does not divide the replicas, and updates that are not shared out.
+    `shard_parameters` is True, False or that count, where 1 is False. Raises `ArgumentError` for
+    anything else, a count that does not divide the replicas, and updates that are not sharded.
 
-    >>> [checked_parameter_sharding(given, 8, None) for given in (4, 1, False, True)]
+    >>> [checked_parameter_sharding(value, 8, None) for value in (4, 1, False, True)]
     [4, 0, 0, None]
     """
     is_number = isinstance(shard_parameters, int) and not isinstance(shard_parameters, bool)
     if not isinstance(shard_parameters, int):
         raise ArgumentError(
-            f"shard_parameters is {shard_parameters!r}, not True, False or a number of replicas",
-            source=here(),
+            f"shard_parameters is {shard_parameters!r}, not True, False or a number of replicas"
         )
     if is_number and (shard_parameters < 1 or num_replicas % shard_parameters):
         raise ArgumentError(
             f"shard_parameters is {shard_parameters}, which does not divide the {num_replicas} "
             f"replicas into groups of equal size",
-            source=here(),
-            hint="give a divisor of the number of replicas, or True to share over all of them",
+            hint="give a divisor of the number of replicas, or True to shard over all of them",
         )
     is_on = shard_parameters > 1 if is_number else shard_parameters
     if is_on and shard_update is False:
         raise ArgumentError(
-            "shard_parameters stores variables in slices, and shard_update=False updates them in "
-            "full",
-            source=here(),
-            hint="leave shard_update out: variables in slices are updated slice by slice",
+            "shard_parameters stores variables in shards, and shard_update=False updates the full "
+            "values",
+            hint="leave shard_update out: sharded variables are updated shard by shard",
         )
     if shard_parameters is True:
         return None
@@ -94,7 +87,6 @@ def checked_axis_name(axis_name: Any) -> str:
         return axis_name
     raise ArgumentTypeError(
         f"axis_name is {axis_name!r}, not a name",
-        source=here(),
         hint='write a string, such as axis_name="batch"',
     )
 
@@ -119,7 +111,6 @@ class ReduceOp(Enum):
         what = repr(op) if isinstance(op, str) else f"of type {type(op).__name__}"
         raise ArgumentError(
             f"reduce op {what} is not one of SUM, MEAN",
-            source=here(),
             hint="for another reduction gather the values, then reduce them with jax.numpy",
         )
 
@@ -132,14 +123,12 @@ class ReduceOp(Enum):
         """
         op = ReduceOp.__members__.get(getattr(aggregation, "name", ""))
         if op is None:
-            raise ArgumentError(
-                f"aggregation {aggregation} is no reduction: SUM and MEAN are", source=here()
-            )
+            raise ArgumentError(f"aggregation {aggregation} is no reduction: SUM and MEAN are")
         return op
 
     @property
     def reducer(self) -> str:
-        """Return the graph's name for it."""
+        """Return the name of the reduction in graphs."""
         return self.value.lower()
 
 
@@ -233,19 +222,18 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
         if self.bytes_per_pack < 0:
             raise ArgumentError(
                 f"bytes_per_pack is {self.bytes_per_pack}: it is at least 0",
-                source=here(),
                 hint="leave it out to have it chosen",
             )
         if self.timeout_seconds is not None:
             _check_number("timeout_seconds", self.timeout_seconds, int | float)
-        given = self.implementation
-        name = given.upper() if isinstance(given, str) else given
+        name: Any = self.implementation
+        name = name.upper() if isinstance(name, str) else name
         implementation = member_of(CommunicationImplementation, name, "implementation")
         object.__setattr__(self, "implementation", implementation)
         object.__setattr__(self, "reduce_dtype", _float_dtype(self.reduce_dtype))
 
     def merge(self, options: CommunicationOptions | None) -> CommunicationOptions:
-        """Return these options with every field that `options` sets taken from there.
+        """Return these options, overridden by the fields that `options` sets.
 
         A field is set when it has another value than its default.
         """
@@ -254,10 +242,10 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
             return self
         default = CommunicationOptions()
         names = ("bytes_per_pack", "timeout_seconds", "implementation", "reduce_dtype")
-        given = {name: getattr(options, name) for name in names}
+        values = {name: getattr(options, name) for name in names}
         return replace(
             self,
-            **{name: value for name, value in given.items() if value != getattr(default, name)},
+            **{name: value for name, value in values.items() if value != getattr(default, name)},
         )
 
 
@@ -274,7 +262,6 @@ def check_communication_options(options: Any) -> None:
     if not isinstance(options, CommunicationOptions | None):
         raise ArgumentTypeError(
             f"options is of type {type(options).__name__}, not CommunicationOptions",
-            source=here(),
             hint="write gd.CommunicationOptions(...)",
         )
 
@@ -284,20 +271,17 @@ def _float_dtype(dtype: Any) -> Any:
     if dtype is None:
         return None
     try:
-        found = jnp.dtype(dtype)
+        chosen = jnp.dtype(dtype)
     except TypeError:
-        found = None
-    if found is None or not jnp.issubdtype(found, jnp.floating):
+        chosen = None
+    if chosen is None or not jnp.issubdtype(chosen, jnp.floating):
         raise ArgumentError(
             f"reduce_dtype is {dtype!r}: it is the dtype of floats, or None for the values' own",
-            source=here(),
             hint='write reduce_dtype="float32" or "bfloat16"',
         )
-    return found
+    return chosen
 
 
 def _check_number(name: str, value: Any, kind: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise ArgumentTypeError(
-            f"{name} is of type {type(value).__name__}, not a number", source=here()
-        )
+        raise ArgumentTypeError(f"{name} is of type {type(value).__name__}, not a number")

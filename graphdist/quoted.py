@@ -1,15 +1,17 @@
-"""Values of others in messages: of the environment, of users, of strangers on the network.
+"""Foreign values in messages: of the environment, of users, from the network; names like them.
 
-They come as they are, of any length and with any characters, and are short and on one line here.
+The values may have any length and any characters; in a message they are short and on one line.
 """
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterable
 
 
 def quoted(value: object, most: int = 80) -> str:
-    r"""Return a value as Python writes it, with what is long or deep left out.
+    r"""Return a value as Python writes it, shortened if it is long or deep.
 
     >>> print(quoted("\x1b[31m red"), quoted([[[[[[["a:1"]]]]]]]), quoted("x" * 200, most=11))
     '\x1b[31m red' [[[[[[[...]]]]]]] 'xxx...xxx'
@@ -23,9 +25,19 @@ def quoted(value: object, most: int = 80) -> str:
 
 
 def unquoted(text: str, most: int = 400) -> str:
-    r"""Return a text of others as `quoted` does, without its quotation marks.
+    r"""Return a foreign text as `quoted` does, without the quotation marks.
 
     >>> print(unquoted("no such\nuser"))
     no such\nuser
     """
     return quoted(text, most)[1:-1]
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint with the known names that are most like one; `otherwise` if none is.
+
+    >>> did_you_mean("memraid", ["mermaid", "svg"])
+    'did you mean mermaid?'
+    """
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise

@@ -1,7 +1,7 @@
 """Random numbers of replicas.
 
 A key of JAX gives every replica the same numbers. `replica_key` derives a different key for each
-replica. It depends on the key and the replica's number alone, not on the devices and not on the
+replica. It depends on the key and the replica's id alone, not on the devices and not on the
 number of replicas. A `Generator` does the same for numbers drawn one after the other. Its state is
 one key in a mirrored variable: every draw advances it, on all replicas alike.
 """
@@ -21,7 +21,6 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import VariableAggregation
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 
@@ -43,7 +42,6 @@ def replica_key(key: jax.Array) -> jax.Array:
     if in_cross_replica_context():
         raise ContextError(
             "replica_key is called in cross-replica context, where there is no replica",
-            source=here(),
             hint="call it inside the function given to run, or use the key itself",
         )
     _check_key(key)
@@ -54,7 +52,6 @@ def _check_key(key: Any) -> None:
     if not isinstance(key, jax.Array):
         raise ArgumentTypeError(
             f"the key is of type {type_name(key)}, which is no key of jax.random",
-            source=here(),
             hint="make one: jax.random.key(seed)",
         )
 
@@ -80,9 +77,7 @@ class Generator:
         if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             key = jax.random.wrap_key_data(key)
         if key.shape:
-            raise ArgumentError(
-                f"a generator is made with {list(key.shape)} keys, it takes one", source=here()
-            )
+            raise ArgumentError(f"a generator is made with {list(key.shape)} keys, it takes one")
         self._implementation = str(jax.random.key_impl(key))
         # The replicas' new states are equal. Where that cannot be proved, because replicas draw
         # numbers of different shapes, the aggregation takes the state of replica 0.
@@ -103,7 +98,6 @@ class Generator:
         if not isinstance(seed, int | np.integer | jax.Array):
             raise ArgumentTypeError(
                 f"seed is {seed!r}, not an int",
-                source=here(),
                 hint="write an int, or use Generator.from_non_deterministic_state()",
             )
         with jax.ensure_compile_time_eval():  # inside a function it would be traced
@@ -115,7 +109,7 @@ class Generator:
         return cls.from_seed(secrets.randbits(31))
 
     def reset_from_seed(self, seed: int) -> None:
-        """Go on as a generator newly made from this seed."""
+        """Continue as a new generator from this seed would."""
         key = jax.random.key(seed, impl=self._implementation)
         self.state.assign(jax.random.key_data(key))
 
@@ -139,7 +133,6 @@ class Generator:
         if maxval is None:
             raise ArgumentError(
                 f"uniform of dtype {jnp.dtype(dtype)} without maxval",
-                source=here(),
                 hint="give one above the largest number: maxval=10",
             )
         return jax.random.randint(self.next_key(), tuple(shape), minval, maxval, dtype)

@@ -36,9 +36,9 @@ class StrategyBase:
     axis_name = AXIS_NAME
     """The axis name of the replicas in collectives of JAX: `lax.psum(x, strategy.axis_name)`."""
     shard_update: bool | None = False
-    """Whether each replica updates its own slice of variables; None: where it pays."""
+    """Whether each replica updates its own shard of variables; None: where that saves time."""
     shard_parameters = False
-    """Whether mirrored variables are stored in slices, one a replica, from their creation."""
+    """Whether mirrored variables are stored in shards, one per replica, from their creation."""
     local_steps: LocalSteps | None = None
     """The pass that lets replicas take local steps; None: all replicas make the same step."""
     keeps_one_value = False
@@ -103,10 +103,7 @@ class StrategyBase:
         raise NotImplementedError
 
     def variable_in_shards(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the variable in shards that stands for a new variable; None for an ordinary one.
-
-        The arguments were given to `Variable`.
-        """
+        """Return the sharded variable for `Variable(*args, **kwargs)`; None for an ordinary one."""
         return None
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
@@ -123,8 +120,8 @@ class StrategyBase:
     def place_variable(self, value: Any, distribution: Distribution) -> Any:
         """Return a new buffer with the value; a PER_REPLICA one holds a copy for each replica.
 
-        No device receives more than its slice of a buffer that is sharded.
-        The result is a shape if the value is one, and on devices that are not here.
+        No device receives more than its shard of a sharded buffer. If the value is a shape, or the
+        devices are absent, the result is a shape.
         """
         if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(value.shape, value.dtype)

@@ -90,14 +90,14 @@ def _users_errors(error: BaseException) -> Iterator[BaseException]:
     pending: list[tuple[BaseException | None, bool]] = [(error, False)]
     seen: set[int] = set()
     while pending:
-        found, explains_ours = pending.pop()
-        if found is None or id(found) in seen or type(found).__name__ == _STACK_OF_JAX:
+        each, explains_ours = pending.pop()
+        if each is None or id(each) in seen or type(each).__name__ == _STACK_OF_JAX:
             continue
-        seen.add(id(found))
-        is_ours = isinstance(found, GraphdistError) and not isinstance(found, VerifyError)
-        if is_ours or explains_ours or _is_raised_by_user(found):
-            yield found
-        causes = (found.__cause__, found.__context__)
+        seen.add(id(each))
+        is_ours = isinstance(each, GraphdistError) and not isinstance(each, VerifyError)
+        if is_ours or explains_ours or _is_raised_by_user(each):
+            yield each
+        causes = (each.__cause__, each.__context__)
         pending += ((cause, is_ours or explains_ours) for cause in causes)
 
 

@@ -1,6 +1,6 @@
 """The version of the project, and the versions of the packages that it compiles with.
 
-`VERSION` is the only place of the project's version: the package's metadata are made from it.
+The project's version is in `VERSION` alone: the package's metadata are made from it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ VERSION = "0.2.0"
 
 def versions() -> dict[str, str]:
     """Return the versions that a compiled step depends on."""
-    found = {
+    installed = {
         "graphdist": VERSION,
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
         "libtpu": "",
     }
     with suppress(importlib.metadata.PackageNotFoundError):
-        found["libtpu"] = importlib.metadata.version("libtpu")
-    return found
+        installed["libtpu"] = importlib.metadata.version("libtpu")
+    return installed

@@ -1,4 +1,4 @@
-"""Whole numbers that come as text or from users: of tasks, ports and restarts."""
+"""Reads whole numbers from text and from users: of tasks, ports and restarts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import operator
 
 from graphdist.errors import ArgumentError
 from graphdist.quoted import quoted
-from graphdist.tracing.user_lines import here
 
 MOST_TASKS = 1 << 20
-"""The most tasks of a cluster: what is beyond is a mistake, and would fill the memory."""
+"""The most tasks of a cluster: a larger count is a mistake, and would fill the memory."""
 
 
 def whole_number(value: object, name: str, least: int = 0, most: int = MOST_TASKS) -> int:
-    """Return a number that is given as an integer or in decimal digits.
+    """Return a number from an integer or from decimal digits.
 
-    Raises `ArgumentError` for another value, which says the `name` of the number.
+    Raises `ArgumentError`, which calls the number `name`, for another value.
 
     >>> whole_number("7", "SLURM_PROCID")
     7
@@ -25,14 +24,12 @@ def whole_number(value: object, name: str, least: int = 0, most: int = MOST_TASK
     graphdist.errors.ArgumentError: the task index is 1.5, not a whole number from 0 to 9
     ...
     """
-    found = None
+    number = None
     if isinstance(value, str):
         if value.isascii() and value.isdecimal() and len(value) <= len(str(most)):
-            found = int(value)
+            number = int(value)
     elif not isinstance(value, bool) and hasattr(value, "__index__"):
-        found = operator.index(value)
-    if found is None or not least <= found <= most:
-        raise ArgumentError(
-            f"{name} is {quoted(value)}, not a whole number from {least} to {most}", source=here()
-        )
-    return found
+        number = operator.index(value)
+    if number is None or not least <= number <= most:
+        raise ArgumentError(f"{name} is {quoted(value)}, not a whole number from {least} to {most}")
+    return number

@@ -1,8 +1,8 @@
 """The strategy that a command line chooses for the step of a program: one of `--strategy`.
 
-It is made after the program is loaded, since a program may say at its top how many devices there
-are. The devices of `--strategy NAME:N` are asked for before that. A program that asks for fewer is
-loaded with N devices, and one that asks for more has those it asks for.
+It is made after the program is loaded, since a program may set how many devices there are. Before
+that, N devices are set for `--strategy NAME:N`: a program that asks for fewer is loaded with N, and
+one that asks for more gets them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from graphdist.strategies.default import default_strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
 
-_NUMBER_OF_REPLICAS = re.compile("|[1-9][0-9]{0,3}")
+_REPLICA_COUNT = re.compile("|[1-9][0-9]{0,3}")
 
 
 @dataclass(frozen=True)
 class ChosenStrategy:
-    """How a strategy is made, and the option that chose it, "" for the default strategy."""
+    """A function that makes a strategy, and the option that chose it, "" for the default one."""
 
     option: str
     make: Callable[[], CommonStrategy]
@@ -45,38 +45,38 @@ _MAKERS: dict[str, Callable[[list[str] | None], CommonStrategy]] = {
 
 
 def strategy_named(text: str | None) -> ChosenStrategy:
-    """Return the strategy of a name, or `NAME:N` for N replicas; None is the default strategy.
+    """Return the strategy that `NAME`, or `NAME:N` for N replicas, chooses; None the default one.
 
     Raises `ArgumentError` for other texts.
     """
     if text is None:
         return DEFAULT
-    name, _, number = text.partition(":")
-    if name not in _MAKERS or not _NUMBER_OF_REPLICAS.fullmatch(number):
+    name, _, replicas = text.partition(":")
+    if name not in _MAKERS or not _REPLICA_COUNT.fullmatch(replicas):
         near = difflib.get_close_matches(name, _MAKERS, n=1) or list(_MAKERS)
         raise ArgumentError(
             f"--strategy {text!r} is not NAME or NAME:N, for N replicas",
             hint=f"NAME is {' or '.join(near)}; write for instance mirrored:8",
         )
     option = f"--strategy {text}"
-    if not number:
+    if not replicas:
         return ChosenStrategy(option, partial(_MAKERS[name], None))
-    count = int(number)
+    count = int(replicas)
     return ChosenStrategy(option, lambda: _MAKERS[name](_devices(option, count)), count)
 
 
 def _devices(option: str, count: int) -> list[str]:
-    """Return accelerators of this machine if there are enough, else logical CPU devices."""
+    """Return accelerators of this machine if there are enough, otherwise logical CPU devices."""
     try:
-        set_logical_cpu_devices(count)  # the program may have set another number
+        set_logical_cpu_devices(count)  # the program may have set another count
     except DeviceError as error:
         there = jax.local_device_count("cpu")
         if there < count:
             raise ArgumentError(
                 f"{option} takes {count} devices, and there are {there}: JAX was started with them",
-                hint="let the program set their number with gd.config.set_logical_cpu_devices",
+                hint="let the program set their count with gd.config.set_logical_cpu_devices",
             ) from error
     platform = jax.default_backend()
     if platform == "cpu" or jax.local_device_count() < count:
         platform = "cpu"
-    return [f"{platform}:{number}" for number in range(count)]
+    return [f"{platform}:{index}" for index in range(count)]

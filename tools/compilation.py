@@ -1,18 +1,24 @@
-"""How the tools compile the step of a target: the options for it, and its way to the last pass."""
+"""How the tools compile the step of a target: their options, its strategy, and its passes.
+
+`--passes infer_distribution,place_variables,..` names passes of the step's pipeline for its
+devices, with the options that they have there.
+"""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self  # Any: users' settings, options of strategies
 
-from graphdist.program.stages import Lowered
+from graphdist.errors import ArgumentError
+from graphdist.passes.manager import Pass
+from graphdist.program.stages import Lowered, Traced
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
-from graphdist.tools.named_passes import with_passes
 from graphdist.tools.steps import parse_settings, trace_target
 
 COMPILATION = ("num_slices", "shard_parameters", "passes", "set", "args", "option")
@@ -20,7 +26,7 @@ COMPILATION = ("num_slices", "shard_parameters", "passes", "set", "args", "optio
 
 
 def add_compilation_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a step is made, and compiled for a topology."""
+    """Add the options for making a step and compiling it for a topology."""
     add = parser.add_argument
     add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
     add(
@@ -29,7 +35,7 @@ def add_compilation_options(parser: argparse.ArgumentParser) -> None:
         const=True,
         type=int,
         metavar="GROUP",
-        help="store parameters in slices, over all devices or over groups of this size",
+        help="shard parameters over all devices, or over groups of this size",
     )
     add("--passes", help="the passes to run in place of the default ones: names with commas")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
@@ -41,7 +47,7 @@ def add_compilation_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What a command line says of a step beside its target and its strategy."""
+    """The options of a step in a command line, without its target and its strategy."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     types: str = ""
@@ -50,7 +56,7 @@ class StepOptions:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Self:
-        """Return what the options of `add_compilation_options` say."""
+        """Return the options that `add_compilation_options` has added."""
         compiler = parse_settings(options.option) or None
         return cls(parse_settings(options.set), options.args, options.passes, compiler)
 
@@ -61,13 +67,13 @@ def lower_target(target: str, chosen: ChosenStrategy, options: StepOptions) -> L
     return with_passes(traced, options.passes).lower()
 
 
-def sharding(asked: int | bool | None) -> dict[str, Any]:
+def sharding(group: int | bool | None) -> dict[str, Any]:
     """Return the options of a strategy for `--shard-parameters`."""
-    return {} if asked is None else {"shard_parameters": asked}
+    return {} if group is None else {"shard_parameters": group}
 
 
 def strategy_for(topology: Topology, **options: Any) -> Strategy:
-    """Return a strategy of a topology's devices, with these options of its class."""
+    """Return a strategy for a topology's devices, with these options of its class."""
     name, slices = topology.name, topology.num_slices
     if topology.chip.platform == "tpu":
         return TPUStrategy(topology=name, num_slices=slices, **options)
@@ -75,6 +81,26 @@ def strategy_for(topology: Topology, **options: Any) -> Strategy:
 
 
 def chosen_for(topology: Topology, shard_parameters: int | bool | None) -> ChosenStrategy:
-    """Return the strategy of a topology's devices as a command line chooses it."""
+    """Return the strategy that `--topology` and `--shard-parameters` choose."""
     slices = sharding(shard_parameters)
     return ChosenStrategy(f"--topology {topology}", lambda: strategy_for(topology, **slices))
+
+
+def with_passes(traced: Traced, names: str | None) -> Traced:
+    """Return a traced step with the named passes, separated by commas; None keeps its own.
+
+    Raises `ArgumentError` for a name that no pass of the step has.
+    """
+    return traced if names is None else replace(traced, pipeline=_named(names, traced))
+
+
+def _named(names: str, traced: Traced) -> Sequence[Pass]:
+    by_name = {entry.name: entry for entry in traced.pipeline}
+    chosen = [name for name in names.split(",") if name]
+    for name in chosen:
+        if name not in by_name:
+            raise ArgumentError(
+                f"there is no pass {name!r} for {traced.devices}",
+                hint=f"there are {', '.join(by_name)}",
+            )
+    return [by_name[name] for name in chosen]

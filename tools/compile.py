@@ -7,7 +7,7 @@ step fits, what it computes and moves, and an estimate of its time. The exit sta
 3 if it does not, 2 for invalid input.
 
 `--fit batch=1..64` finds the largest value of a setting with which the step fits. `--compare`
-compares topologies, `--scale` numbers of chips. `--list-topologies` prints the known topologies,
+compares topologies, `--scale` counts of chips. `--list-topologies` prints the known topologies,
 `--list-variables step.gdx` the variables of the step in a file.
 `--timeline step.json` writes the predicted timeline as a trace for Perfetto.
 `--against old.gdx --allow 5%` compares the step with an earlier report of it, and exits with 4 if
@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from graphdist.program.stages import Compiled, Lowered
 from graphdist.report.step_report import Report, report_of_refused
 from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.tools.comparisons import Survey, compare_sizes, compare_topologies
+from graphdist.tools.comparisons import Reporter, Survey, compare_sizes, compare_topologies
 from graphdist.tools.compilation import (
     COMPILATION,
     StepOptions,
@@ -43,7 +44,7 @@ from graphdist.tools.compilation import (
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
 from graphdist.tools.interrupts import ending_at_interrupts
-from graphdist.tools.largest_fit import find_largest
+from graphdist.tools.listings import topology_table, variable_table
 from graphdist.tools.regression import (
     Regression,
     compare_reports,
@@ -51,8 +52,6 @@ from graphdist.tools.regression import (
     read_report,
 )
 from graphdist.tools.targets import prepare_command
-from graphdist.tools.topology_list import topology_table
-from graphdist.tools.variable_list import variable_table
 
 FITS, DOES_NOT_FIT, GREW = 0, 3, 4
 
@@ -64,7 +63,7 @@ _USES = {
     "scale": (*_TABLE, "topology"),
     "fit": (*(name for name in _TABLE if name != "args"), "topology"),
 }
-"""What the command does in place of compiling one step, and the options that this uses."""
+"""The modes in which the command does not compile one step, and the options that each uses."""
 
 
 @console_tool("graphdist-compile")
@@ -115,11 +114,11 @@ def command_line() -> argparse.ArgumentParser:
     add("target", nargs="?", help="file.py:make_step or module:make_step")
     add("--topology", help="such as v5e:16x16 (TPU chips) or h100:8x8 (hosts x GPUs)")
     add("-o", "--output", help="write the compiled step to this file, by custom name.gdx")
-    add("--platforms", help="what the file's portable module is for, such as tpu,cpu")
+    add("--platforms", help="the platforms of the file's portable module, such as tpu,cpu")
     add_compilation_options(parser)
     add("--fit", metavar="NAME=LOW..HIGH", help="find the largest value that fits")
     add("--compare", metavar="A,B,..", help="a table over topologies")
-    add("--scale", metavar="N,M,..", help="a table over numbers of chips of the topology's kind")
+    add("--scale", metavar="N,M,..", help="a table over counts of chips of the topology's kind")
     add("--against", metavar="FILE", help="compare with the report in step.gdx, or of --json")
     add("--allow", metavar="N%", help="how much the step may grow (default: 0%%)")
     add("--list-variables", metavar="step.gdx", help="print the variables of the step in a file")
@@ -210,8 +209,8 @@ def _compiled(
     options: argparse.Namespace, step: StepOptions, topology: Topology, **changed: Any
 ) -> tuple[Compiled | None, Report]:
     """Return the compiled step, if it fits the compiler's limits, and its report."""
-    said = ", ".join(f"{name}={value}" for name, value in changed.items())
-    _progress(options, f"compiling for {topology}{' with ' if said else ''}{said}")
+    values = ", ".join(f"{name}={value}" for name, value in changed.items())
+    _progress(options, f"compiling for {topology}{' with ' if values else ''}{values}")
     with ending_at_interrupts("graphdist-compile"):
         step = replace(step, settings={**step.settings, **changed})
         chosen = chosen_for(topology, options.shard_parameters)
@@ -234,6 +233,47 @@ def _progress(options: argparse.Namespace, text: str) -> None:
     """Show the progress in a line of the terminal, which the next output replaces."""
     if sys.stderr.isatty() and not options.quiet:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+_RANGE = re.compile(r"(\w+)=(\d{1,18})\.\.(\d{1,18})")
+
+
+def find_largest(
+    text: str, topology: Topology, report: Reporter, settings: Collection[str] = ()
+) -> Survey:
+    """Return a survey that finds the largest value of a setting with which the step fits.
+
+    It bisects: a step that fits with a value is assumed to fit with every smaller one. `settings`
+    are the names that have values already.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:
+        raise ArgumentError(
+            f"{text!r} is not of the form name=low..high", hint="such as batch=1..64"
+        )
+    name, low, high = match[1], int(match[2]), int(match[3])
+    if name in settings:
+        raise ArgumentError(f"--fit and --set both give {name}: leave one of them out")
+    tried: dict[int, Report] = {}
+
+    def fits(value: int) -> bool:
+        tried[value] = report(topology, **{name: value})
+        return tried[value].fits
+
+    best = 0
+    if fits(low):
+        best = low
+        if high > low and fits(high):
+            best = low = high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if fits(middle):
+                best = low = middle
+            else:
+                high = middle
+    verdict = f"largest that fits: {name}={best}" if best else f"not even {name}={low} fits"
+    reports = tuple((f"{name}={value}", tried[value]) for value in sorted(tried))
+    return Survey(f"{name} on {topology}", reports, bool(best), verdict)
 
 
 if __name__ == "__main__":

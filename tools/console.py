@@ -1,10 +1,10 @@
-"""The frame of every console tool: what it says of errors, and how it ends.
+"""The frame of every console tool: its messages about errors, and its exit status.
 
 An error of graphdist or of the system is a message on stderr, with status 2. Ctrl-C is one line,
-with status 130. Where the reader of the output goes away, as `head` does, the tool ends and says
-nothing, with status 141: shells report it of programs that SIGPIPE ends. An output that cannot be
-written for another reason, as on a full disk, is a message and status 1. A status of 0 would be a
-verdict that nobody has read, such as `graphdist-compile`'s that a step fits.
+with status 130. If the reader of the output goes away, as `head` does, the tool ends without a
+message, with status 141: shells report it for programs that SIGPIPE ends. An output that cannot be
+written for another reason, as on a full disk, is a message and status 1. Status 0 would claim that
+a verdict was printed, such as that a step fits.
 
 Python ignores SIGPIPE and raises `BrokenPipeError`. The buffers of stdout and stderr are flushed
 here, so that it is raised here too, and not at the exit of the interpreter. How the process of a
@@ -28,9 +28,9 @@ from graphdist.errors import GraphdistError
 OUTPUT_LOST = 1
 BAD_INPUT = 2
 READER_GONE = 128 + 13
-"""The exit status where nobody reads on: 128 and the number of SIGPIPE."""
+"""The exit status if the reader of the output is gone: 128 and the number of SIGPIPE."""
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What the system says where an output cannot be written."""
+"""The errors of the system for an output that cannot be written."""
 
 
 class Main(Protocol):
@@ -85,7 +85,7 @@ def _message(error: GraphdistError | OSError) -> str:
 
 
 def _without_our_line(error: GraphdistError) -> GraphdistError:
-    """Return the error without the line of a tool, which passes for the user's as a script."""
+    """Return the error without a line of the tool, which, as a script, counts as the user's."""
     if error.source is not None:
         frame = error.source.frame
         own = (
@@ -98,7 +98,7 @@ def _without_our_line(error: GraphdistError) -> GraphdistError:
 
 
 def _lost(name: str, error: OSError) -> int:
-    """Return the status of a tool that cannot write an output, and say so where it can."""
+    """Return the status of a tool that cannot write an output; print a message if possible."""
     _write_nowhere()
     if isinstance(error, BrokenPipeError):
         return READER_GONE
@@ -109,7 +109,7 @@ def _lost(name: str, error: OSError) -> int:
 
 
 def _write_nowhere() -> None:
-    """Let go of output in the buffers: Python would write it again when it exits, and complain."""
+    """Drop output in the buffers: Python would try to write it again when it exits, and fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in _outputs():
         try:

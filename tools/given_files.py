@@ -2,8 +2,8 @@
 
     graphdist-compile step.py:make_step --against <(git show main:report.json)
 
-A pipe can be read once and waits for its writer, as it does in other commands of Unix. A device may
-have no end, so it is refused, and so is what is too large.
+A pipe can be read once and waits for its writer, as with other commands of Unix. A device may have
+no end, so it is refused, and so is a file that is too large.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PART = 2**20
 
 
 def is_given(path: Path) -> bool:
-    """Return whether there is a file or a pipe."""
+    """Return whether the path leads to a file or a pipe."""
     try:
         return _has_content(path.stat().st_mode)
     except (OSError, ValueError):
@@ -43,13 +43,12 @@ def require_file(path: Path) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArgumentError(
             f"{str(path)!r} cannot be opened: {reason}",
-            source=here(),
             hint="give the path of a file that this process may read",
         ) from error
     if stat.S_ISDIR(mode):
-        raise ArgumentError(f"{path} is a folder", source=here(), hint="name a file in it")
+        raise ArgumentError(f"{path} is a folder", hint="name a file in it")
     if not _has_content(mode):
-        raise ArgumentError(f"{path} is a device or a socket, and no file", source=here())
+        raise ArgumentError(f"{path} is a device or a socket, and no file")
 
 
 def _not_there(path: Path) -> ArgumentError:
@@ -60,7 +59,6 @@ def _not_there(path: Path) -> ArgumentError:
     near = [stem + path.suffix for stem in difflib.get_close_matches(path.stem, alike, n=3)]
     return ArgumentError(
         f"there is no file {path}",
-        source=here(),
         hint=f"did you mean {' or '.join(str(folder / other) for other in near)}?"
         if near
         else "give the path from the current folder, or an absolute one",
@@ -68,10 +66,10 @@ def _not_there(path: Path) -> ArgumentError:
 
 
 def read_given(path: Path, member: str, most_bytes: int) -> bytes:
-    """Return a member of the file of a step, or all that another file or a pipe has.
+    """Return a member of the file of a step, or the full content of another file or of a pipe.
 
-    Raises `ArgumentError` where nothing can be read, or more than `most_bytes`; `ArtifactError` for
-    a damaged file of a step, or one without the member.
+    Raises `ArgumentError` if nothing can be read, or more than `most_bytes`; `ArtifactError` for a
+    damaged file of a step, or one without the member.
     """
     require_file(path)
     with path.open("rb") as file:
@@ -79,12 +77,10 @@ def read_given(path: Path, member: str, most_bytes: int) -> bytes:
             if file.seekable():
                 file.seek(0)
             content = bytearray()
-            while part := file.read(_PART):  # at once, Python would take the memory of the most
+            while part := file.read(_PART):  # one read would allocate `most_bytes`
                 content += part
                 if len(content) > most_bytes:
-                    raise ArgumentError(
-                        f"{path} has more than {most_bytes:,} bytes, which is most", source=here()
-                    )
+                    raise ArgumentError(f"{path} has more than {most_bytes:,} bytes, which is most")
             return bytes(content)
     _, members = read_artifact(path, here(), [member])
     if member not in members:

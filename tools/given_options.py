@@ -1,8 +1,8 @@
-"""The options of a command line that are given: each is used, or the command is refused.
+"""Refuses the options of a command line that would have no effect.
 
-An option that changes nothing in this combination is a mistake of the user's, who would read the
-output as an answer to it. A tool has a table of what it does and of the options that this uses.
-All others are refused, so that a new option does nothing silently anywhere.
+An option without effect is a mistake of the user's, who would believe that the output takes it into
+account. A tool has a table of its modes and of the options that each uses. All others are refused,
+so that a new option is never ignored silently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def given_options(parser: ArgumentParser, options: Namespace) -> frozenset[str]:
 
 
 def refuse_unused(given: Collection[str], does: str, uses: Collection[str]) -> None:
-    """Raise `ArgumentError` for an option that is given where `does` stands, which has others.
+    """Raise `ArgumentError` for a given option that the mode `does` does not use.
 
     >>> refuse_unused({"scale", "fit"}, "--scale", ["scale", "topology"])
     Traceback (most recent call last):
@@ -32,7 +32,7 @@ def refuse_unused(given: Collection[str], does: str, uses: Collection[str]) -> N
 
 
 def require_with(given: Collection[str], name: str, needed: str) -> None:
-    """Raise `ArgumentError` if an option is given without another one that it belongs to.
+    """Raise `ArgumentError` if an option is given without the one it depends on.
 
     >>> require_with({"allow"}, "allow", "against")
     Traceback (most recent call last):

@@ -1,9 +1,9 @@
 """Ctrl-C while a compiler runs: the command ends at once, with one line.
 
-Python runs its handlers of signals between two of its own instructions, so that a compiler of
-minutes would end first. The number of a signal is written to a file at once (`set_wakeup_fd`);
-here a thread reads it and ends the process. Nothing is cleaned up then, so that only work which
-leaves nothing behind may be inside `ending_at_interrupts`.
+Python runs signal handlers between two of its own instructions, that is, after a compiler that runs
+for minutes. But it writes the signal's number to a file at once (`set_wakeup_fd`); here a thread
+reads it and ends the process. Nothing is cleaned up then, so only work that leaves nothing behind
+may run inside `ending_at_interrupts`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def ending_at_interrupts(command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        watcher.join(_PATIENCE)  # it was told before Python was: it ends the process
+        watcher.join(_PATIENCE)  # it read the signal first, and ends the process
         raise
     finally:
         signal.set_wakeup_fd(previous)

@@ -1,10 +1,10 @@
 """Kills the processes of a job whose launcher is gone: a program that `graphdist-run` starts.
 
-The kernel kills a worker together with the launcher, but not what the worker has started. So this
-program reads the numbers of process groups, one a line, until its input ends, and kills the groups
-then. The input ends when the launcher does, for any reason: nobody else has the other end of the
-pipe. The program is in a session of its own, where no signal of the terminal reaches it, and
-imports nothing of graphdist.
+The kernel kills a worker together with the launcher, but not the processes that the worker has
+started. So this program reads the ids of process groups, one per line, until its input ends, and
+then kills the groups. The input ends when the launcher does, for any reason, since no other process
+has the other end of the pipe. The program is in a session of its own, where no signal of the
+terminal reaches it, and imports nothing of graphdist.
 """
 
 from __future__ import annotations

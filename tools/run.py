@@ -1,11 +1,11 @@
 """`graphdist-run`: starts a program once for every worker, on this machine.
 
 The workers get `TF_CONFIG` and communicate over loopback. Their output is printed line by line,
-each line with the number of its worker. When a worker fails, the others get a moment to report it
+each line with the index of its worker. When a worker fails, the others get a moment to report it
 and are stopped, and the last output of the failed worker is printed again at the end. If the reader
-of the output goes away, or it cannot be written, the workers are told to end. No worker outlives
-the launcher: the kernel kills it when the launcher ends for any reason, and a process beside the
-workers kills what they have started.
+of the output goes away, or the output cannot be written, the workers are told to end. No worker
+outlives the launcher: the kernel kills it when the launcher ends for any reason, and a process
+beside the workers kills the processes that they have started.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status of the worker that failed, 0 if none did."""
     options = command_line().parse_args(arguments)
-    if options.m and options.program[:1] == ["--"]:  # Python takes it before a file alone
+    if options.m and options.program[:1] == ["--"]:  # Python accepts it before a file alone
         del options.program[0]
     refuse_nonsense(options)
     least = options.n if options.min_workers is None else options.min_workers
@@ -77,46 +77,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser("graphdist-run", description=(__doc__ or "").split("\n\n")[1])
-    found.add_argument("-n", type=int, required=True, metavar="N", help="how many workers")
-    found.add_argument(
+    parser = argparse.ArgumentParser("graphdist-run", description=(__doc__ or "").split("\n\n")[1])
+    add = parser.add_argument
+    add("-n", type=int, required=True, metavar="N", help="how many workers")
+    add(
         "--devices-per-worker",
         type=int,
         metavar="D",
         help="how many devices each worker has: logical ones of the CPU, or that many of the GPUs",
     )
-    found.add_argument(
+    add(
         "--max-restarts",
         type=int,
         default=0,
         metavar="K",
         help="start all workers again when one fails, K times at most",
     )
-    found.add_argument(
+    add(
         "--min-workers",
         type=int,
         metavar="M",
         help="each restart has one worker less, and M at least; by default all have N",
     )
-    found.add_argument(
+    add(
         "--grace",
         type=float,
         default=5.0,
         metavar="S",
         help="how many seconds the others may go on when one has failed: they say who it was",
     )
-    found.add_argument(
-        "--host", default="127.0.0.1", help="the address the workers listen at (loopback)"
-    )
-    found.add_argument("-m", action="store_true", help="the program is a module, as for python -m")
-    found.add_argument(
-        "program", nargs=argparse.REMAINDER, help="the program and its own arguments"
-    )
-    return found
+    add("--host", default="127.0.0.1", help="the address the workers listen at (loopback)")
+    add("-m", action="store_true", help="the program is a module, as for python -m")
+    add("program", nargs=argparse.REMAINDER, help="the program and its own arguments")
+    return parser
 
 
 def refuse_nonsense(options: argparse.Namespace) -> None:
-    """End the command with exit status 2 for options that cannot be meant."""
+    """End the command with exit status 2 for options that make no sense."""
     refuse = command_line().error
     for option, value, least in (
         ("-n", options.n, 1),
@@ -144,7 +141,7 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
 
 
 class Job:
-    """All workers, once started."""
+    """One start of all workers."""
 
     def __init__(
         self,
@@ -154,7 +151,7 @@ class Job:
         grace_seconds: float,
         identity: JobIdentity,
     ) -> None:
-        """Describe the job, of a worker at each address; `run` starts it."""
+        """Describe the job, with a worker at each address; `run` starts it."""
         self._grace_seconds, self._identity = grace_seconds, identity
         self._command, self._devices, self._addresses = command, devices_per_worker, addresses
         self._workers: list[Worker] = []
@@ -177,9 +174,9 @@ class Job:
         }
         with killed_with_the_launcher() as also_kill:
             try:
-                for number in range(len(self._addresses)):
+                for index in range(len(self._addresses)):
                     if not self.is_asked_to_end:
-                        also_kill(self._start(number))
+                        also_kill(self._start(index))
                 self._wait()
             finally:
                 for worker in self._workers:
@@ -193,16 +190,16 @@ class Job:
             raise error
         return self._verdict()
 
-    def _start(self, number: int) -> Worker:
-        environment = worker_environment(self._addresses, number, self._identity, self._devices)
-        worker = Worker(number, self._command, environment)
+    def _start(self, index: int) -> Worker:
+        environment = worker_environment(self._addresses, index, self._identity, self._devices)
+        worker = Worker(index, self._command, environment)
         self._workers.append(worker)
-        if self._signal_to_end is not None:  # which came before the worker was in the list
+        if self._signal_to_end is not None:  # it came before the worker was in the list
             worker.send(self._signal_to_end)
         return worker
 
     def _unwritten(self) -> OSError | None:
-        """Return why the output cannot be written any more; None if it can."""
+        """Return the error if the output cannot be written any more."""
         return next((worker.unwritten for worker in self._workers if worker.unwritten), None)
 
     def _end_if_lost(self) -> None:
@@ -241,14 +238,14 @@ class Job:
             time.sleep(0.02)
 
     def _is_stopped(self) -> bool:
-        """Return whether the workers that are left are stopped: no other one is left to tell it."""
+        """Return whether all remaining workers are stopped, so that none can report it."""
         left = [worker for worker in self._workers if worker not in self._ended]
         return bool(self._ended and left) and all(worker.is_stopped for worker in left)
 
     def _kill_stopped(self) -> None:
         for worker in self._workers:
             if worker not in self._ended:
-                say(f"worker {worker.number} is stopped, and all others have ended: it is killed")
+                say(f"worker {worker.index} is stopped, and all others have ended: it is killed")
                 worker.send(signal.SIGKILL)
                 worker.process.wait()
 
@@ -263,17 +260,17 @@ class Job:
         by = signal.Signals(-first.process.returncode) if first.process.returncode < 0 else None
         how = f"was ended by {by.name}" if by else f"failed with exit status {first.status}"
         is_ended = by in ENDING or first.status - 128 in ENDING
-        if self._signal_to_end is not None and is_ended:  # there is no failure to look for
-            say(f"worker {first.number} {how}")
+        if self._signal_to_end is not None and is_ended:  # no worker has failed
+            say(f"worker {first.index} {how}")
             return 128 + self._signal_to_end  # a slow worker got SIGTERM after it
-        say(f"worker {first.number} {how}" + (", and said last:" if first.last_lines else ""))
+        say(f"worker {first.index} {how}" + (", and said last:" if first.last_lines else ""))
         with suppress(OSError):  # the frame of the tool flushes it again
             write(sys.stderr, b"".join(first.last_lines))
         return first.status
 
 
 def reserved_ports(count: int, host: str) -> list[ReservedPort]:
-    """Return ports of a host, the first of them reserved: worker 0 listens there.
+    """Return ports of a host; the first is reserved, since worker 0 listens there.
 
     Raises `OSError` for another machine's host.
     """

@@ -3,30 +3,36 @@
 A target is a factory (`file.py:make_step`, `module:make_step`), a function (`module:function`, with
 `--args` if it takes any), an artifact (`step.gdx`) or a saved graph text. An invalid command is one
 message on stderr and exit status 2.
+
+`graphdist-viz file.py --all` writes a page for each function that a module defines, factories of
+steps and functions of `gd.function`, and an index of them. A function that cannot be shown, for
+instance since its arguments are not known, has a row that says why.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import pydoc
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from graphdist.aot.saving import require_place
+from graphdist.aot.saving import require_file_path
 from graphdist.config import at_least_cpu_devices, prepare_pager, wants_no_colour
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.program.function import Function
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.chosen_strategy import strategy_named
 from graphdist.tools.compilation import StepOptions, chosen_for
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_files import require_file
-from graphdist.tools.targets import prepare_command
-from graphdist.tools.viz_index import shown_functions, write_index
+from graphdist.tools.steps import is_factory
+from graphdist.tools.targets import import_target, prepare_command
 from graphdist.tools.viz_options import (
     command_line,
     format_of,
@@ -41,16 +47,14 @@ from graphdist.tools.viz_targets import (
     read_earlier,
 )
 from graphdist.tracing.user_lines import here
-from graphdist.viz import text
+from graphdist.viz import page, text
 from graphdist.viz.comparison import comparison_of
 from graphdist.viz.display import open_file, open_page
+from graphdist.viz.document import compared
 from graphdist.viz.formats import DRAWINGS, FORMATS, MODULES, render
 from graphdist.viz.graph_diff import diff
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram
-from graphdist.viz.saved_document import compared
-
-__all__ = ["main"]
 
 
 @console_tool("graphdist-viz")
@@ -71,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write(options: argparse.Namespace, form: str) -> None:
     if options.output is not None:
-        require_place(options.output)
+        require_file_path(options.output)
     if options.compare is not None:
         require_file(options.compare)
     target = _target(options, options.target, form)
@@ -88,22 +92,22 @@ def _write(options: argparse.Namespace, form: str) -> None:
 
 
 def _write_all(options: argparse.Namespace) -> None:
-    place, folder = options.target, options.output
-    if ":" in place or is_saved(place):
+    program, folder = options.target, options.output
+    if ":" in program or is_saved(program):
         raise ArgumentError(
-            f"--all shows the functions of a file or module, not of {place}",
-            hint="leave what follows the colon away: train.py --all",
+            f"--all shows the functions of a file or module, not of {program}",
+            hint="leave out the colon and the name after it: train.py --all",
         )
     if folder is None:
         if not options.open:
             raise ArgumentError("--all writes several pages", hint="name a folder: -o pages")
         folder = Path(tempfile.mkdtemp(prefix="graphdist-"))
     with at_least_cpu_devices(strategy_named(options.strategy).cpu_devices):
-        functions = shown_functions(place)
+        functions = shown_functions(program)
     # Settings are for the factories, and types for the functions.
     for option, kind in (("set", "factory"), ("args", "function")):
         if vars(options)[option] and (kind == "factory") not in functions.values():
-            raise ArgumentError(f"--all has no use for --{option}, since {place} has no {kind}")
+            raise ArgumentError(f"--all has no use for --{option}, since {program} has no {kind}")
 
     def load(name: str) -> VizTarget:
         own = argparse.Namespace(**vars(options))
@@ -111,9 +115,9 @@ def _write_all(options: argparse.Namespace) -> None:
             own.args = ""
         else:
             own.set = []
-        return _target(own, f"{place}:{name}", "html")
+        return _target(own, f"{program}:{name}", "html")
 
-    index = write_index(place, folder, load, list(functions))
+    index = write_index(program, folder, load, list(functions))
     print(index)
     if options.open:
         open_file(index)
@@ -129,8 +133,8 @@ def _target(options: argparse.Namespace, name: str, form: str) -> VizTarget:
         return load_step(name, chosen, step, topology, reports=reports)
     if not is_saved(name):
         return load_step(name, strategy_named(options.strategy), step, topology)
-    found = load_saved(Path(name))
-    return replace(found, program=replace(found.program, topology=topology))
+    saved = load_saved(Path(name))
+    return replace(saved, program=replace(saved.program, topology=topology))
 
 
 def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bool) -> str:
@@ -147,7 +151,7 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
             return text.difference_text(change, before.name, later.name, colour=colour)
         return FORMATS[form](replace(program, steps=(before, later), others=()))
     if after != "all":
-        # The page and the other formats of many graphs show the way to the last pass.
+        # The page and the other formats of many graphs show all passes.
         several = after == "last" and form in ("html", "json", "model-explorer")
         program = program if several else program.only(after)
     if options.collectives:
@@ -191,7 +195,7 @@ def _is_terminal() -> bool:
 
 
 def _page(shown: str) -> None:
-    """Show a text in the pager, whose Ctrl-C is its own; print it where there is none."""
+    """Show a text in the pager, which handles Ctrl-C itself; print it if there is no pager."""
     prepare_pager()
     handler = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
@@ -202,6 +206,63 @@ def _page(shown: str) -> None:
 
 def _is_longer_than_the_screen(shown: str) -> bool:
     return shown.count("\n") >= shutil.get_terminal_size().lines
+
+
+INDEX = "index.html"
+
+
+def shown_functions(program: str) -> dict[str, bool]:
+    """Return the functions of a file or module that can be shown, and whether each is a factory.
+
+    They are in the order of their lines. Raises `ArgumentError` if there are none.
+    """
+    module = import_target(program)
+    functions = {
+        name: value
+        for name, value in vars(module).items()
+        if _is_own(value, module.__name__) and not name.startswith("_")
+    }
+    if not functions:
+        raise ArgumentError(
+            f"{program} defines no factory of a step and no gd.function",
+            hint="a factory takes the strategy and returns (function, args)",
+        )
+    return {name: is_factory(value) for name, value in functions.items()}
+
+
+def _is_own(value: object, module: str) -> bool:
+    if isinstance(value, Function):
+        return value.fn.__module__ == module
+    is_function = inspect.isfunction(value) and value.__module__ == module
+    return is_function and callable(value) and is_factory(value)
+
+
+def write_index(
+    title: str, folder: Path, load: Callable[[str], VizTarget], names: Sequence[str]
+) -> Path:
+    """Write a page for each function, and the index; returns the index.
+
+    Raises `ArgumentError` if no function can be shown.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: list[page.IndexRow] = []
+    for name in names:
+        try:
+            program = load(name).program
+        except GraphdistError as error:
+            entries.append(page.IndexRow(name, note=error.what))
+            continue
+        own = page.file_name(name, [entry.page for entry in entries])
+        (folder / own).write_text(page.render(program), encoding="utf-8", errors="backslashreplace")
+        entries.append(
+            page.IndexRow(name, own, page.figures_of(program), page.report_note(program))
+        )
+    if not any(entry.page for entry in entries):
+        reasons = "; ".join(f"{entry.name}: {entry.note}" for entry in entries)
+        raise ArgumentError(f"no function of {title} can be shown: {reasons}")
+    index = folder / INDEX
+    index.write_text(page.render_index(title, entries), encoding="utf-8", errors="backslashreplace")
+    return index
 
 
 if __name__ == "__main__":

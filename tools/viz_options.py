@@ -16,8 +16,6 @@ from graphdist.tools.viz_targets import is_saved
 from graphdist.viz.formats import DRAWINGS, FORMATS, MODULES, format_named
 from graphdist.viz.program import TRACE
 
-__all__ = ["command_line", "format_of", "is_compiled_for_topology", "refuse_unused_options"]
-
 _ENDINGS_OF_TEXT = ("", "gd", "txt", "log")
 _STEP = ("strategy", "topology", *COMPILATION)
 _WRITTEN = ("target", *_STEP, "output", "open")
@@ -30,8 +28,8 @@ _VIEWS = {
     "filter": _SELECTION,
     "focus": _SELECTION,
 }
-"""What can be shown in place of the graph, and the options that each takes beside `_WRITTEN`."""
-_OF_SAVED_GRAPHS = (
+"""The views other than the graph, and the options that each takes beside `_WRITTEN`."""
+_USED_BY_SAVED_GRAPHS = (
     *("target", "topology", "num_slices", "output", "open", "compare", "diff", "collectives"),
     *_SELECTION,
 )
@@ -48,7 +46,7 @@ _FORMATS_OF = {
     "diff": _HOLD_PASSES,
     "pass": tuple(FORMATS),
 }
-"""The formats that an option is for, where it is not for all."""
+"""The formats of the options that are not for all formats."""
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -77,7 +75,7 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def format_of(options: argparse.Namespace) -> str:
-    """Return the format that is asked for, or that the file's name ends in; else text."""
+    """Return the format that is asked for, or else by the file's ending, or else text."""
     if options.all:
         return "html"
     if options.format is not None:
@@ -85,7 +83,7 @@ def format_of(options: argparse.Namespace) -> str:
         if options.open and form != "html":
             raise ArgumentError(
                 f"--open shows a page, not {form}",
-                hint="leave --format away, or write to a file with -o",
+                hint="leave --format out, or write to a file with -o",
             )
         return form
     ending = options.output.suffix[1:] if options.output else ""
@@ -104,7 +102,7 @@ def format_of(options: argparse.Namespace) -> str:
 
 
 def is_compiled_for_topology(options: argparse.Namespace) -> bool:
-    """Return whether the step is compiled for a topology, which otherwise gives estimates alone."""
+    """Return whether the step is compiled for the topology; otherwise it gives estimates only."""
     return not (options.topology is None or options.strategy or is_saved(options.target))
 
 
@@ -112,7 +110,7 @@ def refuse_unused_options(options: argparse.Namespace, form: str) -> None:
     """Raise `ArgumentError` for an option that would change nothing."""
     given = given_options(command_line(), options)
     if is_saved(options.target):
-        refuse_unused(given, "a saved graph", (*_OF_SAVED_GRAPHS, *_VIEWS))
+        refuse_unused(given, "a saved graph", (*_USED_BY_SAVED_GRAPHS, *_VIEWS))
     for view, uses in _VIEWS.items():
         if view in given:
             refuse_unused(given, written(view), (view, *_WRITTEN, *uses))
@@ -158,7 +156,7 @@ def _refuse_for_format(options: argparse.Namespace, form: str, given: frozenset[
 
 
 def _choice(options: argparse.Namespace, form: str) -> str:
-    """Return what chose the format, as the command line has it."""
+    """Return the option that chose the format, as in the command line."""
     if options.format is not None:
         return f"--format {form}"
     if options.open:

@@ -22,8 +22,8 @@ from graphdist.tools.compilation import StepOptions, lower_target
 from graphdist.tools.given_files import is_given, read_given, require_file
 from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.tracing.user_lines import here
+from graphdist.viz.document import SavedProgram, read_document
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
-from graphdist.viz.saved_document import SavedProgram, read_document
 
 __all__ = ["VizTarget", "is_saved", "load_saved", "load_step", "read_earlier"]
 

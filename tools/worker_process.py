@@ -1,8 +1,8 @@
 """The process of a worker that `graphdist-run` starts: its output, its end, its children.
 
-Its output goes on as it is, line by line, each line with the number of the worker; a line of more
-than `LONGEST_LINE` bytes goes on in parts. It is read also where it cannot be written any more: the
-worker would wait in `print`. The launcher ends the job then.
+Its output is passed on line by line, each line with the index of the worker; a line of more than
+`LONGEST_LINE` bytes is passed on in parts. It is still read if it can no longer be written: the
+worker would wait in `print` otherwise. The launcher ends the job then.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _PR_SET_PDEATHSIG = 1
 class Worker:
     """One process, and the last lines it wrote."""
 
-    def __init__(self, number: int, command: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(self, index: int, command: Sequence[str], environment: dict[str, str]) -> None:
         """Start the process."""
-        self.number = number
+        self.index = index
         self.was_stopped = False
         """Whether the launcher stopped it, after another worker had failed."""
         self.unwritten: OSError | None = None
         """Why its output cannot be written any more."""
         self.last_lines: deque[bytes] = deque(maxlen=LINES_SHOWN_LAST)
         self._waits_since: dict[threading.Thread, float] = {}
-        """Since when each reader waits for a line; infinity while it writes one."""
+        """The time since which each reader waits for a line; infinity while it writes one."""
         self.process = subprocess.Popen(
             command,
             bufsize=0,
@@ -76,7 +76,7 @@ class Worker:
                 if self.unwritten is None:
                     self._waits_since[threading.current_thread()] = math.inf
                     try:
-                        write(out, b"[worker %d] %s\n" % (self.number, line.rstrip()))
+                        write(out, b"[worker %d] %s\n" % (self.index, line.rstrip()))
                     except OSError as error:
                         self.unwritten = error
                 self._waits_since[threading.current_thread()] = time.monotonic()
@@ -89,7 +89,7 @@ class Worker:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether a signal has stopped the process, as far as the system tells."""
+        """Return whether a signal has stopped the process; False if the system does not tell."""
         try:
             stat = Path(f"/proc/{self.process.pid}/stat").read_bytes()
         except OSError:  # it has ended, or there is no /proc
@@ -97,15 +97,15 @@ class Worker:
         return stat.rpartition(b") ")[2][:1] == b"T"
 
     def send(self, number: int) -> None:
-        """Send a signal to the process and to all it has started."""
+        """Send a signal to the process and to the processes that it has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def finish_reading(self) -> None:
         """Write the last lines of a process that has ended, however slowly they are read.
 
-        Lines that do not come for a second are not waited for: a process that has left the worker's
-        session may hold its streams open.
+        A line is waited for at most a second: a process that has left the worker's session may hold
+        its streams open.
         """
         ended = time.monotonic()
         for reader in self._readers:
@@ -116,7 +116,7 @@ class Worker:
                 reader.join(0.02)
 
     def follows_another(self) -> bool:
-        """Return whether it failed because another worker did."""
+        """Return whether it failed because another worker failed."""
         return any(_FOLLOWS_ANOTHER.match(line) for line in self.last_lines)
 
 
@@ -145,10 +145,10 @@ def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def write(out: TextIO, text: bytes) -> None:
-    """Write to an output that several threads write to.
+    """Write to an output that several threads write to, without Python's buffer.
 
-    Past Python's buffer: its lock, held by a thread that waits for a slow reader, would abort the
-    interpreter at its end.
+    The lock of the buffer, held by a thread that waits for a slow reader, would abort the
+    interpreter when it exits.
     """
     rest = memoryview(text)
     with _writing:
@@ -157,7 +157,7 @@ def write(out: TextIO, text: bytes) -> None:
 
 
 def has_reader(out: TextIO) -> bool:
-    """Return whether an output is no pipe whose reader has gone away."""
+    """Return False for a pipe whose reader has gone away."""
     poll = select.poll()
     try:
         poll.register(out.fileno(), 0)
@@ -168,7 +168,7 @@ def has_reader(out: TextIO) -> bool:
 
 @contextmanager
 def killed_with_the_launcher() -> Iterator[Callable[[Worker], None]]:
-    """Give a function for workers, whose children are killed if this process is, in the block."""
+    """Yield a function; children of the workers it is called with are killed if this process is."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", process_groups.__file__],
         stdin=subprocess.PIPE,
@@ -188,7 +188,7 @@ def killed_with_the_launcher() -> Iterator[Callable[[Worker], None]]:
 
 
 def _dying_with(launcher: int) -> Callable[[], None]:
-    """Return a function for a new process, which has the kernel kill it with the launcher."""
+    """Return a function with which a new process asks the kernel to kill it with the launcher."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     prctl = ctypes.CDLL(None, use_errno=True).prctl  # loaded here: not after the fork

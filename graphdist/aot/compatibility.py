@@ -1,20 +1,27 @@
-"""Whether a saved step can run here: versions, devices, flags, replicas and platform.
+"""Whether a saved step can run here: versions, devices, flags, replicas, platform and memory.
 
 The portable module needs the same versions, as many replicas, and a platform it was saved for. The
 compiler's executable needs the same kind of devices, their layout and the compiler's flags as well.
+
+A module of a kilobyte may need a terabyte. Compilers for GPUs and TPUs refuse it, and the one for
+CPUs does not. So its memory is compared with that of the device, or of the host, which all of this
+process's CPU devices share.
 """
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any  # Any: JSON
 
 import jax
 
 from graphdist.config import compiler_flags
 from graphdist.context import current_entry
-from graphdist.errors import ArtifactError
+from graphdist.errors import ArtifactError, DeviceMemoryError
 from graphdist.ir.graph import Graph
 from graphdist.runtime.devices import Devices
+from graphdist.runtime.executable import Executable
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
@@ -22,7 +29,7 @@ from graphdist.version import versions
 
 
 def check_versions(name: str, manifest: Any) -> None:
-    """Raise `ArtifactError` for a file that other versions have made."""
+    """Raise `ArtifactError` for a file that was made by other versions."""
     made_by, here_are = manifest["versions"], versions()
     for package in ("graphdist", "jax", "jaxlib"):
         if made_by[package] != here_are[package]:
@@ -37,8 +44,8 @@ def check_versions(name: str, manifest: Any) -> None:
 def check_native(name: str, manifest: Any, devices: Devices) -> None:
     """Raise `ArtifactError` unless devices and flags are the same as at the compilation.
 
-    An executable names its devices by number. The CPUs of several processes have numbers that
-    depend on the processes, and no executable for them is saved.
+    An executable names its devices by id. The ids of CPUs depend on the process when there are
+    several, so that no executable for them is saved.
     """
     if devices.platform == "cpu" and devices.workers is not None:
         raise ArtifactError(
@@ -47,20 +54,20 @@ def check_native(name: str, manifest: Any, devices: Devices) -> None:
             source=here(),
             hint="leave out native=True: the portable module is compiled for what is here",
         )
-    made, found = manifest["target"], target_of(devices)
+    saved, present = manifest["target"], target_of(devices)
     pairs = [
-        ("devices", f"{made['num_devices']} {made['device_kind']}",
-         f"{found['num_devices']} {found['device_kind']}"),
-        ("slices", made["layout"], found["layout"]),
+        ("devices", f"{saved['num_devices']} {saved['device_kind']}",
+         f"{present['num_devices']} {present['device_kind']}"),
+        ("slices", saved["layout"], present["layout"]),
         ("compiler flags", str(manifest["flags"]), str(compiler_flags())),
     ]  # fmt: skip
     if devices.platform == "tpu":
         pairs.append(("libtpu", manifest["versions"]["libtpu"], versions()["libtpu"]))
-    for what, made_for, present in pairs:
-        if made_for != present:
+    for what, made_for, is_here in pairs:
+        if made_for != is_here:
             raise ArtifactError(
                 f"the native executable in {name} was made for {what} {made_for}, here are "
-                f"{present}",
+                f"{is_here}",
                 source=here(),
                 hint="leave out native=True: the portable module is compiled for what is here",
             )
@@ -80,14 +87,14 @@ def target_of(devices: Devices) -> dict[str, Any]:
 
 
 def _layout(devices: Devices) -> str:
-    """Return the numbers of slices and of chips along each dimension, for TPUs; "" for others.
+    """Return the counts of slices and of chips along each dimension, for TPUs; "" for others.
 
     It is read from the devices, so that devices of a topology compare with devices that are here.
     """
-    places = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
-    if not all(places):
+    coordinates = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
+    if not all(coordinates):
         return ""
-    sides = (max(along) - min(along) + 1 for along in zip(*places, strict=True))
+    sides = (max(along) - min(along) + 1 for along in zip(*coordinates, strict=True))
     slices = {getattr(device, "slice_index", 0) or 0 for device in devices.devices}
     return f"{len(slices)} of {'x'.join(map(str, sides))}"
 
@@ -113,8 +120,7 @@ def strategy_that_runs(
     if not _groups(graph) <= {devices.num_groups}:
         size = len(devices) // max(_groups(graph))
         raise ArtifactError(
-            f"{name} shares variables out over {size} replicas, {strategy} over "
-            f"{devices.group_size}",
+            f"{name} shards variables over {size} replicas, {strategy} over {devices.group_size}",
             source=here(),
             hint=f"give load a strategy with shard_parameters={size}",
         )
@@ -132,7 +138,41 @@ def strategy_that_runs(
 
 
 def _groups(graph: Graph) -> set[int]:
-    """Return how many groups of replicas share out the variables in slices; nothing for none."""
+    """Return the number of copies of the sharded variables, each in a group; empty without any."""
     return {
         variable.num_copies for variable in graph.variables if variable.sharded_along is not None
     }
+
+
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+def require_memory(name: str, executable: Executable, devices: Devices) -> None:
+    """Raise `DeviceMemoryError` for a step that needs more memory than there is."""
+    needed, here_are = executable.memory.needed_bytes(devices.platform), devices.memory_bytes
+    where = f"each device of {devices}"
+    if not here_are and devices.platform == "cpu":
+        needed *= sum(each.process_index == jax.process_index() for each in devices.devices)
+        here_are, where = host_bytes(), "this host"
+    if not here_are or needed <= here_are:
+        return
+    error = DeviceMemoryError(
+        f"the step in {name} needs {needed:,} bytes on {where}, there are {here_are:,}",
+        source=here(),
+        hint="load it where there is more memory; load(path, trusted=True) does not ask",
+    )
+    error.needed_bytes, error.available_bytes = needed, here_are
+    raise error
+
+
+def host_bytes() -> int:
+    """Return the memory that this process may have; 0 if the system does not say."""
+    try:
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        return 0
+    try:
+        limit = _CGROUP.read_text(encoding="ascii").strip()
+    except OSError:
+        return installed
+    return min(installed, int(limit)) if limit.isdigit() else installed

@@ -1,9 +1,9 @@
 """The options of XLA that the file of a step may choose, and the values they may have.
 
 Some options write files, some take any amount of memory or end the process:
-`xla_cpu_parallel_codegen_split_count` of ten million takes 20 GB, and of -1 aborts. Nobody knows
-that of all of XLA's options. So a file chooses those in this table alone, which are the ones that
-graphdist itself and its documents give; who loads it can choose any.
+`xla_cpu_parallel_codegen_split_count` of ten million takes 20 GB, and of -1 aborts. Not all of
+XLA's options are known to be safe. So a file may choose only the options in this table, which
+graphdist and its documents use; the caller of `load` may choose any.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ FILE_OPTIONS: dict[str, range | None] = {
 }
 """The integers that each option may be; None for a switch."""
 _SAFE: dict[str, Any] = {"xla_disable_hlo_passes": "constant_folding"}
-"""Options for modules of others. The compiler evaluates operations on constants slowly, and some of
-a kilobyte for hours; the step computes them instead."""
+"""Options for untrusted modules. Folding the constants of some modules of a kilobyte takes hours,
+so the step computes them instead."""
 
 
 def options_for(
     name: str,
     manifest: Any,
     devices: Devices,
-    given: Mapping[str, Any] | None,
+    chosen: Mapping[str, Any] | None,
     *,
     trusted: bool,
 ) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def options_for(
     Raises `ArtifactError` for options in the file that only a trusted file may choose.
     """
     safe = {} if trusted else _SAFE
-    if given is not None:
-        return {**safe, **given}
+    if chosen is not None:
+        return {**safe, **chosen}
     if devices.platform != manifest["target"]["platform"]:
         return dict(safe)
     options = dict(manifest["compiler_options"])

@@ -1,15 +1,22 @@
-"""A step that was loaded from a file: bound to variables, and called like the function."""
+"""A step that was loaded from a file: bound to variables, and called like the function.
+
+A file holds the names, shapes and dtypes of the step's variables. If two variables that `load` gets
+fit the same description, neither is taken, and an error says so.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any  # Any: users' arguments and results, JSON
+from typing import (
+    TYPE_CHECKING,  # Any: pytrees of variables
+    Any,  # Any: users' arguments and results, JSON
+)
 
 import jax
 
 from graphdist.aot.manifest import interface_from_json
-from graphdist.errors import ArgumentError, GraphdistError, RuntimeFailure
+from graphdist.errors import ArgumentError, ContextError, GraphdistError, RuntimeFailure
 from graphdist.ir.graph import Graph
 from graphdist.program.argument_keys import (
     UnusableLeaf,
@@ -28,6 +35,9 @@ from graphdist.state.layout import Layout
 from graphdist.state.variable import Variable
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
+
+if TYPE_CHECKING:
+    from graphdist.strategy_base import StrategyBase
 
 
 class LoadedStep:
@@ -84,35 +94,33 @@ class LoadedStep:
                 hint="it needs what the devices do not have, or its file was changed",
             ) from error
 
-    def _check(self, places: list[str], leaves: list[Any]) -> None:
+    def _check(self, paths: list[str], leaves: list[Any]) -> None:
         expected = self._interface
-        if tuple(places) != expected.paths:
-            missing = [name for name in expected.paths if name not in places]
-            added = [name for name in places if name not in expected.paths]
+        if tuple(paths) != expected.paths:
+            missing = [path for path in expected.paths if path not in paths]
+            added = [path for path in paths if path not in expected.paths]
             raise ArgumentError(
-                f"step {self.name!r} is called with {len(places)} leaves, it was compiled for "
+                f"step {self.name!r} is called with {len(paths)} leaves, it was compiled for "
                 f"{len(expected.paths)}: "
                 + ", ".join(
-                    [*(f"no {name}" for name in missing), *(f"{name} too" for name in added)]
-                ),
-                source=here(),
+                    [*(f"no {path}" for path in missing), *(f"{path} too" for path in added)]
+                )
             )
         try:
             keys = tuple(_loose(leaf_key(leaf, False)) for leaf in leaves)
         except UnusableLeaf as unusable:
-            raise ArgumentError(f"an argument {unusable.args[0]}", source=here()) from None
+            raise ArgumentError(f"an argument {unusable.args[0]}") from None
         wanted = tuple(map(_loose, expected.keys))
         if keys != wanted:
             raise ArgumentError(
                 f"step {self.name!r} was compiled for other arguments: "
                 f"{signature_difference(expected.names, wanted, keys)}",
-                source=here(),
                 hint="compile it for these shapes, or call it with those",
             )
 
 
 def _require_interface(interface: Interface, graph: Graph) -> None:
-    """Raise ValueError where arguments and results do not fit inputs and outputs of the graph."""
+    """Raise ValueError if arguments and results do not fit inputs and outputs of the graph."""
     arguments = zip(interface.names, interface.keys, strict=True)
     dynamic = [(name, key) for name, key in arguments if not is_static(key)]
     inputs = graph.inputs[len(graph.variables) :]
@@ -140,5 +148,50 @@ def _require_interface(interface: Interface, graph: Graph) -> None:
 
 
 def _loose(key: Any) -> Any:
-    """Return a leaf's key as if it were not weakly typed: a compiled step makes no difference."""
+    """Return a leaf's key without weak typing, which makes no difference to a compiled step."""
     return (*key[:3], False) if key[0] == "array" else key
+
+
+def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) -> list[Variable]:
+    """Return the variables that a step reads and assigns, found by name, shape and dtype."""
+    left = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
+    matches = []
+    for wanted in graph.variables:
+        match = _match(name, left, wanted)
+        if match is None:
+            names = ", ".join(f"{each.name!r} {each.spec(each.name).type}" for each in left[:8])
+            raise ArgumentError(
+                f"{name} needs a variable {wanted.name!r} {wanted.type}, which is not among the "
+                f"{len(left)} remaining ones{': ' if names else ''}{names}",
+                hint="make the variables as for the function, and pass them: "
+                "load(path, variables=[params, state])",
+            )
+        if match.strategy is not strategy and not match.is_plain:
+            raise ContextError(
+                f"variable {match.name!r} belongs to {match.strategy}, the step runs on "
+                f"{'another ' if str(match.strategy) == str(strategy) else ''}{strategy}",
+                hint="give load the variables' strategy: load(path, strategy=strategy, ..); two "
+                "strategies are two, even on the same devices",
+            )
+        left = [variable for variable in left if variable is not match]
+        matches.append(match)
+    return matches
+
+
+def _match(name: str, left: list[Variable], wanted: Any) -> Variable | None:
+    """Return the variable with the name and the type of the graph's variable `wanted`, or None."""
+    base, _, count = wanted.name.rpartition("_")
+    # A graph counts variables of the same name; a variable with the count in its name goes first.
+    for wanted_name in (wanted.name, base) if count.isdigit() else (wanted.name,):
+        named = [variable for variable in left if variable.name == wanted_name]
+        fitting = [variable for variable in named if variable.spec(wanted.name).type == wanted.type]
+        if len(fitting) > 1:
+            raise ArgumentError(
+                f"{name} needs a variable {wanted.name!r} {wanted.type}, and {len(fitting)} "
+                f"variables are called {wanted_name!r}: any of them could be meant",
+                hint="give the variables different names where they are made, before the step is "
+                "saved",
+            )
+        if fitting:
+            return fitting[0]
+    return None

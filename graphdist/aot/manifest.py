@@ -20,7 +20,6 @@ from graphdist.program.argument_keys import LeafKey, StaticValue, is_static, sta
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.runtime.executable import jax_dtype
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.user_lines import here
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -35,14 +34,14 @@ def type_to_json(type: Type) -> dict[str, Any]:
     }
 
 
-def type_from_json(found: Any) -> Type:
+def type_from_json(data: Any) -> Type:
     """Return the type that JSON describes."""
-    kind = found["distribution"]
+    kind = data["distribution"]
     distribution: Distribution | None = None
     if kind is not None:
         by_kind = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
         distribution = by_kind[kind[0]] if kind[0] in by_kind else sharded(*map(int, kind[1:]))
-    return Type(str(found["dtype"]), tuple(map(int, found["shape"])), distribution)
+    return Type(str(data["dtype"]), tuple(map(int, data["shape"])), distribution)
 
 
 def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
@@ -73,15 +72,15 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
     }
 
 
-def boundary_from_json(found: Any) -> Graph:
+def boundary_from_json(data: Any) -> Graph:
     """Return a graph with these inputs, outputs and variables, and no nodes between them."""
     return Graph(
-        str(found["name"]),
+        str(data["name"]),
         Stage.SPMD,
-        int(found["num_replicas"]),
-        tuple(Value(type_from_json(value)) for value in found["inputs"]),
+        int(data["num_replicas"]),
+        tuple(Value(type_from_json(value)) for value in data["inputs"]),
         (),
-        tuple(Value(type_from_json(value)) for value in found["outputs"]),
+        tuple(Value(type_from_json(value)) for value in data["outputs"]),
         tuple(
             GraphVariable(
                 variable["name"],
@@ -92,9 +91,9 @@ def boundary_from_json(found: Any) -> Graph:
                 assigned=variable["donated"],
                 num_copies=variable["num_copies"],
             ).stored_along(variable["sharded_along"])
-            for variable in found["variables"]
+            for variable in data["variables"]
         ),
-        tuple(map(bool, found["returns_per_replica"])),
+        tuple(map(bool, data["returns_per_replica"])),
     )
 
 
@@ -113,19 +112,19 @@ def interface_to_json(interface: Interface) -> dict[str, Any]:
     }
 
 
-def interface_from_json(found: Any, strategy: StrategyBase) -> Interface:
+def interface_from_json(data: Any, strategy: StrategyBase) -> Interface:
     """Return the interface that JSON describes, for a strategy."""
     statics: list[Any] = []
-    template = _tree_from_json(found["result"], statics)
+    template = _tree_from_json(data["result"], statics)
     return Interface(
-        tuple(_key_from_json(leaf, strategy) for leaf in found["arguments"]),
-        [str(leaf["name"]) for leaf in found["arguments"]],
+        tuple(_key_from_json(leaf, strategy) for leaf in data["arguments"]),
+        [str(leaf["name"]) for leaf in data["arguments"]],
         strategy,
-        tuple(str(leaf["place"]) for leaf in found["arguments"]),
+        tuple(str(leaf["place"]) for leaf in data["arguments"]),
         structure=jax.tree.structure(template),
         statics=statics,
-        per_replica=list(map(bool, found["per_replica"])),
-        shapes=[shapes and tuple(map(tuple, shapes)) for shapes in found["shapes"]],
+        per_replica=list(map(bool, data["per_replica"])),
+        shapes=[shapes and tuple(map(tuple, shapes)) for shapes in data["shapes"]],
     )
 
 
@@ -143,23 +142,22 @@ def _key_to_json(key: LeafKey, name: str) -> dict[str, Any]:
     what = f"a {type(key[1].value).__name__}" if is_static(key) else "a PerReplica of single values"
     raise UnsupportedError(
         f"argument {name!r} is {what}, which the file of a step cannot describe",
-        source=here(),
         hint="pass arrays, numbers, strings, and elements of a distributed dataset",
     )
 
 
-def _key_from_json(found: Any, strategy: StrategyBase) -> LeafKey:
-    match found["kind"]:
+def _key_from_json(data: Any, strategy: StrategyBase) -> LeafKey:
+    match data["kind"]:
         case "array":
-            dtype = found["dtype"]
+            dtype = data["dtype"]
             dtype = jax_dtype(dtype) if dtype.startswith("key<") else jax.numpy.dtype(dtype)
-            return "array", tuple(found["shape"]), dtype, found["weak"]
+            return "array", tuple(data["shape"]), dtype, data["weak"]
         case "number":
-            return "number", {"int": int, "float": float, "complex": complex}[found["type"]]
+            return "number", {"int": int, "float": float, "complex": complex}[data["type"]]
         case "per_replica":
-            shapes = found["shapes"] and tuple(map(tuple, found["shapes"]))
-            return "per_replica", strategy, type_from_json(found["type"]), shapes
-    return static_key(found["value"])
+            shapes = data["shapes"] and tuple(map(tuple, data["shapes"]))
+            return "per_replica", strategy, type_from_json(data["type"]), shapes
+    return static_key(data["value"])
 
 
 def _tree_to_json(structure: Any, statics: Iterator[Any]) -> Any:
@@ -190,24 +188,23 @@ def _tree_to_json(structure: Any, statics: Iterator[Any]) -> Any:
 def _unsaved(what: str) -> UnsupportedError:
     return UnsupportedError(
         f"the function returns {what}, which the file of a step cannot describe",
-        source=here(),
         hint="return arrays in dicts with string keys, lists and tuples",
     )
 
 
-def _tree_from_json(found: Any, statics: list[Any]) -> Any:
-    if "leaf" in found:
-        match found["leaf"]:
+def _tree_from_json(data: Any, statics: list[Any]) -> Any:
+    if "leaf" in data:
+        match data["leaf"]:
             case "output":
                 statics.append(OUTPUT)
             case "mirrored":
-                statics.append(MirroredLeaf(int(found["num_replicas"])))
+                statics.append(MirroredLeaf(int(data["num_replicas"])))
             case _:
-                statics.append(found["value"])
+                statics.append(data["value"])
         return 0
-    if found["node"] == "none":
+    if data["node"] == "none":
         return None
-    children = [_tree_from_json(child, statics) for child in found["children"]]
-    if found["node"] == "dict":
-        return dict(zip(found["keys"], children, strict=True))
-    return children if found["node"] == "list" else tuple(children)
+    children = [_tree_from_json(child, statics) for child in data["children"]]
+    if data["node"] == "dict":
+        return dict(zip(data["keys"], children, strict=True))
+    return children if data["node"] == "list" else tuple(children)

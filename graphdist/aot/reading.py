@@ -1,14 +1,17 @@
-"""Reads the file of a step as far as all its readers do, and says when it describes none."""
+"""Reads and checks the file of a step, for `gd.aot.load` and `gd.aot.list_variables`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any  # Any: users' arguments, JSON
 
+from graphdist.aot.manifest import boundary_from_json
 from graphdist.aot.manifest_schema import MANIFEST, mismatch
 from graphdist.errors import ArgumentTypeError, ArtifactError, GraphdistError
+from graphdist.runtime.executable import jax_dtype
 from graphdist.runtime.files.artifact import read_artifact
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
@@ -19,22 +22,21 @@ def read_checked(
 ) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     """Return the name of a step's file, its manifest and the members that are `kept`.
 
-    Raises `ArtifactError` for a damaged file, and for a manifest of another form.
+    Raises `ArtifactError` for a damaged file, and for a manifest that breaks its schema.
     """
     require_path(path, caller)
     name = os.path.basename(os.fspath(path))
     manifest, members = read_artifact(path, here(), kept)
-    if said := mismatch(manifest, MANIFEST):
-        raise contradiction(name, said)
+    if problem := mismatch(manifest, MANIFEST):
+        raise contradiction(name, problem)
     return name, manifest, members
 
 
 def require_path(path: Any, what: str) -> None:
-    """Raise `ArgumentTypeError` for any other value than a path, given to the function `what`."""
+    """Raise `ArgumentTypeError` unless the argument of the function `what` is a path."""
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(
             f"the path given to {what} is of type {type_name(path)}",
-            source=here(),
             hint='write gd.aot.save("step.gdx", compiled) and gd.aot.load("step.gdx")',
         )
 
@@ -43,7 +45,7 @@ def require_path(path: Any, what: str) -> None:
 def reading(name: str) -> Iterator[None]:
     """Turn every error while the contents of a file are read into an `ArtifactError`.
 
-    The hashes were right, so the contents were made wrong, and any library may raise.
+    Its hashes are right, so the contents were written wrong, and any library may raise any error.
     """
     try:
         yield
@@ -61,3 +63,37 @@ def contradiction(name: str, reason: str) -> ArtifactError:
         source=here(),
         hint="the file was damaged or changed: get it again, or compile the step again",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SavedVariable:
+    """A variable of the step in a file; `is_assigned` if the step changes it.
+
+    `bytes` are those of the full value, also if the step stores it in shards.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    bytes: int
+    is_assigned: bool
+
+
+def list_variables(path: str | os.PathLike[str]) -> tuple[SavedVariable, ...]:
+    """Return the variables that `gd.aot.load` needs for the step in a file, in their order.
+
+    Nothing is compiled, and the step may be for other devices and versions. Raises
+    `ArtifactError` for a file that is damaged or was changed.
+    """
+    name, manifest, _ = read_checked(path, "gd.aot.list_variables")
+    with reading(name):
+        return tuple(
+            SavedVariable(
+                variable.name,
+                variable.type.shape,
+                jax_dtype(variable.type.dtype),
+                variable.type.bytes,
+                variable.assigned,
+            )
+            for variable in boundary_from_json(manifest["boundary"]).variables
+        )

@@ -1,4 +1,4 @@
-"""Save a compiled step in a file, and load it where it is to run.
+"""Saves a compiled step to a file, and loads it where it runs.
 
     compiled = train_step.trace(batch).lower().compile()
     gd.aot.save("step.gdx", compiled)
@@ -7,7 +7,7 @@
     loss = step(batch)
 
 The file holds the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it. To
-load it, a process of its own reads it first, since a damaged module can crash the reader
+load it, another process reads it first, since a damaged module can crash the reader
 (`runtime/files/module_check.py`); then it is compiled for the devices that are here.
 `executable.bin` is the compiler's executable. It runs on the same kind of devices with the same
 versions only, and JAX stores it as a pickle: loading it runs code from the file, so it is used only
@@ -23,17 +23,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, JSON
 
-from graphdist.aot.compatibility import check_native, check_versions, strategy_that_runs, target_of
+from graphdist.aot.compatibility import (
+    check_native,
+    check_versions,
+    require_memory,
+    strategy_that_runs,
+    target_of,
+)
 from graphdist.aot.file_options import options_for
-from graphdist.aot.loaded_step import LoadedStep
+from graphdist.aot.loaded_step import LoadedStep, variables_for
 from graphdist.aot.manifest import (
     boundary_from_json,
     boundary_to_json,
     interface_to_json,
 )
-from graphdist.aot.memory_limit import require_memory
 from graphdist.aot.reading import contradiction, read_checked, reading, require_path
-from graphdist.aot.variable_matching import variables_for
 from graphdist.config import compiler_flags
 from graphdist.errors import (
     ArgumentError,
@@ -61,7 +65,7 @@ from graphdist.values.distributed import type_name
 from graphdist.version import versions
 
 _CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @(\w+)")
-"""A custom call in the text of a module, of which JAX's error has an example of each."""
+"""A custom call in the text of a module; JAX's error has an example of each."""
 
 
 def save(
@@ -81,14 +85,12 @@ def save(
     if not isinstance(compiled, Compiled):
         raise ArgumentTypeError(
             f"gd.aot.save is given {type_name(compiled)}, not a compiled step",
-            source=here(),
             hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
         )
     if any(variable.is_in_copies or variable.serves for variable in compiled.graph.variables):
         raise UnsupportedError(
             f"{compiled.graph.name!r} uses variables of which each replica has a copy, by "
             f"sync_every: a file of a step cannot describe them",
-            source=here(),
             hint="compile it in the process that runs it, or save it for a strategy without "
             "sync_every",
         )
@@ -119,8 +121,8 @@ def save(
         "boundary": boundary_to_json(final, shapes),
         "interface": interface_to_json(traced.interface),
         "unplaced": sorted(
-            len(final.variables) + place
-            for place, aval in (traced.given or {}).items()
+            len(final.variables) + index
+            for index, aval in (traced.given or {}).items()
             if aval.sharding is None
         ),
         "graph_hash": sha256(str(final).encode()),
@@ -137,8 +139,8 @@ def save(
 def _as_compiled_here(compiled: Compiled) -> Compiled:
     """Return the step with an executable that can be written.
 
-    Of a CPU's executable that JAX read from its compilation cache it writes a part alone: when it
-    is loaded and called, functions are not found.
+    If JAX has read a CPU's executable from its compilation cache, it writes only a part of it,
+    which lacks functions when it is loaded and called.
     """
     if compiled.devices.platform != "cpu" or not has_cache():
         return compiled
@@ -146,45 +148,41 @@ def _as_compiled_here(compiled: Compiled) -> Compiled:
         return replace(compiled.lowered).compile(compiled.compiler_options)
 
 
-def require_place(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` where no file can be: its folder is not there, or it is a folder."""
+def require_file_path(path: str | os.PathLike[str]) -> None:
+    """Raise `ArgumentError` if there is no folder for the file, or the path is a folder."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise ArgumentError(
             f"{os.fspath(path)} cannot be written: there is no folder {folder}",
-            source=here(),
             hint="make the folder first, or write somewhere else",
         )
     if os.path.isdir(path):
         raise ArgumentError(
             f"{os.fspath(path)} cannot be written: it is a folder",
-            source=here(),
             hint=f"name a file in it: {os.path.join(path, 'step.gdx')}",
         )
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` where the file of a step cannot be written, and cannot replace one."""
+    """Raise `ArgumentError` if the file of a step can neither be written nor replace another."""
     require_writable(path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise ArgumentError(
-            f"{os.fspath(path)} cannot be written: it is a pipe, a socket or a device, whose place "
-            f"the file would take",
-            source=here(),
+            f"{os.fspath(path)} cannot be written: it is a pipe, a socket or a device, which "
+            f"the file would replace",
             hint="name a file: step.gdx",
         )
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` where no file can be written; makes one and removes it."""
-    require_place(path)
+    """Raise `ArgumentError` if no file can be written; makes one and removes it."""
+    require_file_path(path)
     try:
         try_to_write(path)
     except (OSError, ValueError) as error:  # ValueError: the name has a zero byte
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArgumentError(
             f"{os.fspath(path)} cannot be written: {reason}",
-            source=here(),
             hint="write somewhere else",
         ) from error
 
@@ -207,7 +205,6 @@ def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
             )
         raise UnsupportedError(
             f"the step cannot be made a portable module for {' and '.join(platforms)}: {reason}",
-            source=here(),
             hint=hint,
         ) from error
 
@@ -230,8 +227,8 @@ def load(
 
     By default another process reads the file's portable module first, which costs about a second,
     once for each module. A module is refused if it crashes the reader, needs too much time or
-    memory, or has custom calls other than JAX's for linear algebra and sharding, or of another form
-    than JAX gives them. `trusted` skips this check, for files that you trust like a program.
+    memory, or has custom calls that are not, as JAX writes them, for linear algebra or sharding.
+    `trusted` skips this check, for files that you trust like a program.
 
     Then the module is compiled for the devices here, with `compiler_options`, or else with the
     options in the file. A file with options that are not known to be safe is refused until you pass
@@ -250,7 +247,6 @@ def load(
     if native and compiler_options is not None:
         raise ArgumentError(
             "load is given compiler_options and native=True, which compiles nothing",
-            source=here(),
             hint="leave one of them out",
         )
     needed = ("graph.txt", "report.json", "executable.bin" if native else "module.mlir")
@@ -307,7 +303,5 @@ def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[st
         return [default]
     for platform in platforms:
         if platform not in PLATFORMS:
-            raise ArgumentError(
-                f"platform {platform!r} is not one of {', '.join(PLATFORMS)}", source=here()
-            )
+            raise ArgumentError(f"platform {platform!r} is not one of {', '.join(PLATFORMS)}")
     return list(platforms)

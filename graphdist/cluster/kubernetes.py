@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any  # Any: the client of another package, and pods as it gives them
 
-from graphdist.cluster.resolver import ClusterResolver
+from graphdist.cluster.resolver import TaskResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentError, ContextError, MissingExtraError
 from graphdist.runtime.processes.addresses import join_address
@@ -14,18 +14,18 @@ from graphdist.tracing.user_lines import here
 
 
 class KubernetesExecutableLocation(Enum):
-    """Where a program runs that asks for pods, and so how it is let in."""
+    """Where the program runs, and so how it authenticates to the API server."""
 
     WITHIN_CLUSTER = 0
     OFF_CLUSTER = 1
 
 
-class KubernetesClusterResolver(ClusterResolver):
+class KubernetesClusterResolver(TaskResolver):
     """The running pods with given labels, in order of their names, one task each.
 
     `job_to_label_mapping` has for each job the label selectors of its pods. All listen at one port.
-    Which task this process is Kubernetes does not say: set `task_type` and `task_id`, the latter
-    for instance to the completion index of an indexed Job.
+    Kubernetes does not tell which task this process is: set `task_type` and `task_id`, for instance
+    to the completion index of an indexed Job.
 
     Needs the extra `kubernetes`, unless `override_client` is given, an object with
     `list_pod_for_all_namespaces(label_selector=...)`. Raises `MissingExtraError` without it,
@@ -60,12 +60,6 @@ class KubernetesClusterResolver(ClusterResolver):
             }
         )
 
-    def master(
-        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
-    ) -> str:
-        """Return the address of a task; "" if it is not known which."""
-        return self._own_address(task_type, task_id, rpc_layer)
-
     def _pods(self, selector: str) -> list[Any]:
         listed = self._client.list_pod_for_all_namespaces(label_selector=selector)
         pods = sorted(listed.items, key=lambda pod: pod.metadata.name)
@@ -73,29 +67,26 @@ class KubernetesClusterResolver(ClusterResolver):
             if pod.status.phase != "Running":
                 raise ContextError(
                     f"pod {pod.metadata.name!r} is in phase {pod.status.phase!r}, not 'Running'",
-                    source=here(),
                     hint="wait for all pods: their addresses are not final before they run",
                 )
         return pods
 
 
 def _address(pod: Any) -> str:
-    """Return where a pod is reached: at its own address, which is the host's if it says none."""
-    found = getattr(pod.status, "pod_ip", None) or pod.status.host_ip
-    if not found:
+    """Return the address of a pod: its own, or else its host's."""
+    address = getattr(pod.status, "pod_ip", None) or pod.status.host_ip
+    if not address:
         raise ContextError(
             f"pod {pod.metadata.name!r} runs, and has no address yet",
-            source=here(),
             hint="wait for all pods, and ask again",
         )
-    return found
+    return address
 
 
 def _client(location: KubernetesExecutableLocation) -> Any:
     if not isinstance(location, KubernetesExecutableLocation):
         raise ArgumentError(
-            f"executable_location is {location!r}, not a KubernetesExecutableLocation",
-            source=here(),
+            f"executable_location is {location!r}, not a KubernetesExecutableLocation"
         )
     try:
         from kubernetes import client, config

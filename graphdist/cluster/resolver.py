@@ -1,4 +1,4 @@
-"""The base class of resolvers, which find the processes of a cluster, and the simplest resolver."""
+"""Resolvers, which find the processes of a cluster: their base class, and the simplest ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import abc
 from collections.abc import Mapping
 from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 
-from graphdist.cluster.spec import ClusterSpec
-from graphdist.errors import ArgumentTypeError
+from graphdist.cluster.spec import ClusterSpec, Tasks
+from graphdist.errors import ArgumentError, ArgumentTypeError, ClusterError
 from graphdist.runtime.devices import count_accelerators
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 
@@ -23,6 +22,8 @@ class ClusterResolver(abc.ABC):
     _task_type: str | None = None
     _task_id: int | None = None
     _rpc_layer: str | None = None
+    _environment: str | None = ""
+    _num_accelerators: Mapping[str, int] | None = None
 
     @abc.abstractmethod
     def cluster_spec(self) -> ClusterSpec:
@@ -42,19 +43,19 @@ class ClusterResolver(abc.ABC):
     ) -> Mapping[str, int]:
         """Return how many accelerators of each kind a task has, such as {"GPU": 8}.
 
-        Unless the resolver was given numbers, the accelerators of this process are counted.
+        Unless the resolver was given the counts, the accelerators of this process are counted.
         """
-        return count_accelerators()
+        return count_accelerators() if self._num_accelerators is None else self._num_accelerators
 
     @property
     def environment(self) -> str | None:
         """Return the environment of the program: "" for no particular one."""
-        return ""
+        return self._environment
 
     @property
     def task_type(self) -> str | None:
         """Return the kind of task this process is, such as "worker"; None if not known."""
-        return self._task_type
+        return self._default("task_type") if self._task_type is None else self._task_type
 
     @task_type.setter
     def task_type(self, task_type: str | None) -> None:
@@ -62,8 +63,8 @@ class ClusterResolver(abc.ABC):
 
     @property
     def task_id(self) -> int | None:
-        """Return the number of this process among the tasks of its kind; None if not known."""
-        return self._task_id
+        """Return the index of this process among the tasks of its kind; None if not known."""
+        return self._default("task_id") if self._task_id is None else self._task_id
 
     @task_id.setter
     def task_id(self, task_id: int | None) -> None:
@@ -72,16 +73,24 @@ class ClusterResolver(abc.ABC):
     @property
     def rpc_layer(self) -> str | None:
         """Return the protocol that addresses begin with, such as "grpc"; None for none."""
-        return self._rpc_layer
+        return self._default("rpc_layer") if self._rpc_layer is None else self._rpc_layer
 
     @rpc_layer.setter
     def rpc_layer(self, rpc_layer: str | None) -> None:
         self._rpc_layer = rpc_layer
 
-    def _own_address(
-        self, task_type: str | None, task_id: int | None, rpc_layer: str | None
+    def _default(self, name: str) -> Any:  # Any: a str or an int, by the name
+        """Return "task_type", "task_id" or "rpc_layer" if it was not set."""
+        return None
+
+
+class TaskResolver(ClusterResolver):
+    """The base of resolvers whose master is a task, by default the one of this process."""
+
+    def master(
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task, by default this one; "" if that is not known."""
+        """Return the address of a task, by default this one; "" if it is not known which."""
         kind = self.task_type if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
         if kind is None or index is None:
@@ -100,7 +109,7 @@ def with_protocol(address: str, rpc_layer: str | None) -> str:
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """A resolver that returns what it is given.
+    """A resolver that returns its arguments.
 
     Raises `ArgumentTypeError` when `cluster_spec` is no `ClusterSpec` or `master` no string.
 
@@ -122,17 +131,14 @@ class SimpleClusterResolver(ClusterResolver):
         if not isinstance(cluster_spec, ClusterSpec):
             raise ArgumentTypeError(
                 f"cluster_spec is of type {type_name(cluster_spec)}, not a ClusterSpec",
-                source=here(),
                 hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
             )
         if not isinstance(master, str):
-            raise ArgumentTypeError(
-                f"master is of type {type_name(master)}, not a string", source=here()
-            )
+            raise ArgumentTypeError(f"master is of type {type_name(master)}, not a string")
         self._cluster_spec, self._master = cluster_spec, master
         self._task_type, self._task_id = task_type, task_id
         self._environment, self._rpc_layer = environment, rpc_layer
-        self._num_accelerators = num_accelerators
+        self._num_accelerators = num_accelerators or {}
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the spec it was made with."""
@@ -147,10 +153,70 @@ class SimpleClusterResolver(ClusterResolver):
             address = self._cluster_spec.task_address(task_type, task_id)
         return with_protocol(address, rpc_layer or self.rpc_layer)
 
+
+class UnionResolver(ClusterResolver):
+    """The jobs of several resolvers together; everything else is the first resolver's.
+
+    A job that several resolvers have gets the tasks of all: lists are concatenated, and if one
+    resolver has its tasks by index, the result is by index. `task_type`, `task_id` and `rpc_layer`
+    take precedence over the first resolver's. Raises `ArgumentError` without resolvers,
+    `ArgumentTypeError` for an argument that is none. `cluster_spec` raises `ClusterError` for a
+    task that two resolvers have.
+
+    >>> workers = SimpleClusterResolver(ClusterSpec({"worker": ["a:1"]}))
+    >>> servers = SimpleClusterResolver(ClusterSpec({"ps": ["b:1"]}))
+    >>> UnionResolver(workers, servers).cluster_spec()
+    ClusterSpec({'ps': ['b:1'], 'worker': ['a:1']})
+    """
+
+    def __init__(
+        self,
+        *resolvers: ClusterResolver,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            raise ArgumentError(
+                f"UnionResolver has no argument {', '.join(map(repr, unknown))}",
+                hint="it takes resolvers, task_type, task_id and rpc_layer",
+            )
+        if not resolvers:
+            raise ArgumentError("UnionResolver is given no resolver")
+        for resolver in resolvers:
+            if not isinstance(resolver, ClusterResolver):
+                raise ArgumentTypeError(
+                    f"UnionResolver is given a value of type {type_name(resolver)}, which is no "
+                    f"ClusterResolver"
+                )
+        self._resolvers = resolvers
+        self._task_type, self._task_id, self._rpc_layer = task_type, task_id, rpc_layer
+
+    def cluster_spec(self) -> ClusterSpec:
+        """Return all jobs; raises `ClusterError` for a task that two resolvers have."""
+        parts = [resolver.cluster_spec().as_dict() for resolver in self._resolvers]
+        merged: dict[str, Tasks] = {}
+        for job in dict.fromkeys(job for part in parts for job in part):
+            merged[job] = _merged(job, [part[job] for part in parts if job in part])
+        return ClusterSpec(merged)
+
+    def master(
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
+    ) -> str:
+        """Return the address of a task or, without one, the first resolver's master."""
+        if task_type is None or task_id is None:
+            return self._resolvers[0].master(rpc_layer=rpc_layer)
+        address = self.cluster_spec().task_address(task_type, task_id)
+        return with_protocol(address, rpc_layer or self._rpc_layer)
+
+    def _default(self, name: str) -> Any:
+        return getattr(self._resolvers[0], name)
+
     @property
-    def environment(self) -> str:
-        """Return the environment it was made with."""
-        return self._environment
+    def environment(self) -> str | None:
+        """Return the environment of the first resolver."""
+        return self._resolvers[0].environment
 
     def num_accelerators(
         self,
@@ -158,5 +224,23 @@ class SimpleClusterResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: Any = None,
     ) -> Mapping[str, int]:
-        """Return the numbers it was made with, {} without."""
-        return self._num_accelerators or {}
+        """Return the first resolver's counts."""
+        return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
+
+
+def _merged(job: str, parts: list[Tasks]) -> Tasks:
+    lists = [part for part in parts if isinstance(part, list)]
+    if len(lists) == len(parts):
+        return [address for part in lists for address in part]
+    merged: dict[int, str] = {}
+    for part in parts:
+        by_index = dict(enumerate(part)) if isinstance(part, list) else part
+        for index in by_index:
+            if index in merged:
+                raise ClusterError(
+                    f"two resolvers have task {index} of job {job!r}: {merged[index]} and "
+                    f"{by_index[index]}",
+                    hint="give each task to one of them",
+                )
+        merged |= by_index
+    return merged

@@ -30,29 +30,25 @@ def normalized(cluster: Any) -> ClusterSpec:
 def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> ClusterSpec:
     """Return the cluster; raises `ArgumentError` if it is invalid, or the task is not in it.
 
-    An evaluator need not be in the cluster: nobody waits for it.
+    An evaluator need not be in the cluster, since no task waits for it.
     """
     spec = normalized(cluster)
     if task_id is not None:
-        whole_number(task_id, "the number of the task that this process is")
+        whole_number(task_id, "the index of this process's task")
     for kind in (*spec.jobs, *([task_type] if task_type is not None else [])):
         if kind not in JOBS:
-            raise ArgumentError(
-                f"a task of kind {quoted(kind)}: there are {', '.join(JOBS)}", source=here()
-            )
+            raise ArgumentError(f"a task of kind {quoted(kind)}: there are {', '.join(JOBS)}")
     if task_type is not None and task_type not in spec.jobs and task_type != "evaluator":
-        raise ArgumentError(f"the cluster has no {task_type!r}: {quoted(spec, 400)}", source=here())
+        raise ArgumentError(f"the cluster has no {task_type!r}: {quoted(spec, 400)}")
     for kind in ALONE:
         if kind in spec.jobs and spec.num_tasks(kind) > 1:
             raise ArgumentError(
-                f"the cluster has {spec.num_tasks(kind)} tasks of kind {kind!r}: one at most",
-                source=here(),
+                f"the cluster has {spec.num_tasks(kind)} tasks of kind {kind!r}: one at most"
             )
     if task_type in spec.jobs and task_id not in spec.task_indices(str(task_type)):
         last = spec.num_tasks(str(task_type)) - 1
         raise ArgumentError(
-            f"this process is {task_type} {task_id}, the last {task_type} of the cluster is {last}",
-            source=here(),
+            f"this process is {task_type} {task_id}, the last {task_type} of the cluster is {last}"
         )
     return spec
 
@@ -80,15 +76,15 @@ def worker_count(cluster: Any, task_type: str | None) -> int:
     spec = checked_cluster(cluster, task_type, 0)
     if task_type == "evaluator":
         if "evaluator" not in spec.jobs:
-            raise ClusterError("the cluster has no 'evaluator' to count", source=here())
+            raise ClusterError("the cluster has no 'evaluator' to count")
         return spec.num_tasks("evaluator")
     if task_type not in ("chief", "worker"):
-        raise ArgumentError(f"a task of kind {task_type!r} is no worker", source=here())
+        raise ArgumentError(f"a task of kind {task_type!r} is no worker")
     return sum(spec.num_tasks(kind) for kind in ("chief", "worker") if kind in spec.jobs)
 
 
 def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> int:
-    """Return the number of a worker, the chief first; raises `ArgumentError` for a `ps`.
+    """Return the index of a worker, the chief first; raises `ArgumentError` for a `ps`.
 
     >>> id_in_cluster({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 1)
     2
@@ -97,34 +93,32 @@ def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> i
     if task_type == "chief":
         return 0
     if task_type not in ("worker", "evaluator"):
-        raise ArgumentError(
-            f"a task of kind {task_type!r} has no number among workers", source=here()
-        )
+        raise ArgumentError(f"a task of kind {task_type!r} has no index among workers")
     if task_type == "evaluator" or task_id is None:
         return task_id or 0
     before = spec.num_tasks("chief") if "chief" in spec.jobs else 0
-    return before + spec.task_indices("worker").index(task_id)  # numbers may be left out
+    return before + spec.task_indices("worker").index(task_id)  # indices may have gaps
 
 
 def worker_addresses(cluster: Any) -> list[str]:
-    """Return the addresses of the workers in the order of their numbers.
+    """Return the addresses of the workers, in order.
 
-    Several have different addresses, which are like "host:port": raises `ArgumentError` for an
-    address that two workers have, `WorkerError` for another text.
+    If there are several, raises `ArgumentError` for an address that two workers have, and
+    `WorkerError` for one that is not like "host:port".
 
     >>> worker_addresses({"worker": ["b:1", "c:1"], "chief": ["a:1"]})
     ['a:1', 'b:1', 'c:1']
     """
     spec = normalized(cluster)
-    found = [
+    addresses = [
         spec.task_address(kind, index)
         for kind in ("chief", "worker")
         if kind in spec.jobs
         for index in spec.task_indices(kind)
     ]
-    if len(found) > 1:
-        _check(found)
-    return found
+    if len(addresses) > 1:
+        _check(addresses)
+    return addresses
 
 
 def _check(addresses: Sequence[str]) -> None:
@@ -136,7 +130,6 @@ def _check(addresses: Sequence[str]) -> None:
             raise ArgumentError(
                 f"worker {first} ({addresses[first]}) and worker {worker} ({address}) have the "
                 f"same address",
-                source=here(),
                 hint="give each worker a port of its own, if they are on one machine",
             )
 
@@ -161,5 +154,5 @@ def coordination_leader(cluster: Any) -> str:
 def _first_of(spec: ClusterSpec, *kinds: str) -> str:
     kind = next((kind for kind in kinds if kind in spec.jobs), None)
     if kind is None:
-        raise ArgumentError(f"the cluster has no worker: {quoted(spec, 400)}", source=here())
+        raise ArgumentError(f"the cluster has no worker: {quoted(spec, 400)}")
     return f"/job:{kind}/replica:0/task:0"

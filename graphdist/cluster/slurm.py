@@ -1,8 +1,8 @@
 """The cluster of a Slurm job step: the tasks on each node, and the GPUs of each task.
 
 Slurm sets in the environment of every task how many tasks run on each node, in the order of the
-nodes, and the number of the task itself. Tasks are numbered node by node (Slurm's default, block
-distribution), so that the tasks' addresses follow: the n-th task of a node listens at the n-th port
+nodes, and the rank of the task itself. Tasks are ranked node by node (Slurm's default, block
+distribution), which gives their addresses: the n-th task of a node listens at the n-th port
 from `port_base` on.
 """
 
@@ -12,29 +12,27 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 
-from graphdist.cluster.resolver import ClusterResolver
+from graphdist.cluster.resolver import TaskResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import set_visible_gpus, slurm_variable, visible_gpus
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.quoted import quoted, unquoted
-from graphdist.tracing.user_lines import here
 from graphdist.whole_numbers import MOST_TASKS, whole_number
 
 
-class SlurmClusterResolver(ClusterResolver):
+class SlurmClusterResolver(TaskResolver):
     """The cluster of the Slurm job step this process runs in, as started by `srun`.
 
-    `jobs` says how many tasks each job gets, in order of their names; by default all are workers.
-    `tasks_per_node` is a number for all nodes, or a dict by node; by default it is Slurm's.
+    `jobs` has the count of tasks of each job, in order of their names; by default all are workers.
+    `tasks_per_node` is a count for all nodes, or a dict by node; by default it is Slurm's.
     Every task gets `gpus_per_task` GPUs of its node, in order, by default an equal part; with
     `auto_set_gpu`, `cluster_spec()` makes them the only ones this process sees. Call it before
     anything runs on a device.
 
-    Raises `ContextError` outside a job step, when the jobs have another number of tasks than the
-    step, or the nodes another than the numbers of their tasks, and when tasks need more GPUs than a
-    node has; `ArgumentError` for what Slurm would not write.
+    Raises `ContextError` outside a job step, if the jobs have more or fewer tasks than the step, if
+    Slurm lists more or fewer nodes than counts of tasks, and if tasks need more GPUs than a node
+    has; `ArgumentError` for values that Slurm would not write.
     """
 
     def __init__(
@@ -48,8 +46,8 @@ class SlurmClusterResolver(ClusterResolver):
         rpc_layer: str | None = "grpc",
     ) -> None:
         self._rank = _number("PROCID")
-        given = jobs or {"worker": _number("STEP_NUM_TASKS", "NTASKS")}
-        self._jobs = {job: _count(count, f"job {quoted(job)}") for job, count in given.items()}
+        counts = jobs or {"worker": _number("STEP_NUM_TASKS", "NTASKS")}
+        self._jobs = {job: _count(count, f"job {quoted(job)}") for job, count in counts.items()}
         self._port_base, self._auto_set_gpu = port_base, auto_set_gpu
         self._rpc_layer = rpc_layer
         self._tasks_of = _tasks_by_node(tasks_per_node)
@@ -57,13 +55,11 @@ class SlurmClusterResolver(ClusterResolver):
         if sum(self._jobs.values()) != num_tasks:
             raise ContextError(
                 f"the jobs have {sum(self._jobs.values())} tasks, the Slurm step has {num_tasks}",
-                source=here(),
                 hint="let srun start as many tasks as the jobs have together",
             )
         if self._rank >= num_tasks:
             raise ContextError(
                 f"SLURM_PROCID is {self._rank}, and the Slurm step has {num_tasks} tasks",
-                source=here(),
                 hint="tasks are numbered from 0; start the program with srun",
             )
         most = max(self._tasks_of.values(), default=1)
@@ -71,47 +67,32 @@ class SlurmClusterResolver(ClusterResolver):
         self._gpus_per_task = num_gpus // most if gpus_per_task is None else gpus_per_task
         if most * self._gpus_per_task > num_gpus:
             raise ContextError(
-                f"{most} tasks with {self._gpus_per_task} GPUs each want "
+                f"{most} tasks with {self._gpus_per_task} GPUs each need "
                 f"{most * self._gpus_per_task} GPUs of a node, which has {num_gpus}",
-                source=here(),
                 hint="run fewer tasks on a node, or give each fewer GPUs",
             )
+        self._num_accelerators = {"GPU": self._gpus_per_task}
         self._task_type, self._task_id = self._own_task()
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of all tasks by job; sets the visible GPUs if `auto_set_gpu`."""
         addresses = [
-            f"{node}:{self._port_base + place}"
+            f"{node}:{self._port_base + index}"
             for node, count in self._tasks_of.items()
-            for place in range(count)
+            for index in range(count)
         ]
         spec, start = {}, 0
         for job, count in sorted(self._jobs.items()):
             spec[job] = addresses[start : start + count]
             start += count
         if self._auto_set_gpu and self._gpus_per_task:
-            first = self._place_on_node() * self._gpus_per_task
+            first = self._index_on_node() * self._gpus_per_task
             set_visible_gpus(range(first, first + self._gpus_per_task))
         return ClusterSpec(spec)
 
     def get_task_info(self) -> tuple[str | None, int | None]:
-        """Return the kind of task this process is, and its number among those."""
+        """Return the kind of task this process is, and its index among those."""
         return self.task_type, self.task_id
-
-    def master(
-        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
-    ) -> str:
-        """Return the address of a task, by default this one."""
-        return self._own_address(task_type, task_id, rpc_layer)
-
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-    ) -> Mapping[str, int]:
-        """Return how many GPUs each task has."""
-        return {"GPU": self._gpus_per_task}
 
     def _own_task(self) -> tuple[str | None, int | None]:
         start = 0
@@ -121,14 +102,14 @@ class SlurmClusterResolver(ClusterResolver):
             start += count
         return None, None
 
-    def _place_on_node(self) -> int:
-        """Return the number of this task on its node."""
-        place = self._rank
+    def _index_on_node(self) -> int:
+        """Return the index of this task on its node."""
+        index = self._rank
         for count in self._tasks_of.values():
-            if place < count:
+            if index < count:
                 break
-            place -= count
-        return place
+            index -= count
+        return index
 
 
 def expand_hostlist(hostlist: str) -> list[str]:
@@ -144,15 +125,14 @@ def expand_hostlist(hostlist: str) -> list[str]:
         if match is None or not part or numbers == []:
             raise ArgumentError(
                 f"{quoted(hostlist)} is no list of Slurm nodes: {quoted(part)} is not a name with "
-                f"one range at its end",
-                source=here(),
+                f"one range at its end"
             )
         hosts += [match[1]] if numbers is None else [match[1] + number for number in numbers[1:]]
     return hosts
 
 
 def _range_numbers(text: str) -> list[str]:
-    """Return what a range like "3-4,6" stands for, after a first item; [] if it is no range."""
+    """Return "" and the numbers of a range like "3-4,6"; [] if it is no range."""
     numbers = [""]
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
@@ -166,7 +146,7 @@ def _range_numbers(text: str) -> list[str]:
 
 
 def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
-    """Return the numbers of tasks of the nodes in order, from what Slurm writes.
+    """Return the count of tasks of each node, in order, from a text as Slurm writes it.
 
     Raises `ArgumentError` for another text.
 
@@ -179,8 +159,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
         if match is None:
             raise ArgumentError(
                 f"{quoted(tasks_per_node)} does not say how many tasks run on each node: "
-                f"{quoted(part)} is not like '2' or '2(x3)'",
-                source=here(),
+                f"{quoted(part)} is not like '2' or '2(x3)'"
             )
         nodes = whole_number(match[2] or "1", f"the number of nodes in {quoted(part)}")
         counts += [whole_number(match[1], "the number of tasks of a node")] * nodes
@@ -199,7 +178,6 @@ def num_visible_gpus() -> int:
     if listed.returncode:
         raise ContextError(
             f"nvidia-smi does not say how many GPUs there are: {unquoted(listed.stderr.strip())}",
-            source=here(),
             hint="give gpus_per_node",
         )
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
@@ -212,15 +190,14 @@ def _tasks_by_node(tasks_per_node: int | Mapping[str, int] | None) -> dict[str, 
     if tasks_per_node is not None:
         return dict.fromkeys(nodes, _count(tasks_per_node, "a node"))
     counts = expand_tasks_per_node(_variable("STEP_TASKS_PER_NODE"))
-    found = dict(zip(nodes, counts, strict=False))
-    if len(counts) != len(found):
+    tasks_of = dict(zip(nodes, counts, strict=False))
+    if len(counts) != len(tasks_of):
         raise ContextError(
-            f"SLURM_STEP_NODELIST has {len(found)} nodes, SLURM_STEP_TASKS_PER_NODE the tasks of "
-            f"{len(counts)}",
-            source=here(),
+            f"SLURM_STEP_NODELIST has {len(tasks_of)} nodes, "
+            f"SLURM_STEP_TASKS_PER_NODE the tasks of {len(counts)}",
             hint="start the program with srun, which sets both",
         )
-    return found
+    return tasks_of
 
 
 def _count(tasks: object, of: str) -> int:
@@ -228,18 +205,17 @@ def _count(tasks: object, of: str) -> int:
 
 
 def _number(*names: str) -> int:
-    """Return the first of these variables of Slurm that is set, which is a number."""
+    """Return the first of these variables of Slurm that is set, as an integer."""
     return whole_number(_variable(*names), f"SLURM_{names[0]}")
 
 
 def _variable(*names: str) -> str:
     """Return the first of these variables of Slurm that is set."""
     for name in names:
-        found = slurm_variable(name)
-        if found is not None:
-            return found
+        value = slurm_variable(name)
+        if value is not None:
+            return value
     raise ContextError(
         f"SLURM_{names[0]} is not set: this process is no task of a Slurm step",
-        source=here(),
         hint="start the program with srun",
     )

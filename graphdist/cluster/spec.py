@@ -7,19 +7,18 @@ from typing import Any, TypeAlias  # Any: what users pass, before it is checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.quoted import quoted, unquoted
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.whole_numbers import whole_number
 
 Tasks: TypeAlias = "list[str] | dict[int, str]"
-"""The addresses of one job: a list if task numbers have no gap, else a dict by number."""
+"""The addresses of one job: a list if task indices have no gap, otherwise a dict by index."""
 
 
 class ClusterSpec:
     """A cluster: jobs by name, with the addresses of their tasks.
 
-    Tasks are a list of addresses, or a dict by number, which may leave numbers out. Raises
-    `ArgumentTypeError` for anything else, `ArgumentError` for a key that is no number.
+    Tasks are a list of addresses, or a dict by index, which may have gaps. Raises
+    `ArgumentTypeError` for anything else, `ArgumentError` for a key that is no index.
 
     >>> cluster = ClusterSpec({"worker": ["a:1", "b:1"], "ps": {3: "p:1"}})
     >>> cluster.task_address("worker", 1)
@@ -37,7 +36,6 @@ class ClusterSpec:
         if not isinstance(cluster, Mapping):
             raise ArgumentTypeError(
                 f"a cluster is of type {type_name(cluster)}, not a dict of jobs",
-                source=here(),
                 hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
             )
         self._jobs: dict[str, dict[int, str]] = {
@@ -62,7 +60,7 @@ class ClusterSpec:
         return list(self._jobs)
 
     def as_dict(self) -> dict[str, Tasks]:
-        """Return the addresses by job: a list if task numbers have no gap, else a dict."""
+        """Return the addresses by job: a list if task indices have no gap, otherwise a dict."""
         return {
             job: list(tasks.values()) if tasks and max(tasks) + 1 == len(tasks) else dict(tasks)
             for job, tasks in self._jobs.items()
@@ -73,7 +71,7 @@ class ClusterSpec:
         return len(self._tasks(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """Return the numbers of a job's tasks; raises `ArgumentError` for an unknown job."""
+        """Return the indices of a job's tasks; raises `ArgumentError` for an unknown job."""
         return list(self._tasks(job_name))
 
     def task_address(self, job_name: str | None, task_index: int | None) -> str:
@@ -82,13 +80,12 @@ class ClusterSpec:
         if task_index not in tasks:
             raise ArgumentError(
                 f"job {job_name!r} has no task {quoted(task_index)}: it has "
-                f"{unquoted(', '.join(map(str, tasks)) or 'none')}",
-                source=here(),
+                f"{unquoted(', '.join(map(str, tasks)) or 'none')}"
             )
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """Return a job's addresses in order, None for a number that is left out.
+        """Return a job's addresses in order, None for an index without a task.
 
         Raises `ArgumentError` for an unknown job.
         """
@@ -99,15 +96,14 @@ class ClusterSpec:
         if job_name not in self._jobs:
             raise ArgumentError(
                 f"the cluster has no job {quoted(job_name)}: it has "
-                f"{', '.join(map(quoted, list(self._jobs)[:9])) or 'none'}",
-                source=here(),
+                f"{', '.join(map(quoted, list(self._jobs)[:9])) or 'none'}"
             )
         return self._jobs[job_name]
 
 
 def _job_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"the name of a job is {quoted(name)}, not a string", source=here())
+        raise ArgumentTypeError(f"the name of a job is {quoted(name)}, not a string")
     return name
 
 
@@ -117,19 +113,17 @@ def _addresses(job: str, tasks: Any) -> dict[int, str]:
     if not isinstance(tasks, Mapping):
         raise ArgumentTypeError(
             f"the tasks of job {quoted(job)} are of type {type_name(tasks)}, not a list of "
-            f"addresses or a dict of them by number",
-            source=here(),
+            f"addresses or a dict of them by index"
         )
-    found: dict[int, str] = {}
-    for index, address in tasks.items():
-        number = whole_number(index, f"the number of a task of job {quoted(job)}")
-        if number in found:
-            raise ArgumentError(f"job {quoted(job)} has the task {number} twice", source=here())
+    addresses: dict[int, str] = {}
+    for key, address in tasks.items():
+        index = whole_number(key, f"the index of a task of job {quoted(job)}")
+        if index in addresses:
+            raise ArgumentError(f"job {quoted(job)} has the task {index} twice")
         if not isinstance(address, str):
             raise ArgumentTypeError(
                 f"an address in job {quoted(job)} is {quoted(address)}, not a string like "
-                f"'host:port'",
-                source=here(),
+                f"'host:port'"
             )
-        found[number] = address
-    return dict(sorted(found.items()))
+        addresses[index] = address
+    return dict(sorted(addresses.items()))

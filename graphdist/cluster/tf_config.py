@@ -9,7 +9,6 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import cluster_config
 from graphdist.errors import ArgumentError
 from graphdist.quoted import quoted
-from graphdist.tracing.user_lines import here
 from graphdist.whole_numbers import whole_number
 
 
@@ -35,42 +34,13 @@ class TFConfigClusterResolver(ClusterResolver):
         self._task_type, self._task_id, self._rpc_layer = task_type, task_id, rpc_layer
         self._environment = environment
 
-    @property
-    def task_type(self) -> str | None:
-        """Return the kind of task this process is, such as "worker"; None outside a cluster."""
-        return self._task_type if self._task_type is not None else _text(_task(), "type")
-
-    @task_type.setter
-    def task_type(self, task_type: str | None) -> None:
-        self._task_type = task_type
-
-    @property
-    def task_id(self) -> int | None:
-        """Return the number of this process among the tasks of its kind; None outside a cluster."""
-        if self._task_id is not None:
-            return self._task_id
-        found = _task().get("index")
-        return None if found is None else whole_number(found, "the task index in TF_CONFIG")
-
-    @task_id.setter
-    def task_id(self, task_id: int | None) -> None:
-        self._task_id = task_id
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """Return the protocol that addresses begin with, such as "grpc"; None for none."""
-        if self._rpc_layer is not None:
-            return self._rpc_layer
-        return _text(cluster_config(), "rpc_layer")
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._rpc_layer = rpc_layer
-
-    @property
-    def environment(self) -> str | None:
-        """Return the environment it was made with."""
-        return self._environment
+    def _default(self, name: str) -> Any:
+        if name == "rpc_layer":
+            return _text(cluster_config(), "rpc_layer")
+        if name == "task_type":
+            return _text(_task(), "type")
+        index = _task().get("index")
+        return None if index is None else whole_number(index, "the task index in TF_CONFIG")
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of all tasks by job."""
@@ -100,14 +70,13 @@ def _task() -> dict[str, Any]:
     if not isinstance(task, dict):
         raise ArgumentError(
             f"the task in TF_CONFIG is {quoted(task)}, not an object",
-            source=here(),
             hint='write {"task": {"type": "worker", "index": 0}}',
         )
     return task
 
 
-def _text(found: dict[str, Any], name: str) -> str | None:
-    text = found.get(name)
+def _text(config: dict[str, Any], name: str) -> str | None:
+    text = config.get(name)
     if not isinstance(text, str | None):
-        raise ArgumentError(f"{name!r} in TF_CONFIG is {quoted(text)}, not a text", source=here())
+        raise ArgumentError(f"{name!r} in TF_CONFIG is {quoted(text)}, not a text")
     return text

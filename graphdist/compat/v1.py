@@ -1,9 +1,9 @@
 """The names of `tf.compat.v1.distribute`: `import graphdist.compat.v1 as gd1`.
 
-Its strategies do what their namesakes in graphdist do, and are made the same way. They have the
-older methods too, of which those with a successor warn once, and neither `gather` nor
-`experimental_distribute_values_from_function`; they are no instances of `graphdist.Strategy`, nor
-are its instances of `Strategy` here.
+Its strategies do the same as their namesakes in graphdist, and are made the same way. They have the
+older methods, too; those that have a successor warn once. They have neither `gather` nor
+`experimental_distribute_values_from_function`, and are no instances of `graphdist.Strategy`; its
+strategies are no instances of `Strategy` here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import jax
 
 from graphdist.context import has_strategy, in_cross_replica_context
 from graphdist.data.input_options import InputContext, InputReplicationMode
-from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import UnsupportedError
 from graphdist.options import (
     CollectiveHints,
@@ -45,7 +44,7 @@ from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredBase
 from graphdist.strategies.one_device import OneDeviceBase
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.strategies.tpu import TPUBase
-from graphdist.tracing.user_lines import here
+from graphdist.user_warnings import warn_of_older_name
 
 __all__ = [
     "CentralStorageStrategy",
@@ -164,8 +163,8 @@ class TPUStrategy(TPUBase, Strategy):
     """Runs one replica on each TPU core; see `graphdist.TPUStrategy`.
 
     `device_assignment` is its `experimental_device_assignment`. `steps_per_run` is how many steps
-    the TF1 API ran for each call from the host, which here is what the function says: it is
-    accepted if it is None or 1.
+    the TF1 API ran for each call from the host. Here a call runs the function once: only None and 1
+    are accepted.
     """
 
     def __init__(
@@ -180,8 +179,7 @@ class TPUStrategy(TPUBase, Strategy):
         """Take the devices."""
         if steps_per_run not in (None, 1):
             raise UnsupportedError(
-                f"steps_per_run is {steps_per_run!r}, and a call runs what the function says once",
-                source=here(),
+                f"steps_per_run is {steps_per_run!r}, and each call runs the function once",
                 hint="write the steps as a loop in the function, with jax.lax.fori_loop",
             )
         super().__init__(

@@ -1,10 +1,10 @@
-"""Input: datasets, and what distribution makes of them."""
+"""Input: datasets, and their distribution over replicas."""
 
-from graphdist.data.auto_shard_policy import AutoShardPolicy, Options
 from graphdist.data.autosharding import auto_shard
 from graphdist.data.dataset import Dataset
 from graphdist.data.datasets_from_function import DistributedDatasetsFromFunction
 from graphdist.data.distributed_dataset import DistributedDataset
+from graphdist.data.input_options import AutoShardPolicy, Options
 from graphdist.data.iterators import DatasetIterator, DistributedIterator, OptionalElement
 from graphdist.data.rebatching import batch_sizes_for_worker
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

@@ -24,21 +24,19 @@ from typing import Any  # Any: datasets of all kinds
 import jax
 import numpy as np
 
-from graphdist.data.auto_shard_policy import AutoShardPolicy
 from graphdist.data.autosharding import sharded_for_worker
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Element, Flat
 from graphdist.data.failures import caught
-from graphdist.data.positions import elements_from
+from graphdist.data.input_options import AutoShardPolicy
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, DatasetNode
 from graphdist.data.transformations import observed_spec
 from graphdist.errors import ArgumentError, DatasetError
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.values.specs import ArraySpec
 
 _NO_END = 2**48
-"""Lengths from here on stand for no end: grain's are near `sys.maxsize`, in batches of any size."""
+"""A length from here on means no end: grain's is `sys.maxsize`, divided by the size of a batch."""
 
 
 @dataclass
@@ -46,8 +44,8 @@ class DatasetSource:
     """A dataset to distribute, with what it declares.
 
     `element_spec` is a pytree of `ArraySpec`, or UNKNOWN. `batching` is None where elements are not
-    known to be batches. `declares` is whether the dataset describes its elements, as far as it
-    knows them. Where it does not, all elements must be like the first.
+    known to be batches. `declares`: whether the dataset describes its elements; if it does not, all
+    elements must be like the first.
     """
 
     elements: Iterable[Element]
@@ -72,17 +70,16 @@ class DatasetSource:
         if self._is_used_up:
             raise ArgumentError(
                 f"a {type_name(self.elements)} can be iterated once, and this one was",
-                source=here(),
                 hint="distribute a list, or an object whose __iter__ starts again",
             )
         if isinstance(elements, DatasetNode):
-            return elements_from(elements, start)
+            return elements.elements_from(start)
         own = iter(elements)
         self._is_used_up = own is elements
         return islice(caught(lambda: own), start, None)
 
     def describe(self, first: Flat) -> Any:
-        """Return the specs of the elements, given the first."""
+        """Return the declared specs of the elements, or else the specs of the first."""
         if self.element_spec is not UNKNOWN:
             return self.element_spec
         batching = self.batching or Batching()
@@ -101,13 +98,11 @@ def dataset_source(dataset: Any) -> DatasetSource:
     if isinstance(dataset, Mapping | str | bytes | np.ndarray | jax.Array):
         raise DatasetError(
             f"a dataset is an iterable of batches, and this {kind} would be a single one",
-            source=here(),
             hint="distribute a list of batches, [batch] if there is one",
         )
     if not isinstance(dataset, Iterable):
         raise DatasetError(
             f"a dataset is an iterable of batches, and {kind} has no __iter__",
-            source=here(),
             hint="distribute a list of batches, or an object whose __iter__ gives them",
         )
     return DatasetSource(dataset, cardinality=_length(dataset))
@@ -147,7 +142,7 @@ def _of_tf_data(dataset: Any) -> DatasetSource:
 
 
 def _array_spec(spec: Any) -> Any:
-    """Return a TensorFlow spec as an `ArraySpec`, or UNKNOWN for another kind or an open rank."""
+    """Return a TensorFlow spec as an `ArraySpec`; UNKNOWN for no array and for an open rank."""
     rank = getattr(getattr(spec, "shape", None), "rank", None)
     if rank is None or not hasattr(spec, "dtype"):
         return UNKNOWN
@@ -155,7 +150,7 @@ def _array_spec(spec: Any) -> Any:
 
 
 def _length(dataset: Any) -> int:
-    """Return the number of elements of an iterable that knows it."""
+    """Return the number of elements of an iterable, `UNKNOWN_CARDINALITY` if it has no length."""
     try:
         length = len(dataset)
     except (TypeError, NotImplementedError):

@@ -10,19 +10,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any  # Any: a policy before it is checked
 
-from graphdist.data.auto_shard_policy import AutoShardPolicy
 from graphdist.data.dataset import Dataset
+from graphdist.data.input_options import AutoShardPolicy
 from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.data.transformations import SHARD_HINT, Shard
 from graphdist.errors import ArgumentError
 from graphdist.options import member_of
-from graphdist.tracing.user_lines import here
 
 
 def auto_shard(
     dataset: Dataset, num_workers: int, index: int, policy: AutoShardPolicy | None = None
 ) -> Dataset:
-    """Return the part of a dataset that worker number `index` iterates.
+    """Return the part of a dataset that worker `index` iterates.
 
     `policy` is by default the one in the dataset's options. Raises `ArgumentError` for FILE on a
     dataset that reads no files, or fewer than there are workers: some would have no input.
@@ -32,11 +31,9 @@ def auto_shard(
     [[0, 1], [4, 5]]
     """
     if not 0 <= index < num_workers:
-        raise ArgumentError(
-            f"worker number {index} of {num_workers}: the first is 0", source=here()
-        )
-    given = dataset.options().experimental_distribute.auto_shard_policy
-    chosen = member_of(AutoShardPolicy, given if policy is None else policy, "policy")
+        raise ArgumentError(f"worker {index} of {num_workers}: the first is worker 0")
+    own = dataset.options().experimental_distribute.auto_shard_policy
+    chosen = member_of(AutoShardPolicy, own if policy is None else policy, "policy")
     return Dataset(sharded_for_worker(dataset.node, num_workers, index, chosen), dataset.options())
 
 
@@ -63,8 +60,7 @@ def _as_hinted(node: Any, num_workers: int, index: int) -> DatasetNode:
 def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bool) -> DatasetNode:
     if not reads_files:
         raise ArgumentError(
-            "a dataset that reads no files cannot be shared out by file",
-            source=here(),
+            "a dataset that reads no files cannot be sharded by file",
             hint="make it with gd.data.Dataset.from_files, or set AutoShardPolicy.DATA",
         )
 
@@ -75,7 +71,6 @@ def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bo
             raise ArgumentError(
                 f"{num_workers} workers share {len(inner.files)} "
                 f"{'file' if len(inner.files) == 1 else 'files'}: some would have no input",
-                source=here(),
                 hint="split the files, or set AutoShardPolicy.DATA",
             )
         return replace(inner, files=inner.files[index::num_workers])

@@ -1,4 +1,4 @@
-"""Transformations of datasets that combine elements into batches, or split batches."""
+"""Transformations that stack elements into batches, or split batches."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from graphdist.values.specs import ArraySpec, Dimensions
 
 @dataclass(frozen=True, eq=False)
 class Batch(UnaryTransformation):
-    """Elements stacked, `size` at a time."""
+    """Batches of `size` stacked elements."""
 
+    takes_one_order = True
     size: int
     drop_remainder: bool
 
-    def __iter__(self) -> Iterator[Element]:
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the batches from index `start` on."""
         if self.source.rows(0, 0) is not UNKNOWN:
-            return self._of_rows()
-        return self.over(iter(self.source))
+            return self._of_rows(start)
+        return self._batches(self.source.elements_from(start * self.size))
 
-    def _of_rows(self) -> Iterator[Element]:
+    def _of_rows(self, start: int) -> Iterator[Element]:
         rows = self.source.cardinality
-        for start in range(0, self.cardinality * self.size, self.size):
-            yield self.source.rows(start, min(start + self.size, rows))
+        for row in range(start * self.size, self.cardinality * self.size, self.size):
+            yield self.source.rows(row, min(row + self.size, rows))
 
-    def over(self, elements: Iterator[Element]) -> Iterator[Element]:
-        """Yield batches of these elements."""
+    def _batches(self, elements: Iterator[Element]) -> Iterator[Element]:
         while group := list(islice(elements, self.size)):
             if len(group) == self.size or not self.drop_remainder:
                 yield made_from(group, self.stacked)
@@ -73,7 +74,7 @@ class Batch(UnaryTransformation):
 
     @property
     def batching(self) -> Batching | None:
-        """Return the size."""
+        """Return the batch size."""
         return Batching(self.size, self.drop_remainder)
 
 
@@ -81,19 +82,20 @@ class Batch(UnaryTransformation):
 class PaddedBatch(Batch):
     """Elements of different shapes, padded to one and stacked, `size` at a time.
 
-    `shapes` holds the shape to which each leaf is padded. A size None is the largest of the batch,
-    and a shape None means that for every dimension. `values` holds the value that pads each leaf. A
-    single value is for all leaves, and None is zero.
+    `shapes` holds the shape to which each leaf is padded. A size of None is the largest in the
+    batch; a shape of None has None for every size. `values` holds the value that pads each leaf. A
+    single value pads all leaves, and None is zero.
     """
 
     shapes: Any
     values: Any
 
-    def __iter__(self) -> Iterator[Element]:
-        return self.over(iter(self.source))
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the batches from index `start` on."""
+        return self._batches(self.source.elements_from(start * self.size))
 
     def stacked(self, group: Sequence[Element]) -> Element:
-        """Return elements as one batch; raises `ArgumentError` for one larger than its shape."""
+        """Return elements as one batch; raises `ArgumentError` for one larger than the shape."""
         structure: Any = jax.tree.structure(group[0])
         for element in group:
             if jax.tree.structure(element) != structure:
@@ -111,7 +113,7 @@ class PaddedBatch(Batch):
 
     @property
     def element_spec(self) -> Any:
-        """Return the specs with a batch dimension and the shapes padded to."""
+        """Return the specs with a batch dimension and the padded shapes."""
         spec = super().element_spec
         if spec is UNKNOWN:
             return UNKNOWN
@@ -128,16 +130,16 @@ class PaddedBatch(Batch):
         )
 
 
-def of_leaves(given: Any, structure: Any) -> list[Any]:
-    """Return the setting of each leaf of a structure; a setting of another structure is for all.
+def of_leaves(setting: Any, structure: Any) -> list[Any]:
+    """Return the setting of each leaf: settings of the structure, or else one for all leaves.
 
     >>> of_leaves({"x": [None], "y": []}, jax.tree.structure({"x": 0, "y": 0}))
     [[None], []]
     """
     try:
-        return list(structure.flatten_up_to(given))
+        return list(structure.flatten_up_to(setting))
     except (ValueError, TypeError):
-        return [given] * structure.num_leaves
+        return [setting] * structure.num_leaves
 
 
 def with_open_sizes(shape: Sequence[int | None]) -> Dimensions:
@@ -175,12 +177,14 @@ def _padded(column: Sequence[Array], shape: Sequence[int | None] | None, value: 
 def _checked_shape(full: tuple[int, ...], wanted: Dimensions) -> tuple[int, ...]:
     """Return the shape to pad to: the wanted sizes, and the largest sizes where these are open."""
     sizes = list(zip(full, wanted, strict=False))
-    if len(full) != len(wanted) or any(size is not None and size < had for had, size in sizes):
+    if len(full) != len(wanted) or any(
+        size is not None and size < largest for largest, size in sizes
+    ):
         raise ArgumentError(
             f"an element of shape {list(full)} is padded to {list(wanted)}, which is smaller",
             hint="give padded_shapes the largest size, or None for the largest of each batch",
         )
-    return tuple(had if size is None else size for had, size in sizes)
+    return tuple(largest if size is None else size for largest, size in sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,10 +214,10 @@ class Unbatch(UnaryTransformation):
 
     @property
     def cardinality(self) -> int:
-        """Return that it is unknown."""
+        """Return `UNKNOWN_CARDINALITY`."""
         return UNKNOWN_CARDINALITY
 
     @property
     def batching(self) -> Batching | None:
-        """Return that rows are no batches."""
+        """Return None: rows are no batches."""
         return None

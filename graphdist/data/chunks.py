@@ -1,11 +1,15 @@
-"""Steps of a distributed dataset, grouped to chunks that one program runs.
+"""Steps of a distributed dataset or of an iterator, in chunks that one program runs.
 
 Steps that follow each other are stacked along a new first dimension if the arrays of all replicas
-have one shape. Anything else comes by itself: steps of other shapes, such as the last batch, and
-elements that could not be made. So steps stay in their order.
+have one shape. A step of another shape, such as the last batch, is a chunk by itself, and so is an
+element that could not be made. So steps stay in their order.
 
-Several workers form the same chunks: each says what it would stack, and they agree on the steps,
-their shapes and the size of the chunk (`graphdist.data.worker_input.Agreement`).
+Several workers form the same chunks: each proposes the steps that it would stack, and they agree on
+the steps, their shapes and the size of the chunk (`graphdist.data.worker_input.Agreement`).
+
+The elements of an iterator are on the devices already: a program stacks them there. The iterator is
+used on after the loop, so elements that were taken ahead, to see whether they can be stacked, are
+put back.
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import (  # Any: structures of elements, and placed values
+    TYPE_CHECKING,  # Any: elements
     Any,
     NamedTuple,
     Protocol,
@@ -23,11 +28,19 @@ from typing import (  # Any: structures of elements, and placed values
 )
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from graphdist.data.elements import Array
 from graphdist.data.failures import FailedElement
-from graphdist.values.distributed import Shapes
+from graphdist.errors import OutOfRangeError
+from graphdist.ir.source import Source
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import PerReplicaArray, Shapes
+
+if TYPE_CHECKING:
+    from graphdist.strategy_base import StrategyBase
+
 
 MOST_BYTES = 2**26
 """The most bytes of stacked elements, on all replicas of a worker together."""
@@ -44,7 +57,7 @@ class StepInput:
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
-        """Return a value that steps share which can be stacked; None for one that cannot."""
+        """Return a value that is equal for steps that can be stacked; None if this one cannot."""
         shapes = self.shapes_of_all or [tuple(part.shape for part in parts) for parts in self.parts]
         if any(len(set(of_replicas)) > 1 for of_replicas in shapes):
             return None
@@ -68,18 +81,18 @@ class ChunkSize:
 
 
 class Chunk(NamedTuple):
-    """An element of the dataset, or so many stacked."""
+    """An element of the dataset, or `num_elements` of them stacked."""
 
     element: Any
     num_elements: int
 
 
 class Stackable(Protocol):
-    """What `grouped` asks of a step."""
+    """A step that `grouped` may stack."""
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
-        """Return a value that steps share which can be stacked; None for one that cannot."""
+        """Return a value that is equal for steps that can be stacked; None if this one cannot."""
 
     @property
     def bytes(self) -> int:
@@ -90,7 +103,7 @@ AnyStep = TypeVar("AnyStep", bound=Stackable | FailedElement)
 
 
 def by_one_worker(steps: list[AnyStep], wanted: int) -> tuple[list[AnyStep], int]:
-    """Return what the workers agree on if there is one worker: its next steps, and their number."""
+    """Return the steps and the size as they are: a single worker agrees with itself."""
     return steps, wanted
 
 
@@ -99,10 +112,10 @@ def grouped(
     size: ChunkSize,
     agreed: Callable[[list[AnyStep], int], tuple[list[AnyStep], int]] = by_one_worker,
 ) -> Iterator[list[AnyStep]]:
-    """Yield the steps in groups that can be stacked, of `size` or 1; the first by itself.
+    """Yield groups of `size` steps that can be stacked, and other steps, and the first, alone.
 
-    `agreed` is given this worker's next steps and the size that it wants. It returns the next steps
-    of all workers, and their size.
+    `agreed` takes this worker's next steps and the size that it wants. It returns the next steps of
+    all workers, and the size of their group.
     """
     ahead: deque[AnyStep] = deque()
     wanted = 1
@@ -126,7 +139,7 @@ def _num_alike(steps: Sequence[Stackable | FailedElement]) -> int:
     first = _kind(steps[0])
     if first is None:
         return 1
-    others = (place for place, step in enumerate(steps) if _kind(step) != first)
+    others = (index for index, step in enumerate(steps) if _kind(step) != first)
     return next(others, len(steps))
 
 
@@ -147,9 +160,135 @@ def placed(group: list[Step], place: Callable[..., Any]) -> Chunk:
         raise first.error
     parts, shapes = first.parts, first.shapes_of_all
     if len(group) > 1:
-        leaves = zip(*(step.parts for step in group if isinstance(step, StepInput)), strict=True)
-        parts = [[np.stack(part) for part in zip(*leaf, strict=True)] for leaf in leaves]
+        stacked = zip(*(step.parts for step in group if isinstance(step, StepInput)), strict=True)
+        parts = [[np.stack(part) for part in zip(*leaf, strict=True)] for leaf in stacked]
         shapes = [tuple((len(group), *shape) for shape in of_leaf) for of_leaf in shapes]
-    given = zip(parts, shapes, strict=True) if shapes else zip(parts, strict=True)
-    values = [place(list(leaf), *shapes_of_leaf) for leaf, *shapes_of_leaf in given]
+    leaves = zip(parts, shapes, strict=True) if shapes else zip(parts, strict=True)
+    values = [place(list(leaf), *shapes_of_leaf) for leaf, *shapes_of_leaf in leaves]
     return Chunk(jax.tree.unflatten(first.structure, values), len(group))
+
+
+class Chunked(Protocol):
+    """A dataset or an iterator whose elements come in chunks."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
+        """Return the elements, `most` of them at most, stacked to chunks."""
+
+
+@dataclass(frozen=True)
+class TakenElements:
+    """The first `most` elements, None for all; with `requires_all` fewer are an error."""
+
+    elements: Chunked
+    most: int | None
+    requires_all: bool = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self.elements, self.most)
+
+    def chunks(self, size: ChunkSize) -> Iterator[Chunk]:
+        """Yield the elements, stacked to chunks; raises `OutOfRangeError` if some are missing."""
+        taken = 0
+        chunks = self.elements.chunks(size, self.most)
+        try:
+            for chunk in chunks:
+                taken += chunk.num_elements
+                yield chunk
+        finally:
+            close(chunks)
+        if self.requires_all and taken != self.most:
+            raise past_the_end(here())
+
+
+class AskedAhead(Protocol):
+    """An iterator whose elements can be put back."""
+
+    def take_ahead(self) -> Any:
+        """Return the next element; it counts as taken once `count` is called."""
+
+    def count(self, number: int) -> None:
+        """Count elements that `take_ahead` returned."""
+
+    def put_back(self, elements: Any) -> None:
+        """Put elements back in front of the next one, in order."""
+
+
+@dataclass(frozen=True, eq=False)
+class _PlacedStep:
+    """An element on the devices, as a step that can be stacked."""
+
+    element: Any
+
+    @property
+    def kind(self) -> tuple[Any, ...] | None:
+        leaves, structure = jax.tree.flatten(self.element)
+        if any(isinstance(leaf, PerReplicaArray) and leaf.shapes is not None for leaf in leaves):
+            return None
+        arrays = map(_array_of, leaves)
+        return (structure, *((array.shape, array.dtype) for array in arrays))
+
+    @property
+    def bytes(self) -> int:
+        return sum(_array_of(leaf).nbytes for leaf in jax.tree.leaves(self.element))
+
+
+def stacked_chunks(
+    iterator: AskedAhead, strategy: StrategyBase, size: ChunkSize, most: int | None
+) -> Iterator[Chunk]:
+    """Yield the next elements of an iterator, stacked on the devices."""
+    taken: deque[_PlacedStep | FailedElement] = deque()
+
+    def steps() -> Iterator[_PlacedStep | FailedElement]:
+        for _ in count() if most is None else range(most):
+            try:
+                element = iterator.take_ahead()
+            except StopIteration:
+                return
+            except Exception as error:  # raised when the elements before it have been used
+                element = FailedElement(error)
+            taken.append(element if isinstance(element, FailedElement) else _PlacedStep(element))
+            yield taken[-1]
+
+    stack = strategy.implicit_call("stacked elements", _stacked, _run_on_each(strategy))
+    try:
+        for group in grouped(steps(), size):
+            for _ in group:
+                taken.popleft()
+            elements = [step.element for step in group if isinstance(step, _PlacedStep)]
+            if not elements:
+                (failed,) = group
+                assert isinstance(failed, FailedElement)
+                raise failed.error
+            iterator.count(len(group))
+            yield Chunk(elements[0] if len(group) == 1 else stack(elements, {}), len(group))
+    finally:
+        iterator.put_back(step.element for step in taken if isinstance(step, _PlacedStep))
+
+
+def _run_on_each(strategy: StrategyBase) -> Any:
+    return lambda fn, args, kwargs: strategy.run(fn, args=args)
+
+
+def _stacked(*elements: Any) -> Any:
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *elements)
+
+
+def _array_of(leaf: Any) -> Any:
+    return leaf.array if isinstance(leaf, PerReplicaArray) else leaf
+
+
+def close(elements: Iterator[Any]) -> None:
+    """Close a generator, which puts back the elements it took; do nothing for other iterators."""
+    if (end := getattr(elements, "close", None)) is not None:
+        end()
+
+
+def past_the_end(source: Source) -> OutOfRangeError:
+    """Return the error for an element after the last."""
+    return OutOfRangeError(
+        "next past the end: the dataset has no more elements",
+        source=source,
+        hint="loop with `for batch in dataset`, or ask get_next_as_optional()",
+    )

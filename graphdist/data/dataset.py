@@ -15,14 +15,13 @@ from typing import Any  # Any: elements and functions of the user's
 
 import jax
 
-from graphdist.data.auto_shard_policy import Options
 from graphdist.data.batching import Batch, PaddedBatch, Unbatch
-from graphdist.data.elements import UNKNOWN, as_element, at_the_users_line
+from graphdist.data.elements import UNKNOWN, as_element
 from graphdist.data.failures import element_or_raise
+from graphdist.data.input_options import Options
 from graphdist.data.iterators import DatasetIterator
 from graphdist.data.orders import Seeds
 from graphdist.data.positions import Position
-from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     DatasetNode,
@@ -46,13 +45,13 @@ from graphdist.data.transformations import (
     Prefetch,
     Repeat,
     Shard,
+    Shuffle,
     Skip,
     Take,
     Zip,
     observed_spec,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 
@@ -72,7 +71,6 @@ class Dataset:
         if not isinstance(node, DatasetNode):
             raise ArgumentTypeError(
                 f"gd.data.Dataset is made of {type_name(node)}",
-                source=here(),
                 hint="write gd.data.Dataset.from_tensor_slices(arrays) or from_generator(..)",
             )
         self.node = node
@@ -82,7 +80,7 @@ class Dataset:
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
-        """Return the dataset of the rows of arrays: one element for each place in dimension 0.
+        """Return the dataset of the rows of arrays: one element for each index in dimension 0.
 
         The arrays are not copied. Raises `ArgumentError` when they have different numbers of rows.
 
@@ -91,14 +89,12 @@ class Dataset:
         1 [3.]
         2 [4.]
         """
-        with at_the_users_line():
-            return Dataset(Slices(sliceable(tensors)))
+        return Dataset(Slices(sliceable(tensors)))
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
         """Return the dataset of one element."""
-        with at_the_users_line():
-            return Dataset(Tensors(as_element(tensors)))
+        return Dataset(Tensors(as_element(tensors)))
 
     @staticmethod
     def from_generator(
@@ -117,7 +113,6 @@ class Dataset:
         if not callable(generator):
             raise ArgumentTypeError(
                 f"generator is of type {type_name(generator)}, not a function that returns one",
-                source=here(),
                 hint="give the function itself: each iteration calls it again",
             )
         signature = UNKNOWN if output_signature is None else output_signature
@@ -132,7 +127,7 @@ class Dataset:
         Several workers can divide the files among them: see `AutoShardPolicy`.
         """
         if isinstance(files, str):
-            raise ArgumentTypeError("files is a str, not a list of names", source=here())
+            raise ArgumentTypeError("files is a str, not a list of names")
         return Dataset(Files(tuple(os.fspath(file) for file in files), read))
 
     @staticmethod
@@ -142,9 +137,9 @@ class Dataset:
 
     @staticmethod
     def zip(*datasets: Any) -> Dataset:
-        """Return the dataset of tuples, or of the pytree given, of the elements of datasets.
+        """Return the dataset of tuples of the datasets' elements, or of pytrees like the argument.
 
-        It ends with the shortest.
+        It ends with the shortest dataset.
 
         >>> list(Dataset.zip({"a": Dataset.range(2), "b": Dataset.range(5, 9)}))
         [{'a': np.int64(0), 'b': np.int64(5)}, {'a': np.int64(1), 'b': np.int64(6)}]
@@ -169,7 +164,7 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of a function's results for each element.
 
-        The function gets NumPy arrays. The other arguments are hints, and there is one thread.
+        The function gets NumPy arrays. The other arguments change nothing: there is one thread.
         """
         return self._then(Map(self.node, _checked_function(map_func, "map")))
 
@@ -188,18 +183,16 @@ class Dataset:
         return self._then(Take(self.node, 0) if count == -1 else Skip(self.node, count))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
-        """Return the dataset of every `num_shards`-th element, from number `index` on.
+        """Return the dataset of every `num_shards`-th element, from element `index` on.
 
-        With `SHARD_HINT` for both, the strategy that distributes the dataset says which.
+        With `SHARD_HINT` for both, the strategy that distributes the dataset sets them.
         """
         if (num_shards, index) == (SHARD_HINT, SHARD_HINT):
             return self._then(Shard(self.node, SHARD_HINT, SHARD_HINT))
         num_shards = _size("shard", "num_shards", num_shards, least=1)
         index = _size("shard", "index", index, least=0)
         if index >= num_shards:
-            raise ArgumentError(
-                f"shard number {index} of {num_shards}: the first is 0", source=here()
-            )
+            raise ArgumentError(f"shard {index} of {num_shards}: the first is shard 0")
         return self._then(Shard(self.node, num_shards, index))
 
     def repeat(self, count: int | None = None) -> Dataset:
@@ -214,12 +207,11 @@ class Dataset:
         """
         _check_dataset(dataset, "concatenate")
         node = Concatenate((self.node, dataset.node))
-        with at_the_users_line():
-            _ = node.element_spec
+        _ = node.element_spec
         return Dataset(node, self._options.merge(dataset.options()))
 
     def enumerate(self, start: int = 0) -> Dataset:
-        """Return the dataset of pairs of a number, from `start` on, and an element."""
+        """Return the dataset of pairs of a count, which begins at `start`, and an element."""
         return self._then(Enumerate(self.node, start))
 
     def prefetch(self, buffer_size: int) -> Dataset:
@@ -238,7 +230,7 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset in random order, drawn from a buffer of `buffer_size` elements.
 
-        A seed gives the order that tf.data gives for it. Every iteration has another unless
+        A seed gives the order that tf.data gives for it. Every iteration has another order unless
         `reshuffle_each_iteration` is false, regardless of other iterators in progress. A new
         dataset with the same seed starts with the same first order.
 
@@ -259,7 +251,7 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of batches of `batch_size` elements, with fewer in the last.
 
-        `drop_remainder` leaves a smaller last batch out. The other arguments are hints.
+        `drop_remainder` leaves a smaller last batch out. The other arguments change nothing.
         """
         size = _size("batch", "batch_size", batch_size, least=1)
         return self._then(Batch(self.node, size, bool(drop_remainder)))
@@ -294,9 +286,7 @@ class Dataset:
     def with_options(self, options: Options) -> Dataset:
         """Return the dataset with options set in addition to its own."""
         if not isinstance(options, Options):
-            raise ArgumentTypeError(
-                f"options is of type {type_name(options)}, not gd.data.Options", source=here()
-            )
+            raise ArgumentTypeError(f"options is of type {type_name(options)}, not gd.data.Options")
         return Dataset(self.node, self._options.merge(options))
 
     def options(self) -> Options:
@@ -319,19 +309,17 @@ class Dataset:
         if spec is not UNKNOWN:
             return spec
         unshuffled = rewritten(self.node, lambda node: getattr(node, "unshuffled", node))
-        with at_the_users_line():
-            return observed_spec(
-                [element_or_raise(element) for element in islice(unshuffled, 2)], self.node.batching
-            )
+        return observed_spec(
+            [element_or_raise(element) for element in islice(unshuffled, 2)], self.node.batching
+        )
 
     def as_numpy_iterator(self) -> DatasetIterator:
         """Return an iterator over the elements, which are NumPy arrays anyway."""
         return iter(self)
 
     def __iter__(self) -> DatasetIterator:
-        with at_the_users_line():
-            position = Position.at_start([self.node])
-            return DatasetIterator(self.node, position, lambda: self.element_spec)
+        position = Position.at_start([self.node])
+        return DatasetIterator(self.node, position, lambda: self.element_spec)
 
     def __len__(self) -> int:
         cardinality = self.node.cardinality
@@ -339,7 +327,6 @@ class Dataset:
             is_infinite = cardinality == INFINITE_CARDINALITY
             raise ArgumentTypeError(
                 f"the length of this dataset is {'infinite' if is_infinite else 'not known'}",
-                source=here(),
                 hint="ask for its cardinality(), which says so",
             )
         return cardinality
@@ -356,23 +343,21 @@ class Dataset:
 
 
 def _size(method: str, name: str, value: Any, least: int) -> int:
-    """Return a number of elements; raises if it is no integer, or less than the least."""
+    """Return a count as an int; raises if it is no integer, or less than `least`."""
     try:
         size = operator.index(value)
     except TypeError:
         raise ArgumentTypeError(
-            f"{name} of {method} is of type {type_name(value)}, not int", source=here()
+            f"{name} of {method} is of type {type_name(value)}, not int"
         ) from None
     if size < least:
-        raise ArgumentError(f"{name} of {method} is {size}: it is at least {least}", source=here())
+        raise ArgumentError(f"{name} of {method} is {size}: it is at least {least}")
     return size
 
 
 def _checked_function(function: Any, method: str) -> Callable[..., Any]:
     if not callable(function):
-        raise ArgumentTypeError(
-            f"{method} takes a function, not a {type_name(function)}", source=here()
-        )
+        raise ArgumentTypeError(f"{method} takes a function, not a {type_name(function)}")
     return function
 
 
@@ -380,6 +365,5 @@ def _check_dataset(dataset: Any, method: str) -> None:
     if not isinstance(dataset, Dataset):
         raise ArgumentTypeError(
             f"{method} takes a gd.data.Dataset, not a {type_name(dataset)}",
-            source=here(),
             hint="make one with gd.data.Dataset.from_generator(lambda: iterable)",
         )

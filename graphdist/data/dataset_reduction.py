@@ -3,12 +3,12 @@
 A step of a small model takes the device less time than the host needs to start it. So elements are
 stacked, and one program runs the steps of a chunk of them in a loop. The first element runs by
 itself, and so do elements that cannot be stacked, such as the last batch. Every step is the same
-computation, in whichever program it runs; XLA compiles the two programs apart, and may round the
-last bit of a sum otherwise.
+computation in both programs; XLA compiles them separately, and may round the last bit of a sum
+differently.
 
-How many steps a chunk has, unless the caller says it: a few single steps are timed, and a chunk has
-about as many as take `SECONDS` together, up to `MOST_STEPS`; none are stacked if steps take longer.
-The number is kept for the function, since another number is another program.
+Unless the caller sets the size of a chunk, a few single steps are timed: a chunk gets as many as
+take about `SECONDS` together, at most `MOST_STEPS`, and longer steps are not stacked. The size is
+kept for the function, since another size needs another program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from graphdist.data.chunks import Chunk, ChunkSize
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.loop_marks import marked
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplicaArray, structure_text, type_name
 
 if TYPE_CHECKING:
@@ -39,19 +38,22 @@ MOST_STEPS = 64
 _FEWEST_STEPS = 4
 _TIMED = 3
 
-_found: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
-"""The steps of a chunk, by the program of chunks."""
+_chunk_sizes: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
+"""The steps of a chunk, by the program that runs chunks."""
 
 
 class DatasetReduction:
-    """The programs for a step with an element, and for several, and how many these are."""
+    """Runs the steps of a loop one by one and in chunks, and chooses the size of a chunk."""
 
     def __init__(
         self, single: Callable[..., Any], several: Callable[..., Any], steps: int | None = None
     ) -> None:
-        """Take the compiled programs: functions of (state, element, *constants), and of {}."""
+        """Take the compiled programs for one element and for several, stacked.
+
+        Each is called with `(state, element, *constants)` and `{}`.
+        """
         self._single, self.several = single, several
-        known = _found.get(self.several)
+        known = _chunk_sizes.get(self.several)
         self._is_timed = steps is None and known is None
         self.size = ChunkSize(steps or known or 1)
         self._seconds: list[float] = []
@@ -63,9 +65,9 @@ class DatasetReduction:
         constants: tuple[Any, ...] = (),
         goes_on: Callable[[Any], bool] = lambda state: True,
     ) -> Any:
-        """Return the state after all elements, or as soon as it does not go on after a chunk.
+        """Return the state after all elements, or after the first chunk where `goes_on` is false.
 
-        Raises `ArgumentError` if the state's kind changes.
+        Raises `ArgumentError` if a step changes the structure or the types of the state.
         """
         state = jax.tree.map(as_array, initial_state)
         is_first = True
@@ -83,12 +85,12 @@ class DatasetReduction:
         return initial_state if is_first else state
 
     def time(self, seconds: float) -> None:
-        """Take the time of a single step; after some of them decide how many a chunk has."""
+        """Record the time of a single step; once there are enough, set the size of a chunk."""
         self._seconds.append(seconds)
         if len(self._seconds) == _TIMED:
             steps = 2 ** int(max(log2(SECONDS / min(self._seconds)), 0))
             steps = min(steps, MOST_STEPS) if steps >= _FEWEST_STEPS else 1
-            _found[self.several] = self.size.size = steps
+            _chunk_sizes[self.several] = self.size.size = steps
 
 
 def reduction_by(
@@ -96,9 +98,7 @@ def reduction_by(
 ) -> DatasetReduction:
     """Return the reduction by a user's function; raises errors for wrong arguments."""
     if not callable(reduce_func):
-        raise ArgumentTypeError(
-            f"reduce_func is of type {type_name(reduce_func)}, not a function", source=here()
-        )
+        raise ArgumentTypeError(f"reduce_func is of type {type_name(reduce_func)}, not a function")
     single, several = (
         strategy.implicit_call(kind, reduce_func, call)
         for kind, call in (
@@ -114,18 +114,17 @@ def checked_steps(steps: Any) -> int | None:
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
         raise ArgumentTypeError(
             f"steps_per_execution is of type {type_name(steps)}, not an int",
-            source=here(),
-            hint="write how many steps one program runs, or None to let it be found",
+            hint="write how many steps one program runs, or None to have it measured",
         )
     if steps is not None and steps < 1:
-        raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1", source=here())
+        raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1")
     return steps
 
 
 def in_steps(fn: Callable[..., Any], state: Any, elements: Any, *constants: Any) -> Any:
-    """Return the state after steps with stacked elements, in a loop of the program.
+    """Return the state after a step with each of the stacked elements, in a loop of the program.
 
-    The host runs a step that asks another dataset for elements: then it runs them one by one.
+    Outside a trace, where a step may ask another dataset for elements, the host runs the loop.
     """
 
     def step(state: Any, element: Any) -> tuple[Any, None]:
@@ -133,23 +132,23 @@ def in_steps(fn: Callable[..., Any], state: Any, elements: Any, *constants: Any)
 
     if current_trace() is not None:
         return jax.lax.scan(step, state, elements)[0]
-    for element in _taken_apart(elements):
+    for element in _unstacked(elements):
         state = fn(state, element, *constants)
     return state
 
 
-def _taken_apart(elements: Any) -> Iterator[Any]:
+def _unstacked(elements: Any) -> Iterator[Any]:
     """Yield the elements that were stacked."""
     leaves = jax.tree.leaves(elements, is_leaf=_is_per_replica)
     strategy = next((leaf.strategy for leaf in leaves if _is_per_replica(leaf)), current_strategy())
     take = strategy.implicit_call("a step", _element_at, lambda fn, args, kwargs: fn(*args))
-    number = leaves[0].type.shape[0] if _is_per_replica(leaves[0]) else leaves[0].shape[0]
-    for place in range(number):
-        yield take((elements, np.int32(place)), {})
+    count = leaves[0].type.shape[0] if _is_per_replica(leaves[0]) else leaves[0].shape[0]
+    for index in range(count):
+        yield take((elements, np.int32(index)), {})
 
 
-def _element_at(elements: Any, place: jax.Array) -> Any:
-    return jax.tree.map(lambda leaf: leaf[place], elements)
+def _element_at(elements: Any, index: jax.Array) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], elements)
 
 
 def _is_per_replica(leaf: Any) -> bool:
@@ -157,28 +156,27 @@ def _is_per_replica(leaf: Any) -> bool:
 
 
 def as_array(leaf: Any) -> Any:
-    """Return a number as an array: it changes from step to step, and is no constant."""
-    if not _is_number(leaf):
+    """Return a Python scalar as an array, since it may change at each step; others as they are."""
+    if not _is_scalar(leaf):
         return leaf
-    # As steps return it: the same program takes it.
+    # The dtype that steps return, so that one program serves all steps.
     return jax.numpy.asarray(np.asarray(leaf, jax.dtypes.canonicalize_dtype(type(leaf))))
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_scalar(leaf: Any) -> bool:
     return isinstance(leaf, bool | int | float | complex)
 
 
 def require_same_kind(initial: Any, before: Any, after: Any) -> None:
     """Raise `ArgumentError` unless two states have one structure, and leaves of one type.
 
-    A Python number may become an array of another dtype.
+    A Python scalar may become an array of another dtype.
     """
     old, new = (structure_text(jax.tree.structure(state)) for state in (before, after))
     if old != new:
         raise ArgumentError(
             f"a step returns the state {new}, and was given {old}",
-            source=here(),
-            hint="return what initial_state is, with other values",
+            hint="return a state of the structure of initial_state",
         )
     leaves = zip(
         jax.tree_util.tree_leaves_with_path(before),
@@ -186,14 +184,13 @@ def require_same_kind(initial: Any, before: Any, after: Any) -> None:
         jax.tree.leaves(initial),
         strict=True,
     )
-    for (path, given), returned, first in leaves:
-        given_type, type = _type_of(given), _type_of(returned)
-        is_alike = given_type[0] == type[0] if _is_number(first) else given_type == type
+    for (path, leaf), returned, first in leaves:
+        old_type, new_type = _type_of(leaf), _type_of(returned)
+        is_alike = old_type[0] == new_type[0] if _is_scalar(first) else old_type == new_type
         if not is_alike:
             name = f"state{jax.tree_util.keystr(path)}"
             raise ArgumentError(
-                f"a step makes {name} {_text(type)} of {_text(given_type)}",
-                source=here(),
+                f"a step returns {name} as {_text(new_type)}, and takes it as {_text(old_type)}",
                 hint="begin with an array of the shape and dtype that a step returns",
             )
 

@@ -1,4 +1,4 @@
-"""Datasets of per-replica values from a function whose elements are batches of one replica."""
+"""Distributed datasets from a user's function, whose elements are batches of single replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from graphdist.data.elements import Array, Flat, leaf_name
 from graphdist.data.input_options import InputContext
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import Dimensions
 from graphdist.values.type_variables import Element_co
@@ -39,8 +38,8 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     Made by `Strategy.distribute_datasets_from_function`. `dataset_fn` is called with one context,
     and the elements of its dataset go to the replicas in turn; or with one context for each
     replica, which iterates a dataset of its own. Replicas for which there is no element in the last
-    steps get one with no rows. Where the dataset declares the full shape of its elements
-    (`drop_remainder`) none is without rows, and such a step is left out, as in `tf.distribute`.
+    steps get one with no rows. If the dataset declares the full shape of its elements
+    (`drop_remainder`), such steps are left out, as in `tf.distribute`.
 
     >>> import graphdist as gd
     >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -78,15 +77,15 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     def _complete(self, steps: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yield the steps; the last only if replicas without an element can have no rows."""
         for step in steps:
-            given = [element for element in step if element is not _NOTHING]
-            if len(given) < len(step) and self._source.declares:
-                self._checked(given[0])
+            elements = [element for element in step if element is not _NOTHING]
+            if len(elements) < len(step) and self._source.declares:
+                self._checked(elements[0])
                 if not any(None in leaf.shape for leaf in jax.tree.leaves(self._spec)):
                     return
             yield step
 
     def _check_declared(self) -> None:
-        """Take any dataset: nothing is split."""
+        """Accept any dataset: nothing is split."""
 
     def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
         return dataset  # its context told the function which part to make
@@ -95,11 +94,11 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
         yield self._arrays(element)
 
     def _arrays(self, step: tuple[Any, ...]) -> StepInput:
-        given = [self._checked(element) for element in step if element is not _NOTHING]
-        rest = iter(given)
-        empty = None if len(given) == len(step) else _without_rows(given[0], len(given), len(step))
+        flat = [self._checked(element) for element in step if element is not _NOTHING]
+        rest = iter(flat)
+        empty = None if len(flat) == len(step) else _without_rows(flat[0], len(flat), len(step))
         arrays = [empty if element is _NOTHING else next(rest).arrays for element in step]
-        return StepInput(given[0].structure, list(zip(*arrays, strict=True)))
+        return StepInput(flat[0].structure, list(zip(*arrays, strict=True)))
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         return dimensions
@@ -114,20 +113,19 @@ def _returned(dataset_fn: Callable[[InputContext], Any], context: InputContext) 
     if dataset is None:
         raise DatasetError(
             "dataset_fn returned None, not a dataset",
-            source=here(),
             hint="return the dataset of per-replica batches",
         )
     refuse_distributed(dataset)
     return dataset
 
 
-def _without_rows(like: Flat, given: int, wanted: int) -> list[Array]:
-    """Return arrays like an element's, without rows."""
-    for place, array in enumerate(like.arrays):
+def _without_rows(like: Flat, elements: int, replicas: int) -> list[Array]:
+    """Return arrays of an element's dtypes and inner shapes, with no rows."""
+    for index, array in enumerate(like.arrays):
         if array.ndim == 0:
             raise BatchDimensionError(
-                f"the last step has elements for {given} of {wanted} replicas, and the others "
-                f"cannot have zero rows of {leaf_name(like.element, place)}, which is a scalar",
-                hint=f"give a multiple of {wanted} elements, or batches",
+                f"the last step has elements for {elements} of {replicas} replicas, and the others "
+                f"cannot have zero rows of {leaf_name(like.element, index)}, which is a scalar",
+                hint=f"give a multiple of {replicas} elements, or batches",
             )
     return [np.zeros((0, *array.shape[1:]), array.dtype) for array in like.arrays]

@@ -5,8 +5,8 @@ A source is any dataset that `adapters.py` recognizes; an element is any pytree 
 * Elements come out in the order of the source, each once. Rows of a global batch go to the replicas
   in order, by the rule in `rebatching.py`; a replica may get no rows.
 * All elements have the structure, dtypes and inner shapes of the first, unless the source declares
-  that shapes vary. An element with another number of rows compiles a new program of the functions
-  it is given to.
+  that shapes vary. A function that is called with an element of another number of rows is compiled
+  again.
 * With a single replica nothing is split, and elements need no batch dimension.
 * A thread prepares elements while a step runs, and puts them on the devices: see `prefetch.py`.
 """
@@ -20,13 +20,13 @@ from typing import (  # Any: states, specs, placed values
     Any,
     Generic,
     NamedTuple,
+    NoReturn,
     TypeAlias,
 )
 
 import jax
 
 from graphdist.data.adapters import DatasetSource, dataset_source
-from graphdist.data.auto_shard_policy import AutoShardPolicy
 from graphdist.data.chunks import Chunk, ChunkSize, Step, StepInput, by_one_worker, grouped, placed
 from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.elements import (
@@ -34,12 +34,12 @@ from graphdist.data.elements import (
     Element,
     ElementKind,
     Flat,
-    at_the_users_line,
     batch_size,
     flattened,
     without_batch_dimension,
 )
 from graphdist.data.failures import FailedElement, attempted, element_or_raise
+from graphdist.data.input_options import AutoShardPolicy
 from graphdist.data.iterators import DistributedIterator, refuse_inside_a_function
 from graphdist.data.orders import Draws
 from graphdist.data.positions import Position
@@ -47,11 +47,9 @@ from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes, parts_of
 from graphdist.data.sources import DatasetNode
 from graphdist.data.transformations import for_a_thread
-from graphdist.data.untransformable import untransformable
-from graphdist.data.worker_input import Agreement, cut_to_size, shared_out
+from graphdist.data.worker_input import Agreement, part_of_worker, rows_of_steps
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.values.type_variables import Element_co
@@ -59,8 +57,9 @@ from graphdist.values.type_variables import Element_co
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
 
+
 PlaceParts: TypeAlias = Callable[..., Any]
-"""A strategy's function from the replicas' parts to a per-replica value.
+"""A strategy's function that makes a per-replica value of the replicas' parts.
 
 Each of several workers passes the parts of its own replicas, and the shapes on all replicas.
 """
@@ -76,7 +75,6 @@ class Begun(NamedTuple):
     draws: DrawsAhead
 
 
-@untransformable
 class DistributedDataset(Generic[Element_co]):
     """Global batches, split over the replicas; iterable as often as its source is.
 
@@ -114,8 +112,7 @@ class DistributedDataset(Generic[Element_co]):
         self._kind: ElementKind | None = None
         self._spec: Any = UNKNOWN
         self._begun: Begun | None = None  # by element_spec, for the next iteration
-        with at_the_users_line():
-            self._check_declared()
+        self._check_declared()
 
     def __iter__(self) -> DistributedIterator[Element_co]:
         """Return an iterator that starts at the first element.
@@ -128,7 +125,7 @@ class DistributedDataset(Generic[Element_co]):
         return DistributedIterator(self, self._prefetched(begun), begun.position)
 
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
-        """Return the elements from a position on, in place of those that an iterator has left."""
+        """Return the elements from a saved position on; drop `elements`, prepared for another."""
         elements.stop()  # its thread would still take elements from the source, for nobody
         position = Position.of_state(state, self._datasets())
         self._begun = None
@@ -137,8 +134,8 @@ class DistributedDataset(Generic[Element_co]):
     def _prefetched(self, begun: Begun) -> Prefetched:
         """Return the steps, placed on the devices by a thread.
 
-        Several workers first agree on each step. A worker skips the steps it took before by
-        counting them: it cuts elements into steps of its own, so steps are not elements.
+        Several workers first agree on each step. A worker skips the steps that it took before, and
+        not elements: it splits an element into steps of its own.
         """
         steps = self._steps(begun)
         if self.workers is None:
@@ -166,8 +163,8 @@ class DistributedDataset(Generic[Element_co]):
     ) -> Any:
         """Return the last of the states `state = reduce_func(state, element)`.
 
-        The function is compiled. One program runs `steps_per_execution` steps in a row or, without
-        it, as many as are worth it. The state is a pytree of arrays and numbers.
+        The function is compiled. One program runs `steps_per_execution` steps; by default the count
+        is measured. The state is a pytree of arrays and numbers.
 
         Raises `ArgumentError` for a state that changes its structure, shapes or dtypes,
         `UnsupportedError` inside a function.
@@ -223,19 +220,18 @@ class DistributedDataset(Generic[Element_co]):
         nothing.
         """
         if self._spec is UNKNOWN:
-            with at_the_users_line():
-                first = self._first()
-                if first is not None:
-                    self._describe(first)
-                elif self._source.element_spec is UNKNOWN:
-                    raise ArgumentError(
-                        "an empty dataset has no element_spec: it is taken from the first element",
-                        hint="distribute a gd.data.Dataset, which declares what its elements are",
-                    )
-                else:
-                    self._spec = jax.tree.map(
-                        lambda spec: self._spec_of(spec, None), self._source.element_spec
-                    )
+            first = self._first()
+            if first is not None:
+                self._describe(first)
+            elif self._source.element_spec is UNKNOWN:
+                raise ArgumentError(
+                    "an empty dataset has no element_spec: it is taken from the first element",
+                    hint="distribute a gd.data.Dataset, which declares what its elements are",
+                )
+            else:
+                self._spec = jax.tree.map(
+                    lambda spec: self._spec_of(spec, None), self._source.element_spec
+                )
         return self._spec
 
     @property
@@ -293,7 +289,7 @@ class DistributedDataset(Generic[Element_co]):
         self._spec, self._kind = jax.tree.unflatten(first.structure, leaves), kind
 
     def _spec_of(self, spec: ArraySpec, shapes: Shapes | None) -> ArraySpec | PerReplicaSpec:
-        """Return the spec of a replica's part of such arrays; `shapes` are the first element's."""
+        """Return the spec of a replica's part; `shapes` are the first element's, if it is known."""
         dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
         if self._num_replicas == 1:
             return ArraySpec(spec.shape, dtype, None if shapes is None else shapes[0])
@@ -306,16 +302,16 @@ class DistributedDataset(Generic[Element_co]):
         return begun.sources[0]
 
     def _start(self, taken: int) -> int:
-        """Return how many elements of a source that many steps take."""
+        """Return how many elements of a source the first `taken` steps use."""
         return taken
 
     def _check_declared(self) -> None:
         """Raise `BatchDimensionError` for a dataset whose declared elements cannot be split."""
         spec = self._source.element_spec
         if spec is not UNKNOWN and self._num_replicas > 1:
-            for place, leaf in enumerate(jax.tree.leaves(spec)):
+            for index, leaf in enumerate(jax.tree.leaves(spec)):
                 if not leaf.shape:
-                    raise without_batch_dimension(spec, place)
+                    raise without_batch_dimension(spec, index)
 
     def _distributed(self, element: Element) -> Element:
         """Return an element with the replicas' parts of it on the devices."""
@@ -331,7 +327,7 @@ class DistributedDataset(Generic[Element_co]):
 
     def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
         """Return the part of a dataset that this worker iterates."""
-        return shared_out(dataset, workers)
+        return part_of_worker(dataset, workers)
 
     def _agreement(self, workers: ClusterWorkers) -> Agreement:
         return Agreement(workers, lambda: self._source.element_spec)
@@ -346,23 +342,24 @@ class DistributedDataset(Generic[Element_co]):
         """Yield this worker's steps of an element."""
         flat = self._checked(element)
         if self._source.policy in _EVEN_POLICIES:
-            sizes = self._sizes(flat)
+            of_all = self._sizes(flat)
             mine = slice(self._local.start, self._local.stop)
-            yield StepInput(flat.structure, [parts_of(array, sizes)[mine] for array in flat.arrays])
+            parts = [parts_of(array, of_all)[mine] for array in flat.arrays]
+            yield StepInput(flat.structure, parts)
             return
         assert self.workers is not None
         batching = self._source.batching
-        cut = cut_to_size(
+        steps = rows_of_steps(
             batch_size(flat), batching and batching.size, self.workers, len(self._local)
         )
         start = 0
-        for taken in cut:
-            rows = slice(start, start + sum(taken))
-            yield StepInput(flat.structure, [parts_of(array[rows], taken) for array in flat.arrays])
+        for sizes in steps:
+            rows = slice(start, start + sum(sizes))
+            yield StepInput(flat.structure, [parts_of(array[rows], sizes) for array in flat.arrays])
             start = rows.stop
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
-        """Return the dimensions of a replica's part of arrays with these dimensions."""
+        """Return the dimensions of a replica's part of an array, from those of the array."""
         rows = dimensions[0]
         if rows is not None:
             rows = None if rows % self._num_replicas else rows // self._num_replicas
@@ -376,7 +373,7 @@ class DistributedDataset(Generic[Element_co]):
         return [tuple(part.shape for part in parts_of(array, sizes)) for array in first.arrays]
 
     def _sizes(self, flat: Flat) -> tuple[int, ...] | None:
-        """Return how many rows of an element each replica gets; None if a single one gets all."""
+        """Return how many rows of an element each replica gets; None if there is one replica."""
         if self._num_replicas == 1:
             return None
         rows = batch_size(flat)
@@ -391,6 +388,23 @@ def refuse_distributed(dataset: Any) -> None:
     if isinstance(dataset, DistributedDataset | DistributedIterator):
         raise DatasetError(
             "this dataset is distributed already",
-            source=here(),
             hint="iterate it as it is, or distribute the dataset it was made from",
         )
+
+
+_TRANSFORMATIONS = """batch cache concatenate enumerate filter map padded_batch prefetch repeat
+shard shuffle skip take unbatch with_options zip"""
+
+
+def _refused(name: str) -> property:
+    def refuse(dataset: object) -> NoReturn:
+        raise DatasetError(
+            f"a {type(dataset).__name__} has no {name!r}: it cannot be transformed any more",
+            hint="transform the dataset before it is distributed, and iterate it as it is",
+        )
+
+    return property(refuse)
+
+
+for _name in _TRANSFORMATIONS.split():
+    setattr(DistributedDataset, _name, _refused(_name))

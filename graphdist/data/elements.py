@@ -27,12 +27,12 @@ Element: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 UNKNOWN: Final[Any] = object()
-"""The spec of elements before one is seen."""
+"""The spec of elements of which none has been seen."""
 
 
 @contextmanager
 def at_the_users_line() -> Iterator[None]:
-    """Add the user's line being executed to errors of a `with` block that name no line."""
+    """Add the current line of the user to errors of a `with` block that name no line."""
     try:
         yield
     except GraphdistError as error:
@@ -62,7 +62,7 @@ def _array_or_scalar(value: Any) -> Array | np.generic:
 
 
 def leaf_as_array(leaf: Any, name: Callable[[], str]) -> Array:
-    """Return a leaf as an array; raises `ArgumentTypeError`, which begins with its name."""
+    """Return a leaf as an array; raises `ArgumentTypeError`, which names it by `name()`."""
     try:
         array = np.asarray(leaf)
     except GraphdistError:
@@ -93,7 +93,7 @@ class Flat(NamedTuple):
 
 
 def flattened(element: Element) -> Flat:
-    """Take an element apart; raises `ArgumentTypeError` for a leaf that devices cannot hold.
+    """Flatten an element; raises `ArgumentTypeError` for a leaf that devices cannot hold.
 
     >>> flattened({"x": [1, 2.5]}).arrays
     [array(1), array(2.5)]
@@ -102,12 +102,12 @@ def flattened(element: Element) -> Flat:
     leaves, structure = jax.tree.flatten(element, is_leaf=_is_sparse)
     if any(isinstance(leaf, Mapping) for leaf in leaves):
         return flattened(jax.tree.map(_dict_for_mapping, element))
-    arrays = [_numbers(leaf, element, place) for place, leaf in enumerate(leaves)]
+    arrays = [_numbers(leaf, element, index) for index, leaf in enumerate(leaves)]
     return Flat(element, arrays, structure)
 
 
 def _is_sparse(node: Any) -> bool:
-    """Return whether a part of an element is a sparse array; JAX takes one for a pytree."""
+    """Return whether a part of an element is a sparse array, which JAX treats as a pytree."""
     return hasattr(node, "todense")
 
 
@@ -115,9 +115,9 @@ def _dict_for_mapping(leaf: Any) -> Any:
     return dict(leaf) if isinstance(leaf, Mapping) else leaf
 
 
-def _numbers(leaf: Any, element: Element, place: int) -> Array:
+def _numbers(leaf: Any, element: Element, index: int) -> Array:
     def name() -> str:
-        return leaf_name(element, place)
+        return leaf_name(element, index)
 
     if _is_sparse(leaf):
         raise ArgumentTypeError(
@@ -130,13 +130,13 @@ def _numbers(leaf: Any, element: Element, place: int) -> Array:
     return array
 
 
-def leaf_name(element: Element, place: int, root: str = "element") -> str:
+def leaf_name(element: Element, index: int, root: str = "element") -> str:
     """Return the expression for a leaf of an element.
 
     >>> leaf_name({"x": (1, 2)}, 1)
     "element['x'][1]"
     """
-    path, _ = tree_flatten_with_path(element, is_leaf=_is_sparse)[0][place]
+    path, _ = tree_flatten_with_path(element, is_leaf=_is_sparse)[0][index]
     return root + keystr(path)
 
 
@@ -146,22 +146,22 @@ def batch_size(flat: Flat) -> int:
     Raises `BatchDimensionError` for a scalar, `ArgumentError` when leaves disagree.
     """
     element, arrays, _ = flat
-    for place, array in enumerate(arrays):
+    for index, array in enumerate(arrays):
         if array.ndim == 0:
-            raise without_batch_dimension(element, place)
+            raise without_batch_dimension(element, index)
         if len(array) != len(arrays[0]):
             raise ArgumentError(
                 f"{leaf_name(element, 0)} has batch size {len(arrays[0])}, "
-                f"{leaf_name(element, place)} has {len(array)}",
+                f"{leaf_name(element, index)} has {len(array)}",
                 hint="one element is one batch: give its leaves the same size in dimension 0",
             )
     return len(arrays[0]) if arrays else 0
 
 
-def without_batch_dimension(element: Element, place: int) -> BatchDimensionError:
+def without_batch_dimension(element: Element, index: int) -> BatchDimensionError:
     """Return the error for a leaf of an element that is a scalar."""
     return BatchDimensionError(
-        f"{leaf_name(element, place)} is a scalar: there is no batch dimension to split",
+        f"{leaf_name(element, index)} is a scalar: there is no batch dimension to split",
         hint="stack several examples into one batch, or repeat the value for each row",
     )
 
@@ -187,7 +187,7 @@ class ElementKind:
     structure: Any
     leaves: tuple[tuple[np.dtype[Any], Dimensions], ...]
     origin: str
-    """Where the kind was declared or seen, in the words of an error."""
+    """Where the kind was declared or seen, as errors say it."""
 
     @classmethod
     def of_spec(cls, spec: Any, origin: str) -> ElementKind:
@@ -215,10 +215,10 @@ class ElementKind:
                 f"{self.origin} it is {structure_text(self.structure)}",
                 hint="give all elements one structure",
             )
-        for place, (array, (dtype, dimensions)) in enumerate(zip(arrays, self.leaves, strict=True)):
+        for index, (array, (dtype, dimensions)) in enumerate(zip(arrays, self.leaves, strict=True)):
             if array.dtype != dtype or not fits(array.shape, dimensions):
                 raise ArgumentError(
-                    f"{leaf_name(element, place)} is {_text(array.dtype, array.shape)}, "
+                    f"{leaf_name(element, index)} is {_text(array.dtype, array.shape)}, "
                     f"{self.origin} it is {_text(dtype, dimensions)}",
                     hint="cast or pad to one dtype and inner shape, or declare what varies: "
                     "gd.data.Dataset.from_generator(generator, output_signature)",
@@ -226,7 +226,7 @@ class ElementKind:
 
 
 def fits(shape: Sequence[int], dimensions: Dimensions) -> bool:
-    """Return whether a shape is one of those that dimensions allow.
+    """Return whether a shape has these dimensions, of which None is any size.
 
     >>> fits((4, 3), (None, 3)), fits((4,), (None, 3))
     (True, False)

@@ -2,7 +2,7 @@
 
 A function given to `map`, or a source, may raise for one element without ending the iteration.
 A `FailedElement` then takes the element's place and counts as one: transformations pass it on, and
-a shuffle gives it a place in its order. A batch, pair or step that contains one fails entirely. The
+a shuffle moves it as any element. A batch, pair or step that contains one fails entirely. The
 exception is raised where the element is asked for; the iteration goes on with the next element.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any  # Any: elements, and the user's functions
+
+from graphdist.errors import GraphdistError, users_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,7 @@ def attempted(make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def made_from(parts: Sequence[Any], make: Callable[[Sequence[Any]], Any]) -> Any:
-    """Return what a function makes of several elements, or the first that failed."""
+    """Return a function's result for several elements, or the first of them that failed."""
     failed = next((part for part in parts if isinstance(part, FailedElement)), None)
     return attempted(make, parts) if failed is None else failed
 
@@ -65,7 +67,10 @@ def caught(iterate: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 
 def element_or_raise(element: Any) -> Any:
-    """Return an element, or raise the error of a failed one."""
+    """Return an element, or raise the error of a failed one at the user's line."""
     if isinstance(element, FailedElement):
-        raise element.error
+        error = element.error
+        if isinstance(error, GraphdistError) and error.source is None:  # made by a thread of ours
+            error.source = users_line()
+        raise error
     return element

@@ -1,14 +1,13 @@
-"""The options of distributed input, and the context that a dataset function is given."""
+"""The options of datasets and of their distribution, and the context of a dataset function."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple  # Any: options before they are checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
-from graphdist.tracing.user_lines import here
 
 
 class InputReplicationMode(Enum):
@@ -30,12 +29,12 @@ class _Fields(NamedTuple):
 
 
 class InputOptions(_Fields):
-    """How elements of a dataset come to the replicas.
+    """How elements of a dataset reach the replicas.
 
     `experimental_fetch_to_device`: put them on the replicas' devices; if not they stay NumPy arrays
     in the memory of the host. `experimental_replication_mode`: how often the function given to
-    `distribute_datasets_from_function` is called. `experimental_place_dataset_on_device`: accepted
-    where `tf.distribute` accepts it. It changes nothing, since every dataset runs on the host.
+    `distribute_datasets_from_function` is called. `experimental_place_dataset_on_device`: changes
+    nothing, since every dataset runs on the host.
     `experimental_per_replica_buffer_size`: how many elements are prepared ahead of the one in use;
     0 is none, -1 leaves the choice to graphdist.
 
@@ -65,13 +64,11 @@ class InputOptions(_Fields):
         size = experimental_per_replica_buffer_size
         if isinstance(size, bool) or not isinstance(size, int):
             raise ArgumentTypeError(
-                f"experimental_per_replica_buffer_size is of type {type(size).__name__}, not int",
-                source=here(),
+                f"experimental_per_replica_buffer_size is of type {type(size).__name__}, not int"
             )
         if size < -1:
             raise ArgumentError(
                 f"experimental_per_replica_buffer_size is {size}: it is at least -1",
-                source=here(),
                 hint="give the number of elements to prepare ahead, or -1 to have it chosen",
             )
         return super().__new__(cls, fetch, mode, experimental_place_dataset_on_device, size)
@@ -81,7 +78,6 @@ def _check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ArgumentTypeError(
             f"{name} is of type {type(value).__name__}, not bool",
-            source=here(),
             hint="write True or False",
         )
 
@@ -93,7 +89,6 @@ def checked_input_options(options: Any) -> InputOptions:
     if not isinstance(options, InputOptions):
         raise ArgumentTypeError(
             f"options is of type {type(options).__name__}, not InputOptions",
-            source=here(),
             hint="write gd.InputOptions(...)",
         )
     return options
@@ -124,7 +119,6 @@ class InputContext:
             raise ArgumentError(
                 f"global batch size {global_batch_size} does not divide by "
                 f"{self.num_replicas_in_sync} replicas",
-                source=here(),
                 hint=f"use a multiple of {self.num_replicas_in_sync}, "
                 f"or experimental_distribute_dataset, which splits any batch",
             )
@@ -135,3 +129,61 @@ class InputContext:
             f"InputContext(input pipeline id {self.input_pipeline_id}, "
             f"total: {self.num_input_pipelines})"
         )
+
+
+class AutoShardPolicy(IntEnum):
+    """How a dataset is divided among several workers.
+
+    FILE: each worker reads some of the dataset's files. DATA: each takes some of the elements.
+    AUTO: by file if the dataset reads files, else by element. HINT: `shard(SHARD_HINT, SHARD_HINT)`
+    in the dataset becomes the worker's shard. OFF: each worker takes everything.
+    """
+
+    OFF = -1
+    AUTO = 0
+    FILE = 1
+    DATA = 2
+    HINT = 3
+
+
+class DistributeOptions:
+    """The options of a dataset that apply when it is distributed."""
+
+    def __init__(self, auto_shard_policy: AutoShardPolicy | None = None) -> None:
+        """Set the policy; None leaves it to the options this is merged with, or else is AUTO."""
+        self._policy = auto_shard_policy
+
+    @property
+    def auto_shard_policy(self) -> AutoShardPolicy:
+        """Return the policy; it can be set, which raises `ArgumentError` for an unknown one."""
+        return AutoShardPolicy.AUTO if self._policy is None else self._policy
+
+    @auto_shard_policy.setter
+    def auto_shard_policy(self, policy: Any) -> None:
+        self._policy = member_of(AutoShardPolicy, policy, "auto_shard_policy")
+
+
+class Options:
+    """Options of a dataset, for `Dataset.with_options`.
+
+    >>> options = Options()
+    >>> options.experimental_distribute.auto_shard_policy = AutoShardPolicy.OFF
+    >>> options
+    Options(auto_shard_policy=OFF)
+    """
+
+    def __init__(self) -> None:
+        """Set nothing."""
+        self.experimental_distribute = DistributeOptions()
+
+    def merge(self, options: Options) -> Options:
+        """Return new options: these, overridden by what `options` sets."""
+        merged = Options()
+        for source in (self, options):
+            policy = source.experimental_distribute._policy
+            if policy is not None:
+                merged.experimental_distribute.auto_shard_policy = policy
+        return merged
+
+    def __repr__(self) -> str:
+        return f"Options(auto_shard_policy={self.experimental_distribute.auto_shard_policy.name})"

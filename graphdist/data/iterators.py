@@ -1,4 +1,4 @@
-"""Iteration over datasets: element by element, as tf.data's iterators have it."""
+"""Iterators over datasets, with the methods of tf.data's."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from typing import (  # Any: elements, and pytrees of specs
 )
 
 from graphdist.context import in_replica_context_of_a_run
-from graphdist.data.chunks import Chunk, ChunkSize
-from graphdist.data.elements import Element, at_the_users_line
+from graphdist.data.chunks import Chunk, ChunkSize, stacked_chunks
+from graphdist.data.elements import Element
 from graphdist.data.failures import element_or_raise
-from graphdist.data.positions import Position, elements_from
+from graphdist.data.positions import Position
 from graphdist.data.prefetch import Prefetched
 from graphdist.data.sources import DatasetNode
-from graphdist.data.taken_elements import stacked_chunks
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.trace_context import is_jax_tracing
-from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Element_co
 
@@ -43,14 +41,14 @@ class DatasetInTrace(UnsupportedError):
     """A distributed dataset is met in a trace; the host can run the function instead."""
 
     is_loop = True
-    """Whether it is iterated there, and not reduced."""
+    """Whether the dataset is iterated there, and not reduced."""
 
 
 class ElementIterator(Generic[Element_co]):
     """The base of iterators over datasets."""
 
     def __init__(self, position: Position) -> None:
-        """Stand at a position."""
+        """Start at a position."""
         self._position = position
 
     def __iter__(self) -> Self:
@@ -59,15 +57,15 @@ class ElementIterator(Generic[Element_co]):
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(
             "an iterator over a dataset, which prepares elements on a thread of this process,",
-            "keep where it stands: get_state() of it, set_state(state) of one made alike",
+            "save its get_state(), and call set_state(state) of an iterator over an equal dataset",
         )
 
     def get_state(self) -> Any:
-        """Return where the iterator stands, as a value that JSON takes."""
+        """Return the iterator's position, as a value that JSON can hold."""
         return self._position.state
 
     def set_state(self, state: Any) -> None:
-        """Go on at a position that `get_state` returned, in a dataset made alike.
+        """Go on at a position that `get_state` returned, in a dataset made the same way.
 
         Elements prepared ahead are dropped. Raises `ArgumentError` for a position of another kind
         of dataset.
@@ -83,7 +81,6 @@ class ElementIterator(Generic[Element_co]):
         if element is _NOTHING:
             raise OutOfRangeError(
                 "get_next past the end: the dataset has no more elements",
-                source=here(),
                 hint="loop with `for element in dataset`, or ask get_next_as_optional()",
             )
         return cast("Element_co", element)
@@ -113,7 +110,6 @@ class OptionalElement(Generic[Element_co]):
         if self._value is _NOTHING:
             raise ArgumentError(
                 "get_value of an optional without a value: the dataset is at its end",
-                source=here(),
                 hint="ask has_value() first",
             )
         return cast("Element_co", self._value)
@@ -131,31 +127,30 @@ class DatasetIterator(ElementIterator[Element]):
     ) -> None:
         """Iterate a dataset, of which this is the last node, from a position.
 
-        `element_spec` returns the dataset's: it may have to make elements, and so is asked late.
+        `element_spec()` returns the dataset's specs; it may have to make elements for them.
         """
         super().__init__(position)
         self._node, self._element_spec = node, element_spec
-        self._elements = elements_from(position.datasets[0], position.taken)
+        self._elements = position.datasets[0].elements_from(position.taken)
 
     def __next__(self) -> Element:
-        with at_the_users_line():
-            element = next(self._elements)
-            self._position.taken += 1
-            return element_or_raise(element)
+        element = next(self._elements)
+        self._position.taken += 1
+        return element_or_raise(element)
 
     def set_state(self, state: Any) -> None:
-        """Go on at a position that `get_state` returned, in a dataset made alike."""
+        """Go on at a position that `get_state` returned, in a dataset made the same way."""
         self._position = Position.of_state(state, [self._node])
-        self._elements = elements_from(self._position.datasets[0], self._position.taken)
+        self._elements = self._position.datasets[0].elements_from(self._position.taken)
 
     @property
     def element_spec(self) -> Any:
-        """Return the dataset's."""
+        """Return the dataset's specs."""
         return self._element_spec()
 
 
 class ResumableDataset(Protocol):
-    """What an iterator asks of the distributed dataset that made it."""
+    """The part of a distributed dataset that its iterators use."""
 
     @property
     def element_spec(self) -> Any:
@@ -171,10 +166,10 @@ class ResumableDataset(Protocol):
 
     @property
     def workers(self) -> ClusterWorkers | None:
-        """Return the workers that share the elements out; None if there is one."""
+        """Return the workers that divide the elements; None if there is one process."""
 
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
-        """Return the elements from a position on, in place of those that are left."""
+        """Return the elements from a saved position on; drop `elements`, prepared for another."""
 
 
 class DistributedIterator(ElementIterator[Element_co]):
@@ -203,18 +198,18 @@ class DistributedIterator(ElementIterator[Element_co]):
 
     @property
     def can_be_stacked(self) -> bool:
-        """Return whether there are `chunks`: not where each worker asks for elements by itself."""
+        """Return whether there are `chunks`: not with several workers, which agree on each step."""
         return self._dataset.workers is None
 
     def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
         """Yield the next elements, `most` of them at most, stacked on the devices.
 
-        Close it in the end: elements that it took and did not yield come next again.
+        Close the generator: elements that it took and did not yield then come next again.
         """
         return stacked_chunks(self, self._dataset.strategy, size, most)
 
     def take_ahead(self) -> Element:
-        """Return the next element, which does not count as taken before `count` says so."""
+        """Return the next element; it counts as taken once `count` is called."""
         return self._seen_ahead.pop() if self._seen_ahead else self._next()
 
     def count(self, number: int) -> None:
@@ -222,11 +217,11 @@ class DistributedIterator(ElementIterator[Element_co]):
         self._position.taken += number
 
     def put_back(self, elements: Iterable[Element]) -> None:
-        """Let elements that `take_ahead` returned, and nobody counted, come next, in order."""
+        """Put uncounted elements of `take_ahead` back in front of the next one, in order."""
         self._seen_ahead.extend(reversed(list(elements)))
 
     def _next(self) -> Element:
-        """Return the next element. Failures are counted here, elements when they are given out."""
+        """Return the next element; count it only if it fails."""
         try:
             return next(self._elements)
         except StopIteration:
@@ -236,21 +231,21 @@ class DistributedIterator(ElementIterator[Element_co]):
             raise
 
     def set_state(self, state: Any) -> None:
-        """Go on at a position that `get_state` returned, in a dataset made alike."""
+        """Go on at a position that `get_state` returned, in a dataset made the same way."""
         refuse_inside_a_function("an iterator of a distributed dataset is set to a position")
         self._elements, self._position = self._dataset.resumed(state, self._elements)
         self._seen_ahead.clear()
 
     @property
     def element_spec(self) -> Any:
-        """Return the dataset's; this waits for the first element if that decides it."""
+        """Return the dataset's specs; wait for the first element if they are taken from it."""
         if not self._dataset.has_spec and not self._seen_ahead:
             self._seen_ahead.extend(islice(iter(self._next, _NOTHING), 1))
         return self._dataset.element_spec
 
 
 Notice = Callable[["DistributedIterator[Any]"], None]
-"""Told of each element that an iterator is asked for."""
+"""A function that is called with each iterator that is asked for an element."""
 
 
 class _Asked(threading.local):
@@ -262,7 +257,7 @@ _asked = _Asked()
 
 @contextmanager
 def noticed(notice: Notice) -> Iterator[None]:
-    """Tell `notice`, or the outer one, of elements that this thread asks iterators for."""
+    """Call `notice` whenever this thread asks an iterator for an element; an outer one wins."""
     if _asked.notice is not None:
         yield
         return
@@ -279,7 +274,6 @@ def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:
         if is_jax_tracing():
             raise ArgumentError(
                 f"{what} inside a function that JAX is tracing, which is traced once for all steps",
-                source=here(),
                 hint="take the element outside of it; loop with `for batch in dataset`, or give "
                 "jax.lax.scan the elements",
             )
@@ -287,12 +281,10 @@ def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:
     if in_replica_context_of_a_run():
         raise ArgumentError(
             f"{what} inside a replica function",
-            source=here(),
             hint="take the element outside: strategy.run(fn, args=(next(iterator),))",
         )
     met = DatasetInTrace(
         f"{what} inside a function, which is traced once for all elements",
-        source=here(),
         hint="loop outside: for batch in dataset: step(batch)",
     )
     met.is_loop = is_loop

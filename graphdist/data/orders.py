@@ -1,4 +1,4 @@
-"""The orders that iterations over a shuffled dataset take.
+"""The random orders in which iterations over a shuffled dataset see its elements.
 
 Random numbers come from Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
 3", 2011), which scrambles a counter by ten rounds of multiplication under a key. The first of the
@@ -8,8 +8,8 @@ seed the generator of order n.
 
 Each iteration counts its own orders. Its first order comes after all orders that the previous
 iteration has taken by then (at least one), and an iteration that begins later does not change it.
-So the first order and the number of elements given are enough to know where an iteration stands.
-Where a pipeline contains one shuffle n times, each occurrence takes every n-th order.
+So an iteration's position is its first order and the number of elements it has returned. Where a
+pipeline contains one shuffle n times, each occurrence takes every n-th order.
 
 A prefetching thread may have taken orders of which nobody has seen an element. How many depends on
 timing, so they do not count: see `Draws.ahead`.
@@ -26,19 +26,19 @@ from itertools import islice
 
 import numpy as np
 
-_FIRST_SEED = 87654321  # of TensorFlow, where no other was set
-_SEEDS = 2**31 - 1  # TensorFlow distinguishes as many
+_FIRST_SEED = 87654321  # TensorFlow's default
+_SEEDS = 2**31 - 1  # the seeds that TensorFlow tells apart
 _MASK = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _KEY_STEPS = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _ROUNDS = 10
 _COUNTERS_AT_ONCE = 64
-_NUMBERS_A_COUNTER = 4
+_NUMBERS_PER_COUNTER = 4
 
 
 def philox(seed: int, seed2: int, start: int = 0) -> Iterator[int]:
-    """Yield the 32-bit numbers of a generator with these seeds, from number `start` on, for ever.
+    """Yield the 32-bit numbers of a generator with these seeds, from index `start` on, for ever.
 
     >>> from itertools import islice
     >>> list(islice(philox(0, 0), 6))[4:] == list(islice(philox(0, 0, start=4), 2))
@@ -46,7 +46,7 @@ def philox(seed: int, seed2: int, start: int = 0) -> Iterator[int]:
     >>> list(islice(philox(0, 0), 2))
     [1713891541, 3781805453]
     """
-    counter, inside = divmod(start, _NUMBERS_A_COUNTER)
+    counter, inside = divmod(start, _NUMBERS_PER_COUNTER)
     return islice(_philox(seed, seed2, counter), inside, None)
 
 
@@ -77,15 +77,15 @@ class Draws:
     first: int
     step: int
     taken: int = 0
-    """How many it has taken."""
+    """How many orders it has taken."""
 
     def next(self) -> Iterator[int]:
         """Return the numbers that draw the elements of the next order."""
         if not self.reshuffles:
             return philox(_FIRST_SEED, self.seed)
-        place = self.first + self.step * self.taken
+        order = self.first + self.step * self.taken
         self.taken += 1
-        return philox(*islice(philox(_FIRST_SEED, self.seed, start=2 * place), 2))
+        return philox(*islice(philox(_FIRST_SEED, self.seed, start=2 * order), 2))
 
     def ahead(self) -> Draws:
         """Return a copy for a thread that makes elements ahead of their use.
@@ -100,15 +100,15 @@ class Seeds:
     """The seed of one shuffled dataset, and which orders were taken."""
 
     def __init__(self, seed: int | None, reshuffles: bool) -> None:
-        """Take the user's seed; None is one that nobody knows."""
-        self.is_free, self.reshuffles = seed is None, reshuffles
+        """Take the user's seed; None draws one at random."""
+        self.is_random, self.reshuffles = seed is None, reshuffles
         self.seed = (secrets.randbelow(_SEEDS) if seed is None else int(seed)) % _SEEDS
         self._first = 0
         self._last: list[Draws] = []  # the orders of the iteration begun last
         self._lock = threading.Lock()
 
     def begin(self, times: int) -> list[Draws]:
-        """Return the orders of a new iteration, in which the shuffle is so many times."""
+        """Return the orders of a new iteration, in which the shuffle occurs `times` times."""
         with self._lock:  # iterators may start on several threads
             return self._begun(self._taken(), times)
 
@@ -124,7 +124,7 @@ class Seeds:
     def _begun(self, first: int, times: int) -> list[Draws]:
         self._first = first
         self._last = [
-            Draws(self.seed, self.reshuffles, first + place, times) for place in range(times)
+            Draws(self.seed, self.reshuffles, first + index, times) for index in range(times)
         ]
         return list(self._last)
 

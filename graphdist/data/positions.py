@@ -1,10 +1,11 @@
-"""The position of an iterator in its dataset: a value that can be saved, and iterated on from.
+"""The position of an iterator in its dataset, which can be saved and resumed.
 
 A position is the number of elements taken, and the state that this number does not imply: for each
 shuffle its seed and the number of orders taken before the iteration began. A new iterator resumes
-there by giving the shuffles that state and skipping the elements. Skipped elements are not made
-where that can be avoided: arrays and ranges start further on, and functions given to `map` are not
-called. So an element may depend on the dataset only, not on how often a function was called before.
+by giving the shuffles that state and skipping the elements (`DatasetNode.elements_from`). Skipped
+elements are not made where that can be avoided: arrays and ranges start at a later row, and
+functions given to `map` are not called. So an element may depend on the dataset only, not on how
+often a function was called before.
 
 An iteration has its own copies of the nodes, whose shuffles count the orders of this iteration
 only. Other iterators of the dataset do not affect them.
@@ -16,32 +17,16 @@ therefore give the same order in a new program.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
-from itertools import chain, islice
 from typing import Any, TypeAlias  # Any: JSON, and datasets of other libraries
 
-import numpy as np
-
-from graphdist.data.batching import Batch
-from graphdist.data.elements import UNKNOWN, Element
 from graphdist.data.orders import Draws, Seeds
-from graphdist.data.shuffling import Shuffle
-from graphdist.data.sources import DatasetNode, Range, Slices, Tensors, nodes_of, rewritten
+from graphdist.data.sources import DatasetNode, nodes_of, rewritten
 from graphdist.data.transformations import (
-    SHARD_HINT,
-    Enumerate,
-    Map,
-    Prefetch,
-    Repeat,
-    Shard,
-    Skip,
-    Take,
-    Zip,
+    Shuffle,
 )
 from graphdist.errors import ArgumentError
-from graphdist.tracing.user_lines import here
 
 Orders: TypeAlias = list[list[int]]
 """For each shuffle of a dataset: its seed, and the number of orders taken before."""
@@ -52,7 +37,7 @@ Begin: TypeAlias = Callable[[Seeds, int], list[Draws]]
 
 @dataclass
 class Position:
-    """Where an iteration stands."""
+    """The position of an iteration."""
 
     datasets: list[Any]
     """The iterated datasets: nodes that belong to this iteration, or other libraries' datasets."""
@@ -67,32 +52,31 @@ class Position:
 
     @classmethod
     def of_state(cls, state: Any, datasets: Sequence[Any]) -> Position:
-        """Return the position of a state, in an iteration of these datasets.
+        """Return the position that a state describes, in an iteration of these datasets.
 
         Raises `ArgumentError` for a state of other datasets.
         """
         try:
-            taken = _number(state["taken"])
+            taken = _count(state["taken"])
             orders = [
-                [(_number(seed), _number(first)) for seed, first in of_dataset]
+                [(_count(seed), _count(first)) for seed, first in of_dataset]
                 for of_dataset in state["orders"]
             ]
         except (TypeError, KeyError, ValueError) as error:
             raise ArgumentError(
-                f"{state!r} is no position in a dataset", source=here(), hint=_ALIKE
+                f"{state!r} is not the position of an iterator", hint=_ALIKE
             ) from error
-        found = [_shuffles(dataset) for dataset in datasets]
-        saved_counts, counts = [len(part) for part in orders], [len(part) for part in found]
+        shuffles = [_shuffles(dataset) for dataset in datasets]
+        saved_counts, counts = [len(part) for part in orders], [len(part) for part in shuffles]
         if saved_counts != counts:
             raise ArgumentError(
                 f"the position is of datasets with {saved_counts} shuffles, these have {counts}",
-                source=here(),
                 hint=_ALIKE,
             )
         states = {
-            shuffle.seeds: began
-            for shuffles, of_dataset in zip(found, orders, strict=True)
-            for shuffle, began in zip(shuffles, of_dataset, strict=True)
+            shuffle.seeds: order
+            for of_dataset, its_orders in zip(shuffles, orders, strict=True)
+            for shuffle, order in zip(of_dataset, its_orders, strict=True)
         }
         position = cls._begun(datasets, lambda seeds, times: seeds.resume(*states[seeds], times))
         position.taken = taken
@@ -100,8 +84,8 @@ class Position:
 
     @classmethod
     def _begun(cls, datasets: Sequence[Any], begin: Begin) -> Position:
-        all_seeds = [shuffle.seeds for dataset in datasets for shuffle in _shuffles(dataset)]
-        draws = {seeds: begin(seeds, times) for seeds, times in Counter(all_seeds).items()}
+        every = [shuffle.seeds for dataset in datasets for shuffle in _shuffles(dataset)]
+        draws = {seeds: begin(seeds, times) for seeds, times in Counter(every).items()}
         orders = [
             [[shuffle.seeds.seed, draws[shuffle.seeds][0].first] for shuffle in _shuffles(dataset)]
             for dataset in datasets
@@ -120,19 +104,19 @@ class Position:
 
     @property
     def state(self) -> Any:
-        """Return the position as a value that JSON takes."""
+        """Return the position as a value that JSON can hold."""
         return {"taken": self.taken, "orders": self.orders}
 
 
-_ALIKE = "make the dataset as it was made when the position was saved"
+_ALIKE = "make the dataset the same way as when the position was saved"
 
 
-def _number(value: Any) -> int:
+def _count(value: Any) -> int:
     """Return a count; raises `ValueError` for anything else."""
-    number = int(value)
-    if number != value or number < 0:
+    count = int(value)
+    if count != value or count < 0:
         raise ValueError(f"{value!r} is no count")
-    return number
+    return count
 
 
 def _shuffles(dataset: Any) -> list[Shuffle]:
@@ -140,83 +124,3 @@ def _shuffles(dataset: Any) -> list[Shuffle]:
     if not isinstance(dataset, DatasetNode):
         return []
     return [node for node in nodes_of(dataset) if isinstance(node, Shuffle)]
-
-
-@singledispatch
-def elements_from(elements: Any, start: int) -> Iterator[Element]:
-    """Return an iterator over an iteration's elements from number `start` on.
-
-    >>> from graphdist.data.dataset import Dataset
-    >>> list(elements_from(Dataset.range(5).map(lambda x: x * 10).batch(2).node, 1))
-    [array([20, 30]), array([40])]
-    """
-    return islice(iter(elements), start, None)
-
-
-@elements_from.register
-def _(node: Range, start: int) -> Iterator[Element]:
-    return map(np.int64, node.numbers[start:])
-
-
-@elements_from.register
-def _(node: Map, start: int) -> Iterator[Element]:
-    return node.over(elements_from(node.source, start))
-
-
-@elements_from.register
-def _(node: Batch, start: int) -> Iterator[Element]:
-    if type(node) is Batch and node.source.rows(0, 0) is not UNKNOWN:
-        return islice(iter(node), start, None)  # views, which cost nothing
-    return node.over(elements_from(node.source, start * node.size))
-
-
-@elements_from.register
-def _(node: Take, start: int) -> Iterator[Element]:
-    return islice(elements_from(node.source, start), max(0, node.count - start))
-
-
-@elements_from.register
-def _(node: Skip, start: int) -> Iterator[Element]:
-    return elements_from(node.source, node.count + start)
-
-
-@elements_from.register
-def _(node: Shard, start: int) -> Iterator[Element]:
-    if node.count == SHARD_HINT:
-        return iter(node)  # which refuses
-    return islice(elements_from(node.source, node.index + start * node.count), 0, None, node.count)
-
-
-@elements_from.register
-def _(node: Enumerate, start: int) -> Iterator[Element]:
-    return node.over(elements_from(node.source, start), node.start + start)
-
-
-@elements_from.register
-def _(node: Zip, start: int) -> Iterator[Element]:
-    return node.over([elements_from(source, start) for source in node.sources])
-
-
-@elements_from.register
-def _(node: Prefetch, start: int) -> Iterator[Element]:
-    return node.over(lambda source: elements_from(source, start))
-
-
-@elements_from.register
-def _(node: Repeat, start: int) -> Iterator[Element]:
-    size = node.source.cardinality
-    if size <= 0 or not all(isinstance(inner, _DRAWS_ONCE) for inner in nodes_of(node.source)):
-        return islice(iter(node), start, None)
-    epochs, rest = divmod(start, size)
-    left_out = epochs if node.count is None else min(epochs, node.count)
-    for shuffle in _shuffles(node.source):
-        assert shuffle.draws is not None
-        shuffle.draws.taken += left_out
-    if left_out == node.count:
-        return iter(())
-    left = None if node.count is None else node.count - left_out - 1
-    return chain(elements_from(node.source, rest), Repeat(node.source, left))
-
-
-_DRAWS_ONCE = (Slices, Range, Tensors, Map, Batch, Shuffle, Enumerate, Take, Skip, Shard)
-"""A dataset of these nodes takes one order of each shuffle each time it is iterated to its end."""

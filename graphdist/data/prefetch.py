@@ -43,8 +43,8 @@ class Prefetched:
 
     Up to `ahead` elements wait beside the one in use. The source runs on the thread with the
     context variables of the caller. The `next` that would have returned an element raises the
-    source's exception, with the traceback into the source; the source is then asked for the element
-    after it. After a `KeyboardInterrupt` and the like the iterator is at its end. Any thread may
+    source's exception, with the traceback into the source; the source is then asked for the next
+    element. After a `KeyboardInterrupt` and the like the iterator is at its end. Any thread may
     call `next`. `draws` are the orders of the source's shuffles.
 
     >>> list(Prefetched(iter([1, 2, 3]), lambda element: 10 * element, ahead=2))
@@ -58,7 +58,7 @@ class Prefetched:
         ahead: int,
         draws: DrawsAhead = (),
     ) -> None:
-        self._feed = _Feed(tuple(made for made, _ in draws))
+        self._feed = _Feed(tuple(of_thread for of_thread, _ in draws))
         self._draws = [seen for _, seen in draws]
         for _ in range(ahead):
             self._feed.permits.put(None)
@@ -103,7 +103,7 @@ class Prefetched:
 
 @dataclass(eq=False, frozen=True)
 class _Failure:
-    """An exception on its way from the thread to the caller."""
+    """An exception that the thread hands to the caller."""
 
     error: BaseException
 

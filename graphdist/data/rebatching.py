@@ -42,10 +42,10 @@ def filled_sizes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
 def batch_sizes_for_worker(
     global_batch: int, num_workers: int, num_replicas_per_worker: int, worker_index: int
 ) -> list[int]:
-    """Return the sizes of the batches a worker cuts the stream of rows into, one after the other.
+    """Return the sizes, in order, of the batches into which a worker splits the stream of rows.
 
-    Every worker cuts the entire stream, each starting at its own place in one cycle of sizes, so
-    that the replicas of a step make up a global batch together.
+    Every worker splits the entire stream, and each starts elsewhere in one cycle of sizes, so that
+    the replicas of a step make up a global batch together.
 
     >>> [batch_sizes_for_worker(7, 2, 2, worker) for worker in range(2)]
     [[2, 2, 2, 1], [2, 1, 2, 2]]
@@ -58,7 +58,7 @@ def batch_sizes_for_worker(
 
 
 def parts_of(array: Array, sizes: Sequence[int] | None) -> list[Array]:
-    """Return the parts of an array with these numbers of rows, as views of it."""
+    """Return consecutive parts of an array, of these sizes, as views of it."""
     if sizes is None:
         return [array]
     ends = list(accumulate(sizes))

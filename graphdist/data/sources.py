@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple  # Any: the user's functions
 
 import jax
@@ -36,17 +37,27 @@ UNKNOWN_CARDINALITY = -2
 
 
 class Batching(NamedTuple):
-    """The batches that elements are: their size, if known, and whether all have that size."""
+    """The size of the batches, if known, and whether all have that size."""
 
     size: int | None = None
     is_static: bool = False
 
 
 class DatasetNode:
-    """A source or a transformation; the defaults suit a source that knows nothing."""
+    """A source or a transformation; the defaults suit a source that knows nothing.
+
+    A subclass overrides `__iter__`, or `elements_from` if it can start late.
+    """
+
+    takes_one_order = False
+    """Whether an iteration to the end takes exactly one order of each shuffle."""
 
     def __iter__(self) -> Iterator[Element]:
-        raise NotImplementedError
+        return self.elements_from(0)
+
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the elements from index `start` on."""
+        return islice(iter(self), start, None)
 
     @property
     def element_spec(self) -> Any:
@@ -64,7 +75,7 @@ class DatasetNode:
         return None
 
     def rows(self, start: int, stop: int) -> Element:
-        """Return elements stacked if that needs no iteration, else UNKNOWN."""
+        """Return elements `start` to `stop`, stacked; UNKNOWN if that takes an iteration."""
         return UNKNOWN
 
 
@@ -82,20 +93,21 @@ def rewritten(node: Any, rule: Callable[[Any], Any]) -> Any:
 
 def nodes_of(node: DatasetNode) -> list[DatasetNode]:
     """Return the nodes of a tree, sources first."""
-    found: list[DatasetNode] = []
+    nodes: list[DatasetNode] = []
 
     def keep(part: DatasetNode) -> DatasetNode:
-        found.append(part)
+        nodes.append(part)
         return part
 
     rewritten(node, keep)
-    return found
+    return nodes
 
 
 @dataclass(frozen=True, eq=False)
 class Slices(DatasetNode):
     """The rows of arrays."""
 
+    takes_one_order = True
     arrays: Element
 
     def __len__(self) -> int:
@@ -125,10 +137,12 @@ class Slices(DatasetNode):
 class Range(DatasetNode):
     """Integers, of 64 bits."""
 
+    takes_one_order = True
     numbers: range
 
-    def __iter__(self) -> Iterator[Element]:
-        return map(np.int64, self.numbers)
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the integers from index `start` on."""
+        return map(np.int64, self.numbers[start:])
 
     @property
     def element_spec(self) -> Any:
@@ -150,6 +164,7 @@ class Range(DatasetNode):
 class Tensors(DatasetNode):
     """One element."""
 
+    takes_one_order = True
     element: Element
 
     def __iter__(self) -> Iterator[Element]:
@@ -242,7 +257,7 @@ def sliceable(tensors: Any) -> Element:
     leaves = jax.tree.leaves(element)
     if not leaves:
         raise ArgumentError("from_tensor_slices is given no arrays: there is nothing to slice")
-    names = [leaf_name(element, place, "tensors") for place in range(len(leaves))]
+    names = [leaf_name(element, index, "tensors") for index in range(len(leaves))]
     for name, leaf in zip(names, leaves, strict=True):
         if leaf.ndim == 0:
             raise BatchDimensionError(

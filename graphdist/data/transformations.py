@@ -1,11 +1,18 @@
-"""Transformations of datasets that leave elements apart from each other: map, take, zip and so on.
+"""Transformations that keep elements apart: map, take, shuffle, zip and so on.
 
-Transformations that combine elements are in `batching.py`. A node describes its elements as its
+Transformations that stack elements are in `batching.py`. A node describes its elements as its
 source does, except where it overrides a property.
+
+A shuffle has the order of tf.data: a program gets the same elements for the same seed. A buffer is
+filled from the source. Each element returned is drawn from the buffer at random, the oldest element
+moves to its index, and the next element of the source joins at the end. With a buffer as large as
+the dataset this is the Fisher-Yates shuffle. Each iteration has another order, and a new program
+repeats the orders: see `orders.py`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,22 +24,23 @@ import numpy as np
 
 from graphdist.data.elements import UNKNOWN, Element, as_element, spec_of, with_open_batch
 from graphdist.data.failures import FailedElement, attempted, made_from
-from graphdist.data.orders import Draws
+from graphdist.data.orders import Draws, Seeds
 from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Batching,
     DatasetNode,
+    nodes_of,
     rewritten,
 )
 from graphdist.errors import ArgumentError
 from graphdist.values.specs import ArraySpec
 
 SHARD_HINT = -1
-"""In `shard(SHARD_HINT, SHARD_HINT)`: the strategy fills in the numbers of its workers."""
+"""In `shard(SHARD_HINT, SHARD_HINT)`: the strategy fills in its workers' count and index."""
 AUTOTUNE = -1
-"""How much to prefetch, or to do in parallel: graphdist chooses."""
+"""Lets graphdist choose how much to prefetch, or to do in parallel."""
 PREFETCHED_BY_DEFAULT = 2
 
 
@@ -68,14 +76,12 @@ def applied(function: Callable[..., Any], element: Element) -> Any:
 class Map(UnaryTransformation):
     """The results of a function for each element; their spec is unknown before one is made."""
 
+    takes_one_order = True
     function: Callable[..., Any]
 
-    def __iter__(self) -> Iterator[Element]:
-        return self.over(iter(self.source))
-
-    def over(self, elements: Iterator[Element]) -> Iterator[Element]:
-        """Return the function's results for these elements."""
-        return map(self._applied, elements)
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the results from index `start` on."""
+        return map(self._applied, self.source.elements_from(start))
 
     def _applied(self, element: Element) -> Element:
         if isinstance(element, FailedElement):
@@ -84,7 +90,7 @@ class Map(UnaryTransformation):
 
     @property
     def element_spec(self) -> Any:
-        """Return that it is unknown."""
+        """Return UNKNOWN."""
         return UNKNOWN
 
 
@@ -107,7 +113,7 @@ class Filter(UnaryTransformation):
 
     @property
     def cardinality(self) -> int:
-        """Return that it is unknown."""
+        """Return `UNKNOWN_CARDINALITY`."""
         return UNKNOWN_CARDINALITY
 
 
@@ -115,14 +121,16 @@ class Filter(UnaryTransformation):
 class Take(UnaryTransformation):
     """The first elements."""
 
+    takes_one_order = True
     count: int
 
-    def __iter__(self) -> Iterator[Element]:
-        return islice(self.source, self.count)
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the elements from index `start` on."""
+        return islice(self.source.elements_from(start), max(0, self.count - start))
 
     @property
     def cardinality(self) -> int:
-        """Return the smaller of the two numbers."""
+        """Return the smaller of `count` and the source's."""
         cardinality = self.source.cardinality
         if cardinality == INFINITE_CARDINALITY:
             return self.count
@@ -131,12 +139,17 @@ class Take(UnaryTransformation):
 
 @dataclass(frozen=True, eq=False)
 class Skip(UnaryTransformation):
-    """All but the first elements."""
+    """All but the first elements, which are made and dropped unless the iteration is resumed."""
 
+    takes_one_order = True
     count: int
 
     def __iter__(self) -> Iterator[Element]:
         return islice(self.source, self.count, None)
+
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the elements from index `start` on."""
+        return self.source.elements_from(self.count + start) if start else iter(self)
 
     @property
     def cardinality(self) -> int:
@@ -147,8 +160,9 @@ class Skip(UnaryTransformation):
 
 @dataclass(frozen=True, eq=False)
 class Shard(UnaryTransformation):
-    """Every `count`-th element, from number `index` on."""
+    """Every `count`-th element, from element `index` on."""
 
+    takes_one_order = True
     count: int
     index: int
 
@@ -160,9 +174,16 @@ class Shard(UnaryTransformation):
             )
         return islice(self.source, self.index, None, self.count)
 
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the elements from index `start` on."""
+        if start == 0 or self.count == SHARD_HINT:
+            return iter(self)
+        later = self.source.elements_from(self.index + start * self.count)
+        return islice(later, 0, None, self.count)
+
     @property
     def cardinality(self) -> int:
-        """Return this shard's part."""
+        """Return the number of elements of this shard."""
         cardinality = self.source.cardinality
         if cardinality < 0 or self.count == SHARD_HINT:
             return cardinality
@@ -171,7 +192,7 @@ class Shard(UnaryTransformation):
 
 @dataclass(frozen=True, eq=False)
 class Repeat(UnaryTransformation):
-    """The elements several times over; None is for ever."""
+    """The elements `count` times over; None is for ever."""
 
     count: int | None
 
@@ -186,9 +207,26 @@ class Repeat(UnaryTransformation):
                 return  # repeating an empty dataset for ever would never end
             epoch += 1
 
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the elements from index `start` on."""
+        size = self.source.cardinality
+        nodes = nodes_of(self.source)
+        if not start or size <= 0 or not all(node.takes_one_order for node in nodes):
+            return islice(iter(self), start, None)
+        epochs, rest = divmod(start, size)
+        skipped = epochs if self.count is None else min(epochs, self.count)
+        for node in nodes:
+            if isinstance(node, Shuffle):
+                assert node.draws is not None
+                node.draws.taken += skipped
+        if skipped == self.count:
+            return iter(())
+        left = None if self.count is None else self.count - skipped - 1
+        return chain(self.source.elements_from(rest), Repeat(self.source, left))
+
     @property
     def cardinality(self) -> int:
-        """Return the product."""
+        """Return the source's, `count` times."""
         cardinality = self.source.cardinality
         if cardinality == 0 or self.count == 0:
             return 0
@@ -199,17 +237,16 @@ class Repeat(UnaryTransformation):
 
 @dataclass(frozen=True, eq=False)
 class Enumerate(UnaryTransformation):
-    """The elements with their numbers."""
+    """Pairs of an element's index, counted from `start`, and the element."""
 
+    takes_one_order = True
     start: int
 
-    def __iter__(self) -> Iterator[Element]:
-        return self.over(iter(self.source), self.start)
-
-    def over(self, elements: Iterator[Element], start: int) -> Iterator[Element]:
-        """Return pairs of a number, from `start` on, and an element."""
-        numbers = map(np.int64, count(start))
-        return (made_from(pair, tuple) for pair in zip(numbers, elements, strict=False))
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the pairs from index `start` on."""
+        indices = map(np.int64, count(self.start + start))
+        pairs = zip(indices, self.source.elements_from(start), strict=False)
+        return (made_from(pair, tuple) for pair in pairs)
 
     @property
     def element_spec(self) -> Any:
@@ -219,7 +256,7 @@ class Enumerate(UnaryTransformation):
 
     @property
     def batching(self) -> Batching | None:
-        """Return that a pair is no batch."""
+        """Return None: a pair is no batch."""
         return None
 
 
@@ -229,17 +266,14 @@ class Prefetch(UnaryTransformation):
 
     count: int
 
-    def __iter__(self) -> Iterator[Element]:
-        return self.over(iter)
-
-    def over(self, iterate: Callable[[DatasetNode], Iterator[Element]]) -> Iterator[Element]:
-        """Return the elements that a function iterates of the source, made ahead."""
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the elements from index `start` on."""
         source, draws = for_a_thread(self.source)
-        return Prefetched(iterate(source), lambda element: element, self.count, draws)
+        return Prefetched(source.elements_from(start), lambda element: element, self.count, draws)
 
 
 def for_a_thread(node: DatasetNode) -> tuple[DatasetNode, DrawsAhead]:
-    """Return nodes for a prefetching thread, and each shuffle's orders as it and we see them."""
+    """Return nodes for a prefetching thread, and each shuffle's orders there and here."""
     draws: list[tuple[Draws, Draws]] = []
 
     def apart(part: Any) -> Any:
@@ -259,12 +293,10 @@ class Zip(DatasetNode):
     sources: tuple[DatasetNode, ...]
     structure: Any
 
-    def __iter__(self) -> Iterator[Element]:
-        return self.over([iter(source) for source in self.sources])
-
-    def over(self, sources: list[Iterator[Element]]) -> Iterator[Element]:
-        """Return the elements of these side by side."""
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the elements from index `start` on."""
         unflatten = partial(jax.tree.unflatten, self.structure)
+        sources = [source.elements_from(start) for source in self.sources]
         return (made_from(elements, unflatten) for elements in zip(*sources, strict=False))
 
     @property
@@ -283,7 +315,7 @@ class Zip(DatasetNode):
 
     @property
     def batching(self) -> Batching | None:
-        """Return what the batches of all sources have in common."""
+        """Return the size that the batches of all sources share."""
         return common([source.batching for source in self.sources])
 
 
@@ -314,23 +346,23 @@ class Concatenate(DatasetNode):
 
     @property
     def batching(self) -> Batching | None:
-        """Return what the batches of both sources have in common."""
+        """Return the size that the batches of both sources share."""
         return common([source.batching for source in self.sources])
 
 
-def common(found: list[Batching | None]) -> Batching | None:
-    """Return what batches of several datasets have in common.
+def common(batchings: list[Batching | None]) -> Batching | None:
+    """Return the size that the batches of several datasets share.
 
     >>> common([Batching(4, True), Batching(4)])
     Batching(size=4, is_static=False)
     """
-    if None in found:
+    known = [batching for batching in batchings if batching is not None]
+    if len(known) < len(batchings):
         return None
-    batchings = [batching for batching in found if batching is not None]
-    sizes = {batching.size for batching in batchings}
+    sizes = {batching.size for batching in known}
     if len(sizes) > 1:
         return Batching()
-    return Batching(sizes.pop(), all(batching.is_static for batching in batchings))
+    return Batching(sizes.pop(), all(batching.is_static for batching in known))
 
 
 def joined_spec(spec: Any, other: Any) -> Any:
@@ -384,3 +416,40 @@ def observed_spec(elements: Sequence[Element], batching: Batching | None) -> Any
         return leaf if is_known else ArraySpec(with_open_batch(leaf.shape), leaf.dtype)
 
     return jax.tree.map(with_rows, spec)
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffle(UnaryTransformation):
+    """The elements in random order, another one for each iteration."""
+
+    takes_one_order = True
+    buffer_size: int
+    seeds: Seeds
+    draws: Draws | None = None
+    """The orders of the iteration that the node belongs to; None in a dataset."""
+
+    @property
+    def unshuffled(self) -> DatasetNode:
+        """Return the dataset without the shuffle: looking at elements must not take an order."""
+        return self.source
+
+    def __iter__(self) -> Iterator[Element]:
+        assert self.draws is not None
+        return shuffled(iter(self.source), self.buffer_size, self.draws.next())
+
+
+def shuffled(
+    elements: Iterator[Element], buffer_size: int, numbers: Iterator[int]
+) -> Iterator[Element]:
+    """Yield the elements in the order that the numbers draw from a buffer.
+
+    >>> "".join(shuffled(iter("abcdef"), 3, iter([2, 1, 0, 2, 1, 0])))
+    'cabfde'
+    """
+    buffer = deque(islice(elements, buffer_size))
+    while buffer:
+        index = next(numbers) % len(buffer)
+        drawn, buffer[index] = buffer[index], buffer[0]
+        buffer.popleft()
+        yield drawn
+        buffer.extend(islice(elements, 1))

@@ -4,7 +4,7 @@ By element (DATA, and AUTO without files for every worker) all workers iterate t
 each keeps the rows of its own replicas, by the rule of a single process: no row is left out, and no
 row comes twice. A shuffle without a seed gets worker 0's seed, since all workers must see the same
 order. By file (FILE) each worker reads every n-th file; with OFF each reads everything. With these
-policies a worker cuts its batches to its part of a global batch, in the fixed sizes of
+policies a worker splits its batches into parts of global batches, with the fixed sizes of
 `batch_sizes_for_worker`.
 
 Before every step, or every chunk of steps, the workers exchange the shapes of their parts, or that
@@ -16,23 +16,23 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any  # Any: datasets of all kinds, structures of pytrees, JSON
 
 import jax
 import numpy as np
 
-from graphdist.data.auto_shard_policy import AutoShardPolicy, Options
 from graphdist.data.autosharding import sharded_for_worker
 from graphdist.data.chunks import Step, StepInput
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN
 from graphdist.data.failures import FailedElement
+from graphdist.data.input_options import AutoShardPolicy, Options
 from graphdist.data.orders import Seeds
 from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
-from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
+from graphdist.data.transformations import Shuffle
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.user_lines import here
@@ -40,7 +40,7 @@ from graphdist.tracing.user_lines import here
 _log = logging.getLogger("graphdist")
 
 
-def shared_out(dataset: Any, workers: ClusterWorkers) -> Any:
+def part_of_worker(dataset: Any, workers: ClusterWorkers) -> Any:
     """Return the part of a dataset that this worker iterates; all workers call it together.
 
     Every worker iterates all of a dataset of another library. Raises `ArgumentError` for policy
@@ -60,7 +60,7 @@ def shared_out(dataset: Any, workers: ClusterWorkers) -> Any:
 
 
 def _chosen(node: DatasetNode, workers: ClusterWorkers) -> AutoShardPolicy:
-    """Return what AUTO means for a dataset: FILE if there is a file for each worker, else DATA."""
+    """Return the policy that AUTO chooses: FILE if there is a file for each worker, else DATA."""
     readers = [part for part in nodes_of(node) if isinstance(part, Files)]
     if not readers:
         return AutoShardPolicy.DATA
@@ -75,7 +75,7 @@ def _chosen(node: DatasetNode, workers: ClusterWorkers) -> AutoShardPolicy:
 
 def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNode:
     """Return a dataset whose shuffles without a seed have worker 0's seeds."""
-    free = [part for part in nodes_of(node) if isinstance(part, Shuffle) and part.seeds.is_free]
+    free = [part for part in nodes_of(node) if isinstance(part, Shuffle) and part.seeds.is_random]
     if not free:
         return node
     key = f"seeds {workers.ordinal('seeds')}"
@@ -83,27 +83,27 @@ def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNod
     seeds = iter(workers.exchange(key, mine, "a shuffled dataset", here())[0])
 
     def seeded(part: Any) -> DatasetNode:
-        if not isinstance(part, Shuffle) or not part.seeds.is_free:
+        if not isinstance(part, Shuffle) or not part.seeds.is_random:
             return part
         return Shuffle(part.source, part.buffer_size, Seeds(next(seeds), part.seeds.reshuffles))
 
     return rewritten(node, seeded)
 
 
-def cut_to_size(
+def rows_of_steps(
     rows: int, declared: int | None, workers: ClusterWorkers, num_local: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield for each step that a batch lasts the rows of this worker's replicas.
+    """Yield the rows of this worker's replicas, for each of the steps into which a batch is split.
 
-    A global batch lasts for as many steps as there are workers.
+    A full batch is split into as many steps as there are workers.
     """
     full_size = declared if declared is not None and rows <= declared else rows
     sizes = batch_sizes_for_worker(full_size, len(workers), num_local, workers.index)
     for start in range(0, len(sizes), num_local):
-        taken = filled_sizes(rows, sizes[start : start + num_local])
-        rows -= sum(taken)
-        if any(taken):
-            yield taken
+        rows_of_replicas = filled_sizes(rows, sizes[start : start + num_local])
+        rows -= sum(rows_of_replicas)
+        if any(rows_of_replicas):
+            yield rows_of_replicas
 
 
 class Agreement:
@@ -112,46 +112,46 @@ class Agreement:
     def __init__(self, workers: ClusterWorkers, spec: Callable[[], Any]) -> None:
         """Begin for the dataset that these workers iterate next.
 
-        `spec()` is what the dataset declares of its elements.
+        `spec()` returns the specs that the dataset declares.
         """
         self._workers, self._spec = workers, spec
-        self._number, self._places = workers.ordinal("dataset"), count()
+        self._ordinal, self._exchanges = workers.ordinal("dataset"), count()
         self._last: StepInput | None = None
 
     def __call__(self, mine: list[Step], wanted: int) -> tuple[list[Step], int]:
         """Return the next steps of all workers, with the shapes on all replicas, and their size.
 
-        A worker gives the steps that it has ahead; it gives fewer than it wants when it has none
-        left. The size is the least that a worker wants. No steps are returned once no worker has
-        any. A step that failed on one worker fails on all.
+        `mine` are the steps that this worker has ahead: `wanted` of them, or fewer at its end. The
+        size is the least that a worker wants. No steps are returned once no worker has any. A step
+        that failed on one worker fails on all.
 
         Raises `DatasetError` where this worker has no element at all, nothing is declared, and
         others have some.
         """
-        told = [wanted, [_said_of(step) for step in mine]]
-        key = f"dataset {self._number} {next(self._places)}"
-        limit = self._workers.timeouts.step  # the others may be in what a step is waited for
-        told_by_all = self._workers.exchange(key, told, "the next step's input", seconds=limit)
-        size = min(wanted for wanted, _ in told_by_all)
-        steps = [steps for _, steps in told_by_all]
+        message = [wanted, [_description(step) for step in mine]]
+        key = f"dataset {self._ordinal} {next(self._exchanges)}"
+        limit = self._workers.timeouts.step  # the others may still be in a step
+        messages = self._workers.exchange(key, message, "the next step's input", seconds=limit)
+        size = min(wanted for wanted, _ in messages)
+        steps = [steps for _, steps in messages]
         most = min(size, max(map(len, steps)))
         return [
             self._agreed(
-                mine[place] if place < len(mine) else None,
-                [told[place] if place < len(told) else None for told in steps],
+                mine[index] if index < len(mine) else None,
+                [its[index] if index < len(its) else None for its in steps],
             )
-            for place in range(most)
+            for index in range(most)
         ], size
 
-    def _agreed(self, mine: Step | None, told_by_all: list[Any]) -> Step:
-        failed = [worker for worker, told in enumerate(told_by_all) if isinstance(told, str)]
+    def _agreed(self, mine: Step | None, descriptions: list[Any]) -> Step:
+        failed = [worker for worker, text in enumerate(descriptions) if isinstance(text, str)]
         if failed:
             if isinstance(mine, FailedElement):
                 return mine
-            return _failed_on(failed[0], told_by_all)
+            return _failed_on(failed[0], descriptions[failed[0]])
         assert not isinstance(mine, FailedElement)
-        like = next(told for told in told_by_all if told)
-        of_all = [told or _without_rows(like) for told in told_by_all]
+        like = next(shapes for shapes in descriptions if shapes)
+        of_all = [shapes or _without_rows(like) for shapes in descriptions]
         if mine is None:
             mine = _empty_step(self._last, of_all[self._workers.index], self._spec)
         self._last = mine
@@ -162,24 +162,24 @@ class Agreement:
         return StepInput(mine.structure, mine.parts, shapes)
 
 
-def _said_of(step: Step) -> Any:
-    """Return this worker's message: the shapes of its parts, or as text why there are none."""
+def _description(step: Step) -> Any:
+    """Return the shapes of this worker's parts of a step, or the text of the error."""
     if isinstance(step, FailedElement):
         return f"{type(step.error).__name__}: {step.error}"
     return [[list(part.shape) for part in parts] for parts in step.parts]
 
 
-def _failed_on(worker: int, told_by_all: Sequence[Any]) -> FailedElement:
+def _failed_on(worker: int, error: str) -> FailedElement:
     return FailedElement(
         DatasetError(
-            f"worker {worker} could not make its part of an element: {told_by_all[worker]}",
+            f"worker {worker} could not make its part of an element: {error}",
             hint="the step is left out on all workers: go on with the next, or mend the dataset",
         )
     )
 
 
 def _without_rows(like: list[list[list[int]]]) -> list[list[list[int]]]:
-    """Return the shapes of parts like another worker's, without rows."""
+    """Return the shapes of another worker's parts, with no rows."""
     for parts in like:
         if not parts[0]:
             raise BatchDimensionError(
@@ -199,7 +199,7 @@ def _empty_step(
         declared = spec()
         if declared is UNKNOWN:
             raise DatasetError(
-                "this worker has no element and others have some: what its elements would be is "
+                "this worker has no element and others have some: the shapes of its elements are "
                 "not known",
                 hint="distribute a gd.data.Dataset, which declares what its elements are",
             )

@@ -12,7 +12,6 @@ from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import UnsupportedError
 from graphdist.keras.parts import current_part
 from graphdist.strategies.current import get_replica_context
-from graphdist.tracing.user_lines import here
 
 
 @keras.saving.register_keras_serializable(package="graphdist")
@@ -20,8 +19,9 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
     """Normalize by the mean and variance of the global batch, in place of the replica's rows.
 
     It takes the arguments of `keras.layers.BatchNormalization` and has the same weights, which
-    either layer can load. Outside the steps of a strategy it does the same. Raises
-    `UnsupportedError` for `renorm=True`.
+    either layer can load. Outside the steps of a strategy it computes the same as that layer.
+
+    Raises `UnsupportedError` for `renorm=True`.
 
     >>> SynchronizedBatchNormalization(momentum=0.9).momentum
     0.9
@@ -33,16 +33,15 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
         if self.renorm:
             raise UnsupportedError(
                 "a SynchronizedBatchNormalization with renorm=True",
-                source=here(),
                 hint="use keras.layers.BatchNormalization, which normalizes each replica's rows",
             )
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Return the normalized inputs, and move the moving averages."""
+        """Return the normalized inputs, and update the moving averages."""
         if not (training and self.trainable) or not in_replica_context_of_a_run():
             return super().call(inputs, training=training, mask=mask)
         values = jnp.asarray(inputs, jnp.promote_types(inputs.dtype, jnp.float32))
-        mean, variance = self._of_all_replicas(values, mask)
+        mean, variance = self._statistics(values, mask)
         for average, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
             average.assign(average * self.momentum + new * (1.0 - self.momentum))
         outputs = keras.ops.batch_normalization(
@@ -56,7 +55,7 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
         )
         return keras.ops.cast(outputs, self.compute_dtype)
 
-    def _of_all_replicas(self, values: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array]:
+    def _statistics(self, values: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance of each channel over the rows of all replicas."""
         part = current_part()
         axes = tuple(axis for axis in range(values.ndim) if axis != self.axis % values.ndim)

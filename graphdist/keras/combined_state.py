@@ -1,25 +1,26 @@
-"""What becomes of state that is no parameter when replicas assign it, each a value of its rows.
+"""Combines the values that replicas assign to state that is not a parameter.
 
-A layer says it where it makes the weight. The values are combined where they are assigned, so that
-the layer reads the same as on one device:
+Each replica computes such a value from its own rows. The values are combined when they are
+assigned, so that the layer reads the same value as on one device. How is set by the `aggregation`
+with which the layer makes the weight:
 
-* `aggregation="sum"`: the amounts that the replicas add are added up. Such a weight is assigned by
-  `assign_add` and `assign_sub`, or as itself with an amount added;
-* `"mean"`: the mean over the replicas that have rows. So are the moving averages of a batch
-  normalization, which is Keras's own and does not say it;
+* `"sum"`: the amounts that the replicas add are summed. Such a weight is assigned by `assign_add`
+  and `assign_sub`, or as `weight + amount` or `weight - amount`;
+* `"mean"`: the mean over the replicas that have rows. The moving averages of Keras's own batch
+  normalization are combined so, too, although it does not set it;
 * `"only_first_replica"`: the value of the first replica.
 
-Nothing else is known of a weight that does not say it. Its value may add up (a running sum), or be
-a mean, or neither (a maximum). A value that is equal on all replicas may be a number of steps, or
-the number of a replica's rows. So a step of `fit` refuses such a weight, but for one that counts
-steps by ones. In the user's own loop, which knows of replicas, it keeps a value that is equal on
-all of them, as any variable; a value that differs is refused when the program is compiled.
+A weight without an aggregation may be a running sum, a mean, or neither (a maximum). A value that
+is equal on all replicas may be a count of steps, or of a replica's rows. So a step of `fit` refuses
+such a weight, unless it counts steps in ones. In the user's own loop, which knows of replicas, it
+keeps a value that is equal on all of them, as any variable does; a value that differs is refused
+when the program is compiled.
 
-Variables of metrics are added up when they are read. So each replica may add to its own, and may
-not replace it: the sum of maxima is no maximum.
+Variables of metrics are summed when they are read. So each replica may add to its own, and may not
+replace it: the sum of maxima is no maximum.
 
-A value is "itself with an amount added" if it is what `variable + amount` or `variable - amount`
-has returned: `sums_noted` notes these results while a function is traced.
+`sums_noted` notes the results of `variable + amount` and `variable - amount` while a function is
+traced. So the amount of an assignment is known.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ import numpy as np
 from graphdist.context import in_replica_context_of_a_run, num_replicas_running
 from graphdist.errors import DistributionError
 from graphdist.keras.batch_normalization import SynchronizedBatchNormalization
-from graphdist.keras.optimizers import are_gradients_summed
-from graphdist.keras.own_arrays import is_seed
+from graphdist.keras.gradients import are_gradients_summed
 from graphdist.keras.parts import Part, current_part
+from graphdist.keras.placed_variables import is_seed
 from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.user_lines import here
 
@@ -59,7 +60,7 @@ _sums: ContextVar[dict[int, NotedSum] | None] = ContextVar("graphdist_keras_sums
 _COUNTS_STEPS = "_graphdist_counts_steps"
 _NOTHING: dict[int, str] = {}
 _of_keras: ContextVar[dict[int, str]] = ContextVar("graphdist_keras_averages", default=_NOTHING)
-"""The aggregations, by `id`, of the weights that a layer of Keras assigns without saying them."""
+"""The aggregations, by the weight's `id`, of weights that Keras's own layers make without one."""
 
 
 @contextmanager
@@ -81,9 +82,9 @@ def note_sum(variable: Any, amount: Any, result: Any, sign: int = 1) -> None:
 
 
 def combined(variable: Any, value: Any) -> Any:
-    """Return what a replica's assignment sets a variable to.
+    """Return the value to which a replica's assignment sets a variable.
 
-    Raises `DistributionError` for a value of which it is not known.
+    Raises `DistributionError` if the values of the replicas cannot be combined.
     """
     if not _is_combined(variable):
         return value
@@ -119,10 +120,10 @@ def _is_combined(variable: Any) -> bool:
 
 
 def _require_known(variable: Any, amount: Any) -> None:
-    """Raise `DistributionError` unless a value that does not say what it is counts steps.
+    """Raise `DistributionError` unless a weight without an aggregation counts steps.
 
-    A number of rows is one, too, where a replica has one row or none: it is known to be a number of
-    steps once it was one for more rows.
+    Then each step adds 1. So does a count of rows where a replica has one row or none; the weight
+    is known to count steps once it has grown by 1 for several rows.
     """
     part = current_part()
     counts_ones = _is_one(amount)
@@ -159,7 +160,7 @@ def _total(amount: Any) -> Any:
 def _mean(value: jax.Array) -> Any:
     part: Part | None = current_part()
     share = 1 / num_replicas_running() if part is None else part.mean_share
-    if not share:  # of a row that is no row: it may be nan
+    if not share:  # computed from a row of zeros: it may be nan
         return _summed(jnp.zeros_like(value))
     wide = jnp.promote_types(value.dtype, jnp.float32)
     return _summed(value.astype(wide) * share).astype(value.dtype)
@@ -175,17 +176,17 @@ _OF_LAYERS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (SynchronizedBatchNormalization, "mean", _AVERAGES),
     (keras.layers.SpectralNormalization, "only_first_replica", ("vector_u",)),
 )
-"""The layers of Keras that assign weights in each step, and what becomes of these."""
+"""Layers of Keras that assign weights at each step, and the aggregation of these weights."""
 
 
-def name_averages_of_keras() -> None:
-    """Say of the layers of Keras that assign weights in each step what becomes of these."""
+def aggregate_averages_of_keras() -> None:
+    """Set the aggregation of the weights that layers of Keras assign at each step."""
     for kind, aggregation, weights in _OF_LAYERS:
-        if not vars(kind.call).get("says_aggregation"):
-            kind.call = _saying(kind.call, aggregation, weights)
+        if not vars(kind.call).get("has_aggregation"):
+            kind.call = _with_aggregation(kind.call, aggregation, weights)
 
 
-def _saying(
+def _with_aggregation(
     original: Callable[..., Any], aggregation: str, weights: tuple[str, ...]
 ) -> Callable[..., Any]:
     @wraps(original)
@@ -196,7 +197,7 @@ def _saying(
         finally:
             _of_keras.reset(token)
 
-    vars(call)["says_aggregation"] = True
+    vars(call)["has_aggregation"] = True
     return call
 
 
@@ -209,9 +210,9 @@ def _named(variable: Any, kind: str, kind_of_owner: str) -> str:
 def _undeclared(variable: Any) -> DistributionError:
     return DistributionError(
         f"{_named(variable, 'weight', 'layer')} is assigned by {num_replicas_running()} replicas, "
-        f"each for its own rows, and has no aggregation that says how their values become one",
+        f"each for its own rows, and has no aggregation, which says how to combine their values",
         source=here(),
-        hint="say it where the weight is made: self.add_weight(.., aggregation='sum') for "
+        hint="set it where the weight is made: self.add_weight(.., aggregation='sum') for "
         "amounts that add up over all rows, assigned by assign_add(amount); aggregation='mean' for "
         "means over rows; aggregation='only_first_replica' for a value that does not depend on the "
         "rows",
@@ -220,8 +221,8 @@ def _undeclared(variable: Any) -> DistributionError:
 
 def _no_sum(variable: Any) -> DistributionError:
     return DistributionError(
-        f"{_named(variable, 'weight', 'layer')} has aggregation 'sum', and the value that a "
-        f"replica assigns is not seen to be the weight with an amount added",
+        f"{_named(variable, 'weight', 'layer')} has aggregation 'sum', and a replica "
+        f"assigns a value that is not the weight plus an amount",
         source=here(),
         hint="assign it by assign_add(amount)",
     )
@@ -229,9 +230,9 @@ def _no_sum(variable: Any) -> DistributionError:
 
 def _of_metric(variable: Any) -> DistributionError:
     return DistributionError(
-        f"{_named(variable, 'variable', 'metric')} is added up over the replicas, and the value "
-        f"that a replica assigns is not seen to be the variable with an amount added",
+        f"{_named(variable, 'variable', 'metric')} is summed over the replicas, and a replica "
+        f"assigns a value that is not the variable plus an amount",
         source=here(),
-        hint="assign it by assign_add(amount); compute what does not add up, such as a "
-        "maximum, from what model.predict returns",
+        hint="assign it by assign_add(amount); compute what is no sum, such as a maximum, from "
+        "the outputs of model.predict",
     )

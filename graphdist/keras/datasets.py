@@ -21,7 +21,6 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.keras.unpublished_names import DataAdapter
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica
 
 
@@ -33,29 +32,28 @@ def with_adapters(
     `strategy` is the strategy of the model. Raises `ArgumentError` for targets or weights beside a
     dataset, `UnsupportedError` for a distributed dataset of several processes.
     """
-    taken, named = list(args), dict(kwargs)
+    positional, named = list(args), dict(kwargs)
     if args and _is_dataset(args[0]):
         names = ("x",) if method == "predict" else ("x", "y")
         _refuse_beside_a_dataset({**dict(zip(names, args, strict=False)), **kwargs}, method)
-        taken[0] = _adapter(args[0], strategy, named.pop("class_weight", None))
+        positional[0] = _adapter(args[0], strategy, named.pop("class_weight", None))
     elif _is_dataset(kwargs.get("x")):
         _refuse_beside_a_dataset(kwargs, method)
         named["x"] = _adapter(kwargs["x"], strategy, named.pop("class_weight", None))
     if _is_dataset(kwargs.get("validation_data")):
         named["validation_data"] = _adapter(kwargs["validation_data"], strategy)
-    return taken, named
+    return positional, named
 
 
 def _is_dataset(data: Any) -> bool:
     return isinstance(data, Dataset | DistributedDataset)
 
 
-def _refuse_beside_a_dataset(given: dict[str, Any], method: str) -> None:
+def _refuse_beside_a_dataset(arguments: dict[str, Any], method: str) -> None:
     for name in ("y", "sample_weight"):
-        if given.get(name) is not None:
+        if arguments.get(name) is not None:
             raise ArgumentError(
                 f"{method} is given {name} beside a dataset, whose elements have it",
-                source=here(),
                 hint="make a dataset of tuples (x, y) or (x, y, sample_weight)",
             )
 
@@ -67,7 +65,6 @@ def _adapter(
     if isinstance(data, DistributedDataset) and workers is not None:
         raise UnsupportedError(
             "a distributed dataset of several processes is given to a Keras model",
-            source=here(),
             hint="give it the dataset of global batches itself, the same in every process",
         )
     return DatasetAdapter(data, class_weight)
@@ -77,7 +74,7 @@ class DatasetAdapter(DataAdapter):
     """The batches of a dataset, from the first one in each epoch."""
 
     batch_size = has_partial_batch = partial_batch_size = None
-    """Not known before the batches are there."""
+    """Not known before the batches are read."""
 
     def __init__(self, dataset: Any, class_weight: dict[int, float] | None = None) -> None:
         """Take a dataset of graphdist, and the weights of rows by their class."""
@@ -103,14 +100,13 @@ class DatasetAdapter(DataAdapter):
         if len(batch) != 2:
             raise ArgumentError(
                 f"class_weight is given for elements of length {len(batch)}, which are not (x, y)",
-                source=here(),
                 hint="give elements (x, y), or weights of the rows instead of class_weight",
             )
         return (*batch, class_weights(batch[1], self._class_weight))
 
 
 def class_weights(targets: Any, weights: dict[int, float]) -> np.ndarray[Any, Any]:
-    """Return the weight of each row by its class: a number, or the largest of a row of scores.
+    """Return the weight of each row by its class: an integer, or the index of the largest score.
 
     A class without a weight has weight 1.
 
@@ -119,8 +115,8 @@ def class_weights(targets: Any, weights: dict[int, float]) -> np.ndarray[Any, An
     """
     targets = np.asarray(targets)
     if targets.ndim > 1:
-        is_number = targets.shape[-1] == 1
-        targets = targets[..., 0] if is_number else targets.argmax(axis=-1)
+        is_scalar = targets.shape[-1] == 1
+        targets = targets[..., 0] if is_scalar else targets.argmax(axis=-1)
     each = [weights.get(int(target), 1.0) for target in targets.ravel()]
     return np.array(each, np.float32).reshape(targets.shape)
 

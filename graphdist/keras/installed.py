@@ -1,4 +1,4 @@
-"""Whether Keras is here and runs on JAX. Imports Keras for the first time, if nobody has."""
+"""Imports Keras, if nobody has, and checks that it runs on JAX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def require_keras_on_jax() -> None:
     backend already or the environment asks for one.
     """
     chosen = choose_keras_backend("jax")
-    if "keras" not in sys.modules:  # else its backend is chosen already
+    if "keras" not in sys.modules:  # otherwise its backend is chosen already
         require_jax(chosen)
     try:
         keras = import_module("keras")
@@ -35,6 +35,5 @@ def require_jax(backend: str) -> None:
     if backend != "jax":
         raise UnsupportedError(
             f"Keras runs on {backend}, graphdist on jax",
-            source=here(),
             hint="set KERAS_BACKEND=jax, or import graphdist.keras before keras",
         )

@@ -1,9 +1,9 @@
 """Which strategy a Keras model trains on: the one whose scope is open when it is made or compiled.
 
 Keras asks a model for the functions of its steps in public methods: `make_train_function`,
-`make_test_function` and `make_predict_function`. A `Placement` stands for these methods, for those
-that users call, and for `STATE_OF_A_STEP`, in the `__dict__` of one model; no class of
-Keras is derived from, so that a model is saved as what it is. Keras has no hook for new models:
+`make_test_function` and `make_predict_function`. A `Placement` replaces these methods, those that
+users call, and `STATE_OF_A_STEP` in the `__dict__` of one model. The model keeps its class, so that
+it is saved as before. Keras has no hook for new models:
 `watch_new_models` wraps `keras.Model.__new__`. A model made before is given to `distribute`.
 """
 
@@ -13,21 +13,25 @@ import inspect
 from functools import wraps
 from typing import Any, TypeVar  # Any: arguments of Keras's methods
 
+import jax
 import keras
+import numpy as np
 
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.keras.datasets import with_adapters
+from graphdist.keras.gradients import replaced
 from graphdist.keras.placed_variables import is_placed, placed_variable, strategy_of
 from graphdist.keras.python_state import layers_of
 from graphdist.keras.steps import Steps
 from graphdist.keras.unpublished_names import STATE_OF_A_STEP, state_of_a_step
-from graphdist.keras.user_warnings import warn_user
 from graphdist.parameter_server.strategy import ParameterServerBase
+from graphdist.program.function import Function
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_strategy
-from graphdist.tracing.user_lines import here
+from graphdist.user_warnings import warn_user
 from graphdist.values.distributed import type_name
+from graphdist.values.specs import PerReplicaSpec
 
 Model = TypeVar("Model", bound=keras.Model)
 
@@ -37,10 +41,10 @@ _PLACEMENT = "_graphdist_placement"
 
 
 class Placement:
-    """Stands for some methods of a model, and decides which strategy makes its steps."""
+    """Replaces some methods of a model, so that its strategy makes its steps."""
 
     def __init__(self, model: keras.Model) -> None:
-        """Stand for the methods of the model; it has no strategy yet."""
+        """Replace the methods of the model, which has no strategy yet."""
         self.model = model
         self.strategy: Strategy | None = None
         self._has_warned = False
@@ -61,7 +65,6 @@ class Placement:
             raise ContextError(
                 f"model {self.model.name!r} belongs to {self.strategy.beside(strategy)}, "
                 f"and is compiled in the scope of {strategy}",
-                source=here(),
                 hint="make another model in that scope, and copy the weights: "
                 "other.set_weights(model.get_weights())",
             )
@@ -69,7 +72,6 @@ class Placement:
             if getattr(type(self.model), method) is not getattr(keras.Model, method):
                 raise UnsupportedError(
                     f"{type(self.model).__name__} has its own {method}, which a strategy replaces",
-                    source=here(),
                     hint="override train_step, test_step or predict_step",
                 )
         self.strategy = strategy
@@ -94,8 +96,8 @@ class Placement:
 
     def _with_data(self, method: str, args: Any, kwargs: Any) -> Any:
         called = getattr(type(self.model), method)
-        taken, named = with_adapters(method, args, kwargs, self.strategy)
-        return called(self.model, *taken, **named)
+        adapted, named = with_adapters(method, args, kwargs, self.strategy)
+        return called(self.model, *adapted, **named)
 
     def make_train_function(self, force: bool = False) -> Any:
         """Make the function of a training step."""
@@ -132,17 +134,16 @@ class Placement:
         return steps
 
     def _follow_the_weights(self) -> None:
-        """Place a model on the strategy that has its weights: it is made of a model's layers."""
-        found = None if self.strategy is not None else strategy_of(self.model.variables)
-        if isinstance(found, Strategy) and not found.is_default:
-            self.place_on(found)
+        """Place a model on the strategy of its weights, if it is made of another model's layers."""
+        strategy = None if self.strategy is not None else strategy_of(self.model.variables)
+        if isinstance(strategy, Strategy) and not strategy.is_default:
+            self.place_on(strategy)
 
     def _refuse_parameter_servers(self) -> None:
         if isinstance(self.strategy, ParameterServerBase):
             raise UnsupportedError(
                 f"model {self.model.name!r} is trained by fit on {self.strategy}: fit is "
                 f"synchronous, and would run in this process and use no worker",
-                source=here(),
                 hint="train it with strategy = gd.MirroredStrategy(), or write the step as a "
                 "gd.function and give it to ClusterCoordinator(strategy).schedule",
             )
@@ -154,7 +155,6 @@ class Placement:
                 raise UnsupportedError(
                     f"layer {layer.name!r} is stateful: it keeps a state for each row of a batch, "
                     f"which {num_replicas} replicas do not share",
-                    source=here(),
                     hint="make it with stateful=False, or train on one device",
                 )
 
@@ -166,7 +166,6 @@ class Placement:
             raise ArgumentError(
                 f"{method} of {type(self.model).__name__} takes {signature}: Keras on JAX calls it "
                 f"with (state, data)",
-                source=here(),
                 hint="write it as Keras documents for JAX: take the state, and return it after the "
                 "logs",
             ) from None
@@ -199,7 +198,6 @@ class Placement:
             raise ContextError(
                 f"model {self.model.name!r} was made and compiled outside the scope of "
                 f"{current_strategy()}, in which it is used: it would run on one device",
-                source=here(),
                 hint="compile it inside the scope, or call graphdist.keras.distribute(model)",
             )
 
@@ -211,7 +209,7 @@ def placement_of(model: keras.Model) -> Placement:
 
 
 def without_placement(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object of Keras without those that stand for a placement's."""
+    """Return the attributes of a Keras object, without its placement and what that replaces."""
     placement = vars(value).get(_PLACEMENT)
     return {
         name: attribute
@@ -238,9 +236,7 @@ def distribute(model: Model, strategy: Strategy | None = None) -> Model:
     ['loss']
     """
     if not isinstance(model, keras.Model):
-        raise ArgumentTypeError(
-            f"distribute takes a Keras model, not {type_name(model)}", source=here()
-        )
+        raise ArgumentTypeError(f"distribute takes a Keras model, not {type_name(model)}")
     placement_of(model).place_on(get_strategy() if strategy is None else strategy)
     return model
 
@@ -262,3 +258,60 @@ def watch_new_models() -> None:
 
     vars(make)["places_models"] = True
     keras.Model.__new__ = make
+
+
+def training_step(
+    model: keras.Model, x: Any, y: Any = None, sample_weight: Any = None
+) -> tuple[Function[Any, Any], tuple[Any, ...]]:
+    """Return the function of a model's training step, and the arguments to trace it for.
+
+    The model is compiled, in the scope of a strategy. `x`, `y` and `sample_weight` are the global
+    batch, or arrays of its shapes and dtypes such as `jax.ShapeDtypeStruct`. Nothing is run. This
+    is the result of a factory for `graphdist-compile` and `graphdist-viz`. Raises `ContextError`
+    for a model without a strategy, `ArgumentError` for rows that do not divide by the replicas.
+
+    >>> import graphdist as gd, graphdist.keras, jax, keras
+    >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+    ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    ...     model.compile("sgd", "mse")
+    >>> rows = jax.ShapeDtypeStruct((8, 2), "float32"), jax.ShapeDtypeStruct((8, 1), "float32")
+    >>> step, arguments = graphdist.keras.training_step(model, *rows)
+    >>> [collective.kind for collective in step.trace(*arguments).lower().collectives]
+    ['all_reduce']
+    """
+    placement = placement_of(model)
+    if placement.strategy is None:
+        raise ContextError(
+            f"model {model.name!r} has no strategy, for which its step could be compiled",
+            hint="make it in strategy.scope(), or call graphdist.keras.distribute(model, strategy)",
+        )
+    replicas, batch = placement.strategy.num_replicas_in_sync, (x, y, sample_weight)
+
+    def of_a_replica(leaf: Any) -> PerReplicaSpec:
+        rows, *rest = leaf.shape
+        if rows % replicas:
+            raise ArgumentError(
+                f"a batch of {rows} rows is not split evenly over {replicas} replicas",
+                hint=f"give it a multiple of {replicas} rows",
+            )
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return PerReplicaSpec((rows // replicas, *rest), dtype, strategy=placement.strategy)
+
+    specs = jax.tree.map(of_a_replica, batch)
+    _build(model, specs)
+    return placement.make_train_function().program, (specs,)
+
+
+def _build(model: keras.Model, batch: Any) -> None:
+    """Let Keras build the model, its metrics and its optimizer for a replica's part of a batch.
+
+    Keras builds them when it trains on a batch; here the training is left out.
+    """
+    x, y, sample_weight = jax.tree.map(lambda part: np.zeros(part.shape, part.dtype), batch)
+
+    def leave_out(force: bool = False) -> None:
+        model.train_function = lambda state, batches: ({}, state)
+
+    with replaced(model, make_train_function=leave_out, reset_metrics=lambda: None):
+        model.train_on_batch(x, y, sample_weight, return_dict=True)
+    model.train_function = None

@@ -1,7 +1,7 @@
-"""A replica's rows of a batch, and what they count for.
+"""A replica's rows of a batch, and their share of it.
 
-A replica without rows runs the step on a row of zeros, of which nothing counts: all replicas make
-the same collectives and assignments.
+A replica without rows runs the step on a row of zeros, whose share is 0: all replicas run the same
+collectives and assignments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Part:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Make it the part that layers see in a `with` block."""
+        """Make this the current part in a `with` block."""
         token = _current.set(self)
         try:
             yield

@@ -9,22 +9,32 @@ A Keras variable says itself how replicas write to it (`aggregation`, `synchroni
 
 * parameters and the optimizer's state are mirrored, and the same on all replicas after a step;
 * variables of metrics are ON_READ: each replica counts its own rows, a read adds up;
-* of other state, such as the moving averages of a batch normalization, the replicas' values are
-  combined before they are assigned (`combined_state.py`): here they are equal;
+* other state, such as the moving averages of a batch normalization, is mirrored, too: the replicas'
+  values are combined before they are assigned (`combined_state.py`);
 * the state of a random generator counts the draws. Each replica reads it with a seed of its own;
   replica 0 has the seed that a model without a strategy has.
 
 Keras initializes the variables that are made inside a function when it ends. Until then the
-function reads the strategy's variable, and the Keras variable waits for being handed over.
+function reads the strategy's variable, and Keras keeps its array, which is then handed over.
+
+Keras reads and writes a variable in scopes: scopes of values, scopes that cast to the dtype in
+which a layer computes, and the traces of JAX. All of them belong to a thread. So another thread
+reads and writes the array that the Keras variable holds itself.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, overload  # Any: arrays of Keras and JAX
+from functools import cache
+from typing import (  # Any: arrays of Keras and JAX
+    Any,
+    TypeVar,  # Any: variables of Keras
+    overload,
+)
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +43,12 @@ import numpy as np
 
 from graphdist.context import Entry, current_strategy, entered, in_replica_context_of_a_run
 from graphdist.errors import ArgumentTypeError, ContextError
-from graphdist.keras.own_arrays import is_seed, own_arrays, release_own_arrays
 from graphdist.keras.unpublished_names import ARRAY_OF_A_VARIABLE
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.state import current_trace, outside_traces
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 _SEED_STEP = 0x9E3779B9  # of Weyl's sequence: seeds of replicas that are far apart
@@ -74,12 +82,12 @@ class PlacedVariable:
         aggregation = self.keras.aggregation
         if self.is_seed or (self.is_metric and aggregation == "none"):
             return VariableAggregation.ONLY_FIRST_REPLICA
-        if aggregation == "sum" and not self.is_metric:  # summed are amounts, no values
+        if aggregation == "sum" and not self.is_metric:  # the amounts are summed before
             return VariableAggregation.NONE
         return VariableAggregation[aggregation.upper()]
 
     def read(self) -> jax.Array:
-        """Return, inside a function, the value that the calling replica takes, or that all have."""
+        """Return the value inside a function: the calling replica's, or the one that all have."""
         value = self.variable.read_value()
         if not self.is_seed or not in_replica_context_of_a_run():
             return value
@@ -93,7 +101,7 @@ class PlacedVariable:
         self.variable.assign(new, read_value=False)
 
     def note_total(self, total: jax.Array) -> None:
-        """Keep what a step has added up over the replicas, for reads until the next step."""
+        """Keep the total over the replicas, which a step has computed, until the next step."""
         self._total = weakref.ref(self.variable.storage.held), total
 
     @property
@@ -132,7 +140,7 @@ class PlacedVariable:
 
 
 class HandedBack:
-    """Stands, in the state that Keras passes from step to step, for a value that is not passed."""
+    """Stands for a value on the strategy in the state that Keras passes from step to step."""
 
     def __init__(self, placed: PlacedVariable) -> None:
         """Take the variable that has the value."""
@@ -151,7 +159,7 @@ class HandedBack:
 
 
 class HandedBackList(Sequence[HandedBack]):
-    """A list of them. Keras looks through lists and tuples in each step, and not through this."""
+    """A sequence of `HandedBack`, into which Keras does not look at each step, as into lists."""
 
     def __init__(self, placed: Iterable[PlacedVariable]) -> None:
         """Take the variables that have the values."""
@@ -175,8 +183,8 @@ def placed_variable(variable: Any, strategy: StrategyBase | None = None) -> Plac
 
     Raises `ContextError` if it is on another strategy.
     """
-    (found,) = placed_variables([variable], strategy)
-    return found
+    (placed,) = placed_variables([variable], strategy)
+    return placed
 
 
 def placed_variables(
@@ -187,31 +195,30 @@ def placed_variables(
     new = list({id(each): each for each in variables if _PLACED not in vars(each)}.values())
     if new:
         _place(new, wanted)
-    found: list[PlacedVariable] = [vars(variable)[_PLACED] for variable in variables]
-    for placed in found:
+    all_placed: list[PlacedVariable] = [vars(variable)[_PLACED] for variable in variables]
+    for placed in all_placed:
         if placed.variable.strategy is not wanted and not wanted.is_default:
             raise ContextError(
                 f"Keras variable {placed.keras.path!r} belongs to "
                 f"{placed.variable.strategy.beside(wanted)}, and is used on {wanted}",
-                source=here(),
                 hint="use it on one strategy: open its scope around the first function that uses "
                 "it",
             )
-    return found
+    return all_placed
 
 
 def _place(variables: Sequence[Any], strategy: StrategyBase) -> None:
     """Place variables that are on no strategy."""
-    waiting, made = _waiting.get(), []
+    waiting, new = _waiting.get(), []
     try:
         for variable, value in zip(variables, own_arrays(variables), strict=True):
             vars(variable)[_PLACED] = PlacedVariable(variable, strategy, value)
-            made.append(variable)
-    finally:  # those before one that cannot be placed have two values until they are handed over
+            new.append(variable)
+    finally:  # after a failure, too: the variables placed before it have two values until then
         if waiting is None:
-            _hand_over(made)
+            _hand_over(new)
         else:
-            waiting += made
+            waiting += new
 
 
 def _hand_over(variables: Sequence[Any]) -> None:
@@ -223,14 +230,14 @@ def _hand_over(variables: Sequence[Any]) -> None:
 
 def handed_over(variable: Any) -> PlacedVariable | None:
     """Return where a Keras variable is stored; None if Keras itself holds its value."""
-    found = vars(variable).get(_PLACED)
-    return found if isinstance(found, PlacedVariable) and found.is_handed_over else None
+    placed = vars(variable).get(_PLACED)
+    return placed if isinstance(placed, PlacedVariable) and placed.is_handed_over else None
 
 
 def strategy_of(variables: Iterable[Any]) -> StrategyBase | None:
-    """Return the strategy that stores the first of the variables that is on one; None for none."""
-    found = (handed_over(variable) for variable in variables)
-    return next((placed.variable.strategy for placed in found if placed is not None), None)
+    """Return the strategy of the first variable that is placed; None if none is."""
+    all_placed = map(handed_over, variables)
+    return next((placed.variable.strategy for placed in all_placed if placed is not None), None)
 
 
 def is_placed(variable: Any) -> bool:
@@ -248,7 +255,7 @@ def attributes_of_keras(variable: Any) -> dict[str, Any]:
 
 
 def as_sent(variable: Any, strategy: StrategyBase) -> dict[str, Any]:
-    """Return the attributes of a variable for another process, where it stands for the value.
+    """Return the attributes of a variable that is sent to another process, its placement included.
 
     The variable is placed on the strategy if it is on none.
     """
@@ -258,7 +265,7 @@ def as_sent(variable: Any, strategy: StrategyBase) -> dict[str, Any]:
 
 @contextmanager
 def handing_over_at_the_end() -> Iterator[None]:
-    """Let the variables that a function places wait in a `with` block, which traces it."""
+    """Hand over, after a `with` block that traces a function, the variables placed in it."""
     if _waiting.get() is not None:  # a function inside a function
         yield
         return
@@ -285,7 +292,51 @@ def variable_of(variable: keras.Variable) -> Variable:
     'ON_READ'
     """
     if not isinstance(variable, keras.Variable):
-        raise ArgumentTypeError(
-            f"variable_of takes a Keras variable, not {type_name(variable)}", source=here()
-        )
+        raise ArgumentTypeError(f"variable_of takes a Keras variable, not {type_name(variable)}")
     return placed_variable(variable).variable
+
+
+Result = TypeVar("Result")
+
+
+def in_another_thread(compute: Callable[[], Result]) -> Result:
+    """Return the result of a function in a thread without scopes of Keras and traces of JAX."""
+    is_wide = jax.dtypes.canonicalize_dtype("float64") == "float64"  # set for this thread alone?
+
+    def computed() -> Result:
+        with jax.enable_x64(is_wide):
+            return compute()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(computed).result()
+
+
+def own_arrays(variables: Sequence[Any]) -> list[jax.Array]:
+    """Return the variables' arrays; one made inside a function gets its initial value now."""
+    return in_another_thread(lambda: [variable.value for variable in variables])
+
+
+def release_own_arrays(variables: Sequence[Any]) -> None:
+    """Free the memory of the variables' arrays.
+
+    A Keras variable always has an array, and somebody else may hold it. So it is replaced by an
+    array that nobody else has, which is deleted.
+    """
+
+    def replace_and_delete() -> None:
+        for variable in variables:
+            variable.assign(np.zeros(tuple(variable.shape), variable.dtype))
+            variable.value.delete()
+
+    in_another_thread(replace_and_delete)
+
+
+def is_seed(variable: Any) -> bool:
+    """Return whether a variable is the state of a random generator."""
+    return variable.name == name_of_seeds() and tuple(variable.shape) == (2,)
+
+
+@cache
+def name_of_seeds() -> str:
+    """Return the name that Keras gives to the state of its random generators."""
+    return in_another_thread(lambda: str(keras.random.SeedGenerator(0).state.name))

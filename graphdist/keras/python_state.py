@@ -9,7 +9,7 @@ from typing import Any  # Any: attributes of layers
 import jax
 import keras
 
-from graphdist.keras.user_warnings import warn_user
+from graphdist.user_warnings import warn_user
 
 _BY_KERAS = ("built", "trainable", "supports_masking", "supports_jit", "autocast")
 
@@ -43,9 +43,9 @@ def layers_of(layer: Any) -> Iterator[Any]:
 
 
 def _attributes(layer: Any) -> dict[str, Any]:
-    """Return the public attributes that hold numbers, texts or values of a trace.
+    """Return the public attributes that hold scalars, strings or traced values.
 
-    Of a container it is the number of its items.
+    A container is represented by its length.
     """
     public = {
         name: value

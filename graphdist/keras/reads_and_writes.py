@@ -1,48 +1,57 @@
 """Reads and writes of Keras variables whose values are stored on a strategy.
 
-Keras has no hook for them, so that `store_values_on_strategies` wraps `value` and `assign` of
-`keras.Variable`, and what shows and copies it. A variable that is on no strategy is read and
-written as before. Values that replicas assign are combined first (`combined_state.py`), which asks
-for the sums of variables and amounts.
+Keras has no hook for them outside scopes. So `store_values_on_strategies` wraps the methods of
+`keras.Variable` that read, assign, print and copy it. A variable that is on no strategy is read and
+written as before. Values that replicas assign are combined first (`combined_state.py`); for this
+the sums of variables and amounts are noted.
+
+While a function is traced, `TracedState` is the scope that Keras asks for the value of each of its
+variables, and to which it gives new values. Variables that layers and optimizers make meanwhile get
+their initial value outside the trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any  # Any: arrays and objects of Keras
 
+import jax
 import keras
 import numpy as np
 
-from graphdist.keras.combined_state import combined, note_sum
+from graphdist.errors import ArgumentError, ContextError
+from graphdist.keras.combined_state import combined, note_sum, sums_noted
 from graphdist.keras.parts import current_part
 from graphdist.keras.placed_variables import (
     HandedBack,
     attributes_of_keras,
     handed_over,
+    handing_over_at_the_end,
     is_placed,
+    placed_variable,
 )
-from graphdist.keras.traced_state import Differentiated, TracedState
-from graphdist.tracing.state import current_trace
+from graphdist.program.trace import while_tracing
+from graphdist.tracing.state import current_trace, outside_traces
 
 
 class ValuesOnStrategies(keras.StatelessScope):
-    """Gives Keras the values on strategies, unless the scope around gives others."""
+    """Gives Keras the values on strategies, unless the outer scope gives others."""
 
     def __init__(self) -> None:
-        """Leave it to the scope around to initialize the variables that were made in it."""
+        """Let the outer scope initialize the variables that are made in it."""
         super().__init__(initialize_variables=False)
 
     def get_current_value(self, variable: Any) -> Any:
-        """Return the value in the scope around, or else the value on the strategy, if any."""
-        around = self.original_scope
-        given = None if around is None else around.get_current_value(variable)
+        """Return the value in the outer scope, or else the value on the strategy, if any."""
+        outer = self.original_scope
+        value = None if outer is None else outer.get_current_value(variable)
         placed = handed_over(variable)
-        return given if given is not None or placed is None else placed.value
+        return value if value is not None or placed is None else placed.value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Pass on a new value to the scope around, or store it on the strategy."""
+        """Pass on a new value to the outer scope, or store it on the strategy."""
         variable, value = update
         placed = handed_over(variable)
         if self.original_scope is not None or placed is None:
@@ -95,7 +104,7 @@ def _assigning(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stores_in_the_strategy() -> bool:
-    """Return whether a value that is assigned goes to the strategy, and to no scope of the user."""
+    """Return whether an assigned value goes to the strategy, and not to a scope of the user's."""
     with keras.StatelessScope(initialize_variables=False) as scope:
         return isinstance(scope.original_scope, TracedState | Differentiated)
 
@@ -133,8 +142,106 @@ def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(kind: type[Any], attributes: dict[str, Any], value: Any) -> Any:
-    """Return a variable without a strategy: the copy of one that has a strategy."""
+    """Return a variable that is on no strategy, a copy of one that is."""
     variable = object.__new__(kind)
     vars(variable).update(attributes)
     variable.assign(value)
     return variable
+
+
+class TracedState(keras.StatelessScope):
+    """Reads and writes Keras variables where the current strategy stores them."""
+
+    def __init__(self) -> None:
+        """Collect the losses that layers add, as Keras does in its own steps."""
+        super().__init__(collect_losses=True)
+        self._placing = ExitStack()
+
+    def get_current_value(self, variable: Any) -> jax.Array:
+        """Return the value inside the function."""
+        return placed_variable(variable).read()
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Store a new value of a variable."""
+        variable, value = update
+        placed_variable(variable).write(value)
+
+    def __enter__(self) -> TracedState:
+        """Enter; variables that are placed from now on keep Keras's array until the end."""
+        self._placing.enter_context(handing_over_at_the_end())
+        self._placing.enter_context(sums_noted())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Let Keras initialize the variables that were made, then hand over their values."""
+        with self._placing, outside_traces():
+            super().__exit__(*raised)
+
+
+class Differentiated(keras.StatelessScope):
+    """Gives some variables the values that are differentiated; the outer scope has the others."""
+
+    def __init__(self, values: Iterable[tuple[Any, Any]]) -> None:
+        """Take pairs of a Keras variable and a value."""
+        super().__init__(values, collect_losses=True)
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Return the value that is differentiated, or the value in the outer scope."""
+        value = super().get_current_value(variable)
+        return self.original_scope.get_current_value(variable) if value is None else value
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Pass on a new value of a variable that is not differentiated."""
+        if id(update[0]) in self.state_mapping:
+            raise ArgumentError(
+                f"Keras variable {update[0].path!r} is assigned in the function that is "
+                f"differentiated by it",
+                hint="assign it after value_and_grad has returned",
+            )
+        self.original_scope.add_update(update)
+
+
+def value_and_grad(
+    fn: Callable[..., Any], variables: Iterable[keras.Variable], has_aux: bool = False
+) -> Callable[..., Any]:
+    """Return a function that returns the result of `fn` and its gradients by Keras variables.
+
+    As `jax.value_and_grad`, by the variables instead of an argument: `fn` uses the variables, such
+    as the weights of a model, and returns a scalar, or a scalar and more if `has_aux`. The
+    gradients are a list in the order of the variables, of the calling replica alone: an optimizer
+    of Keras sums them over the replicas. State that is no parameter, such as moving averages, is
+    updated. Raises `ContextError` when it is called outside a function.
+
+    >>> import graphdist as gd, graphdist.keras, keras
+    >>> scale = keras.Variable(3.0)
+    >>> @gd.function
+    ... def gradient():
+    ...     return graphdist.keras.value_and_grad(lambda: scale * scale, [scale])()
+    >>> value, grads = gradient()
+    >>> float(value), float(grads[0])
+    (9.0, 6.0)
+    """
+    of = list(variables)
+
+    def differentiated(*args: Any, **kwargs: Any) -> Any:
+        if current_trace() is None:
+            raise ContextError(
+                "the gradient by Keras variables is taken outside a function",
+                hint="take it in the function given to strategy.run, or in a gd.function",
+            )
+
+        def of_values(values: list[Any]) -> Any:
+            with Differentiated(zip(of, values, strict=True)):
+                return fn(*args, **kwargs)
+
+        values = [variable.value for variable in of]
+        return jax.value_and_grad(of_values, has_aux=has_aux)(values)
+
+    return differentiated
+
+
+def place_variables_while_tracing() -> None:
+    """Make Keras variables stand for variables of the strategy in all functions."""
+    if TracedState not in while_tracing:
+        while_tracing.append(TracedState)

@@ -2,9 +2,9 @@
 
 A worker gets layers, models, metrics, losses and optimizers as they are, with their attributes, and
 not as Keras pickles them: Keras makes other variables then. A Keras variable is placed on a server
-before it is sent. In the worker it stands for the same value: with it goes its `PlacedVariable`,
-whose variable becomes the worker's. So all weights are there before: a layer that is not built and
-an optimizer without variables are refused.
+before it is sent. It has the same value in the worker, since its `PlacedVariable` is sent with it.
+So all weights must exist before: a layer that is not built and an optimizer without variables are
+refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from graphdist.keras.unpublished_names import number_variables_again
 from graphdist.parameter_server.pickling import of_other_libraries
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.worker import imported_by_workers
-from graphdist.tracing.user_lines import here
 
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _KINDS = (keras.Operation, keras.metrics.Metric, keras.losses.Loss, *_OPTIMIZERS)
@@ -29,11 +28,11 @@ _WRAPPED = ("build", "quantize")
 
 
 def reduced(value: Any, strategy: ParameterServerBase) -> Any:
-    """Return how an object of Keras is made again in a worker; None for other objects."""
+    """Return how pickle rebuilds an object of Keras in a worker; None for other objects."""
     if isinstance(value, keras.Variable):
         return object.__new__, (type(value),), as_sent(value, strategy), None, None, _restore
     if type(value).__module__.partition(".")[0] == "keras":
-        if isinstance(value, list):  # of Keras's own, which note what a layer is made of
+        if isinstance(value, list):  # Keras's own kind, which tracks the parts of a layer
             return list, (), None, iter(value)
         if isinstance(value, dict):
             return dict, (), None, None, iter(value.items())
@@ -47,10 +46,10 @@ def reduced(value: Any, strategy: ParameterServerBase) -> Any:
     return object.__new__, (type(value),), attributes, None, None, _restore
 
 
-def _restore(made: Any, attributes: dict[str, Any]) -> None:
-    vars(made).update(attributes)
-    if isinstance(made, _OPTIMIZERS):
-        number_variables_again(made)
+def _restore(rebuilt: Any, attributes: dict[str, Any]) -> None:
+    vars(rebuilt).update(attributes)
+    if isinstance(rebuilt, _OPTIMIZERS):
+        number_variables_again(rebuilt)
 
 
 def _not_built(value: Any) -> ArgumentError:
@@ -63,7 +62,6 @@ def _not_built(value: Any) -> ArgumentError:
     )
     return ArgumentError(
         f"a scheduled function uses {kind} {value.name!r} of Keras, which has no variables yet",
-        source=here(),
         hint=f"make them before, inside strategy.scope(): {how}",
     )
 

@@ -3,6 +3,10 @@
 Keras calls `train_function(state, iterator)` for every execution, which is `steps_per_execution`
 batches of the iterator, and gets logs and the new state. Here each batch is split over the
 replicas, and one compiled program runs the model's own `train_step` on every replica.
+
+A batch is a pytree of NumPy arrays with the same number of rows. It is split in order, as evenly as
+possible: of b rows every replica gets ceil(b / n) until they are used up, so some may get none.
+Every process of a cluster passes the full batch, and places the rows of its own replicas.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import keras
 import numpy as np
 
 from graphdist.context import Scope
+from graphdist.data.elements import batch_size, flattened
+from graphdist.data.rebatching import even_sizes, parts_of
 from graphdist.errors import UnsupportedError
-from graphdist.keras.batches import split, warn_of_idle_replicas
 from graphdist.keras.gradients import ScaledGradients, loss_with_sums, replaced
 from graphdist.keras.parts import Part
 from graphdist.keras.placed_variables import HandedBackList, PlacedVariable, placed_variables
@@ -25,11 +30,12 @@ from graphdist.keras.python_state import python_state_watched
 from graphdist.program.function import function
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_replica_context
-from graphdist.tracing.user_lines import here
+from graphdist.strategies.input import on_devices
+from graphdist.user_warnings import warn_user
 from graphdist.values.distributed import PerReplicaArray
 
 METRICS = {"train": 3, "test": 2, "predict": -1}
-"""The place of the metrics' variables among the lists of a step's state."""
+"""The index of the metrics' variables among the lists of a step's state."""
 
 
 class Steps:
@@ -51,10 +57,10 @@ class Steps:
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
         self._counted: set[str] = set()
-        """The names of the metrics that the step, once it is traced, updates."""
+        """The names of the metrics that the step updates, known once it is traced."""
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
-        """Make the steps of one execution, and return the logs or outputs and the state.
+        """Run the steps of one execution, and return the logs or outputs and the state.
 
         The state that Keras passes stands for the values, which are in the strategy's variables.
         """
@@ -109,7 +115,7 @@ class Steps:
     def _logs(self, logs: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics over all replicas, and what a custom step logs besides.
 
-        A number that is no metric arrives here as the mean over the rows, equal on all replicas.
+        A scalar that is no metric arrives here as the mean over the rows, equal on all replicas.
         A custom step may log the metrics of `compile` as one dictionary.
         """
 
@@ -142,7 +148,6 @@ class Steps:
             raise UnsupportedError(
                 f"train_step of {type(self.model).__name__} does not call "
                 f"self.optimizer.stateless_apply: the replicas' gradients cannot be added up",
-                source=here(),
                 hint="pass gradients to self.optimizer.stateless_apply, as Keras's own step does",
             )
         return logs
@@ -163,9 +168,9 @@ class Steps:
 
     def _store(self, old: Any, new: Any, part: Part) -> None:
         """Store what a step has changed; a replica without rows assigns, as the others do."""
-        for place, (before, after) in enumerate(zip(old, new, strict=True)):
-            counts = bool(part.rows) or place != METRICS[self.kind]
-            for each, value, changed in zip(self.lists[place], before, after, strict=True):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            counts = bool(part.rows) or index != METRICS[self.kind]
+            for each, value, changed in zip(self.lists[index], before, after, strict=True):
                 if changed is not value:
                     each.write(changed if counts else value)
 
@@ -182,7 +187,7 @@ class Steps:
         return names
 
     def _shared_logs(self, logs: dict[str, Any], share: float) -> dict[str, Any]:
-        """Return a replica's logs, those that are no metrics as means over the rows of all."""
+        """Return a replica's logs; those that are no metrics become means over all rows."""
         all_reduce = get_replica_context().all_reduce
 
         def shared(name: str, value: Any) -> Any:
@@ -208,3 +213,34 @@ def _shared(value: Any, share: float) -> jax.Array:
 
 def _is_per_replica(leaf: Any) -> bool:
     return isinstance(leaf, PerReplicaArray)
+
+
+def split(batch: Any, strategy: Strategy) -> Any:
+    """Return a batch as per-replica values, each part on its replica's device.
+
+    Raises `BatchDimensionError` for a scalar, `ArgumentError` if leaves differ in rows.
+    """
+    flat = flattened(batch)
+    replicas = strategy.num_replicas_in_sync
+    sizes = even_sizes(batch_size(flat), replicas)
+    return jax.tree.unflatten(
+        flat.structure, [_placed(np.asarray(leaf), sizes, strategy) for leaf in flat.arrays]
+    )
+
+
+def _placed(array: np.ndarray[Any, Any], sizes: tuple[int, ...], strategy: Strategy) -> Any:
+    parts = parts_of(array, sizes)
+    here = strategy.devices.local_replicas
+    shapes = tuple(part.shape for part in parts)
+    return on_devices(strategy, parts[here.start : here.stop], shapes)
+
+
+def warn_of_idle_replicas(model: keras.Model, batch: Any, strategy: Strategy) -> None:
+    """Warn if the batch has fewer rows than the strategy has replicas."""
+    rows, replicas = batch_size(flattened(batch)), strategy.num_replicas_in_sync
+    if rows < replicas:
+        warn_user(
+            f"a batch of {rows} rows for model {model.name!r} leaves replicas without any: "
+            f"{strategy} has {replicas}. batch_size is the size of the global batch: make it at "
+            f"least {replicas}"
+        )

@@ -1,6 +1,6 @@
-"""The names of Keras that are used here and that Keras does not publish. No other module has any.
+"""The names of Keras that are used here and are not public; no other module uses such names.
 
-`DataAdapter` is the class of data that `fit` takes as it is. The public kinds of data do not do: a
+`DataAdapter` is the class of data that `fit` takes as it is. The public kinds of data do not fit: a
 `PyDataset` must say how many batches it has, which is not known of a filtered dataset, and a
 generator ends with the first epoch.
 
@@ -10,12 +10,12 @@ nobody needs the copy that it makes. Where Keras has no such method, values are 
 everything else is the same.
 
 An optimizer numbers its variables by their `id`, which is another one in another process:
-`_trainable_variables` and `_trainable_variables_indices`. The variables of Keras keep their array
-in `_value`.
+`_trainable_variables` and `_trainable_variables_indices`. A variable of Keras keeps its array in
+`_value`.
 
-An error that is raised in a layer is raised again by Keras as another one, which has its first line
-and the arguments of the layer. `_keras_call_info_injected` marks those that it has treated so. Ours
-have the user's line and what to do, and are marked: they stay as they are.
+Keras replaces an error that is raised in a layer by another one, which has only its first line and
+the arguments of the layer. `_keras_call_info_injected` marks errors that Keras has replaced. Errors
+of graphdist have a line and a hint; they are marked, too, and stay as they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Any  # Any: objects of Keras
 import keras
 
 from graphdist.errors import GraphdistError, UnsupportedError
-from graphdist.tracing.user_lines import here
 
 STATE_OF_A_STEP = "_get_jax_state"
 """The method of a model that returns the values which Keras passes to a step."""
@@ -49,23 +48,19 @@ def keep_errors_as_they_are() -> None:
 
 
 def number_variables_again(optimizer: Any) -> None:
-    """Let an optimizer that was made in another process know its variables."""
+    """Set the indices by which an optimizer from another process finds its variables."""
     variables = vars(optimizer).get("_trainable_variables", ())
-    numbers = {id(variable): number for number, variable in enumerate(variables)}
-    vars(optimizer)["_trainable_variables_indices"] = numbers
+    indices = {id(variable): index for index, variable in enumerate(variables)}
+    vars(optimizer)["_trainable_variables_indices"] = indices
 
 
 def data_adapter(module: str = "keras.src.trainers.data_adapters.data_adapter") -> Any:
-    """Return the class `DataAdapter` of Keras.
-
-    Raises `UnsupportedError` if Keras has it no longer where it was.
-    """
+    """Return the class `DataAdapter` of Keras; raises `UnsupportedError` if Keras has moved it."""
     try:
         return import_module(module).DataAdapter
     except (ImportError, AttributeError) as error:
         raise UnsupportedError(
             f"Keras {keras.__version__} has no class DataAdapter in {module}",
-            source=here(),
             hint="install a version of Keras that graphdist was tried with, such as 3.15",
         ) from error
 

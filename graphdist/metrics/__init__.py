@@ -4,13 +4,11 @@ from graphdist.metrics.accuracy import (
     Accuracy,
     BinaryAccuracy,
     CategoricalAccuracy,
+    Precision,
+    Recall,
     SparseCategoricalAccuracy,
     SparseTopKCategoricalAccuracy,
     TopKCategoricalAccuracy,
-)
-from graphdist.metrics.counts import (
-    Precision,
-    Recall,
 )
 from graphdist.metrics.loss import (
     BinaryCrossentropy,

@@ -1,17 +1,17 @@
-"""Sums over updates and replicas that stay exact where one float would stand still.
+"""Sums over updates and replicas that stay exact where a single float would stop growing.
 
-A float32 that counts one by one stands still at 2**24, and a total to which little is added at a
-time does so earlier. A `Total` is three floats in one variable: the sum is
+A float32 that counts one by one stops at 2**24, and a total to which little is added at a time
+stops earlier. A `Total` is three floats in one variable: the sum is
 
     rest + 4096 * carried + error
 
 `rest` has the latest additions. Before each update the 4096s in it are moved to `carried`, so that
-it stays small and loses little; `error` keeps what it still loses (the two-sum of Knuth, "The Art
-of Computer Programming", volume 2, 4.2.2). `carried` is an integer, so that replicas' parts add up
-exactly: integers are exact to 2**36, 69 billion, over all replicas, and from there on to one part
-in 2**24, as a float is.
+it stays small and loses little; `error` keeps the remaining rounding error (the two-sum of Knuth,
+"The Art of Computer Programming", volume 2, 4.2.2). `carried` is an integer, so that replicas'
+parts add up exactly: integers are exact to 2**36, 69 billion, over all replicas, and from there on
+to one part in 2**24, as a float is.
 
-A checkpoint has the sum as one float64, which is what it was before there were parts in float32.
+A checkpoint has the sum as one float64.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from graphdist.strategies.current import is_first_replica
 from graphdist.values.array_operators import ArrayOperators
 
 CARRIED = 4096.0
-"""What `carried` counts: a sum of rests on thousands of replicas is exact, too."""
+"""The unit of `carried`: small enough that a sum of rests on thousands of replicas is exact."""
 
 
 class _TotalVariable(Variable):
-    """The parts of a total. A value assigned to all replicas is stored on replica 0 alone."""
+    """The parts of a total; a value assigned outside replicas is stored on replica 0 alone."""
 
     def share(self, value: jax.Array) -> jax.Array:
-        """Return what each replica gets: a share would not be an integer."""
+        """Return each replica's part of an assigned value: equal shares would not be integers."""
         return total_on_first_replica(value, self.strategy.num_replicas_in_sync)
 
 
@@ -80,9 +80,9 @@ class Total(ArrayOperators):
         variable = self.variable
         rest, carried, error = variable.read_value()
         moved = jnp.where(jnp.isfinite(rest), jnp.trunc(rest / CARRIED), 0)
-        moved = (carried + moved) - carried  # what fits, once it is large
+        moved = (carried + moved) - carried  # what a large `carried` can represent
         if in_replica_context_of_a_run() and variable.is_mirrored:
-            # One copy for all replicas, which add to it together: one of them moves for all.
+            # One copy to which all replicas add: the first replica moves the 4096s for all.
             is_first = is_first_replica()
             moved = jnp.where(is_first, moved, 0)
             parts = delta - moved * CARRIED, moved, jnp.zeros_like(error)
@@ -92,15 +92,15 @@ class Total(ArrayOperators):
         variable.assign(jnp.stack([rest, carried + moved, error]), read_value=False)
 
     def reset(self) -> None:
-        """Be zero."""
+        """Set the sum to zero."""
         self.variable.assign(jnp.zeros_like(self.variable[...]), read_value=False)
 
     def host_value(self) -> np.ndarray[Any, Any]:
-        """Return the sum in float64, as it is; outside functions, by all workers."""
+        """Return the exact sum in float64; called outside functions, by all workers."""
         return np.asarray(_sum(np.asarray(self.variable.host_value(), np.float64)))
 
     def restore(self, value: Any) -> None:
-        """Be a sum that `host_value` returned, or a float of another dtype."""
+        """Set the sum to one that `host_value` returned, or to a float of another dtype."""
         value = np.asarray(value, np.float64)
         carried = np.where(np.isfinite(value), np.trunc(value / CARRIED), 0)
         left = value - carried * CARRIED

@@ -1,8 +1,8 @@
 """How far predictions are off.
 
-Errors are taken element by element and averaged over an example's dimensions by the mean, so that
-numbers without such dimensions are examples too: `keras.metrics` averages the examples of each
-update first, which is inexact where updates, or replicas, have different numbers of examples.
+Errors are computed element by element and averaged over the dimensions of an example, so that each
+scalar of a one-dimensional array is an example, too: `keras.metrics` averages the examples of each
+update first, which is inexact if updates, or replicas, have different numbers of examples.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any  # Any: dtypes
 import jax
 import jax.numpy as jnp
 
-from graphdist.metrics.examples import class_labels, of_one_shape
-from graphdist.metrics.means import MeanOverPairs
+from graphdist.metrics.means import MeanOverPairs, class_labels, of_one_shape
 
 _EPSILON = 1e-7
 
@@ -68,7 +67,7 @@ class _Crossentropy(MeanOverPairs):
     def __init__(
         self, name: str | None = None, dtype: Any = None, from_logits: bool = False
     ) -> None:
-        """Keep what predictions are."""
+        """Note whether predictions are scores."""
         super().__init__(name, dtype)
         self.from_logits = from_logits
 
@@ -99,7 +98,7 @@ class BinaryCrossentropy(_Crossentropy):
 
 
 class CategoricalCrossentropy(_Crossentropy):
-    """The mean cross-entropy of true probabilities (one-hot), one row an example.
+    """The mean cross-entropy of true probabilities (one-hot), one row per example.
 
     >>> probabilities = [[0.05, 0.95, 0.0], [0.1, 0.8, 0.1]]
     >>> round(float(CategoricalCrossentropy()([[0, 1, 0], [0, 0, 1]], probabilities)), 4)

@@ -1,14 +1,21 @@
-"""`Sum` and `Mean`, and the bases of metrics that average a value of each pair of arrays."""
+"""`Sum` and `Mean`, the bases of metrics that average over examples, and the shapes of arguments.
+
+Arrays have the examples along dimension 0. If the ranks of predictions and truths differ by a last
+dimension of one element, one is given the rank of the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any  # Any: arrays and whatever converts to one
+from typing import (
+    Any,  # Any: arrays and whatever converts to one
+    TypeAlias,  # Any: dtypes have no common type
+)
 
 import jax
 import jax.numpy as jnp
 
-from graphdist.metrics.examples import by_example
+from graphdist.errors import ArgumentError
 from graphdist.metrics.metric import Metric
 
 
@@ -36,7 +43,7 @@ class Sum(Metric):
 
 
 class Mean(Metric):
-    """The mean of values over examples, weighted if there are weights; 0 of none.
+    """The mean of values over examples, weighted if there are weights; 0 without examples.
 
     An example counts as one whatever its size: dimensions after the first are averaged first. A
     scalar is one example. Examples are counted exactly up to 2**36, 69 billion.
@@ -66,12 +73,12 @@ class Mean(Metric):
 def ratio_or_zero(part: jax.Array, total: jax.Array) -> jax.Array:
     """Return a part of a total; 0 where the total is 0."""
     is_empty = total == 0
-    # Without the inner `where` a gradient would be nan, of a division that nobody sees.
+    # Without the inner `where` the gradient of the unused division would be nan.
     return jnp.where(is_empty, jnp.zeros_like(part), part / jnp.where(is_empty, 1, total))
 
 
 class MeanOverPairs(Mean):
-    """The base of means over what truths and predictions give, pair by pair."""
+    """The base of means over a value of each pair of truth and prediction."""
 
     default_name = ""
 
@@ -82,7 +89,7 @@ class MeanOverPairs(Mean):
     def contributions(  # type: ignore[override]  # a pair of arrays in place of one
         self, y_true: Any, y_pred: Any, sample_weight: Any = None
     ) -> list[jax.Array]:
-        """Return what the values of these examples add."""
+        """Return the weighted sum of the values of these pairs, and the sum of their weights."""
         return super().contributions(self.compare(y_true, y_pred), sample_weight)
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
@@ -91,7 +98,7 @@ class MeanOverPairs(Mean):
 
 
 class MeanMetricWrapper(MeanOverPairs):
-    """The mean of what a function of one's own returns for each example.
+    """The mean of the values that your function returns for each example.
 
     `fn(y_true, y_pred, **options)` returns an array with the examples along dimension 0.
 
@@ -114,5 +121,77 @@ class MeanMetricWrapper(MeanOverPairs):
         self._fn, self._options = fn, options
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
-        """Return what the function returns."""
+        """Return the values of the function."""
         return jnp.asarray(self._fn(y_true, y_pred, **self._options))
+
+
+Averaging: TypeAlias = Callable[..., jax.Array]
+"""`jnp.mean` or `jnp.sum`: reduces the dimensions of one example to a scalar."""
+
+
+def of_one_rank(array: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return two arrays of one rank if their ranks differ by a last dimension of one element.
+
+    >>> [array.shape for array in of_one_rank(jnp.zeros((4, 1)), jnp.zeros(4))]
+    [(4, 1), (4, 1)]
+    >>> [array.shape for array in of_one_rank(jnp.zeros((4, 3, 1)), jnp.zeros((4, 3)))]
+    [(4, 3), (4, 3)]
+    """
+    if array.ndim == other.ndim + 1 and array.shape[-1] == 1:
+        return (array, other[:, None]) if other.ndim == 1 else (array[..., 0], other)
+    if other.ndim == array.ndim + 1 and other.shape[-1] == 1:
+        return (array[:, None], other) if array.ndim == 1 else (array, other[..., 0])
+    return array, other
+
+
+def by_example(
+    average: Averaging, values: jax.Array, weights: jax.Array | None, dtype: Any, name: str
+) -> tuple[jax.Array, jax.Array]:
+    """Return one weighted value and the weight of each example; a scalar is one example.
+
+    Raises `ArgumentError`, with the metric's name, for weights that do not fit.
+    """
+    values = values.astype(dtype)
+    if weights is None:
+        values = average(values, axis=tuple(range(1, values.ndim)))
+        return values, jnp.ones_like(values)
+    values, weights = of_one_rank(values, weights.astype(dtype))
+    rank = weights.ndim
+    fits = rank <= values.ndim and all(
+        size in (1, full) for size, full in zip(weights.shape, values.shape, strict=False)
+    )
+    if not fits:
+        raise ArgumentError(
+            f"metric {name!r}: sample_weight has shape {list(weights.shape)}, "
+            f"the values shape {list(values.shape)}",
+            hint="give one weight for each example",
+        )
+    values = average(values, axis=tuple(range(rank, values.ndim))) * weights
+    weights = jnp.broadcast_to(weights, values.shape)
+    rest = tuple(range(1, values.ndim))
+    return average(values, axis=rest), average(weights, axis=rest)
+
+
+def of_one_shape(y_true: jax.Array, y_pred: jax.Array, name: str) -> tuple[jax.Array, jax.Array]:
+    """Return truths and predictions of one shape; raises `ArgumentError` if they differ."""
+    y_true, y_pred = of_one_rank(y_true, y_pred)
+    if y_true.shape != y_pred.shape:
+        raise ArgumentError(
+            f"metric {name!r}: y_true has shape {list(y_true.shape)}, "
+            f"y_pred shape {list(y_pred.shape)}",
+            hint="give a prediction for each truth",
+        )
+    return y_true, y_pred
+
+
+def class_labels(y_true: jax.Array, y_pred: jax.Array, name: str) -> jax.Array:
+    """Return labels without a last dimension of one element, as many as there are predictions."""
+    if y_true.ndim == y_pred.ndim and y_true.shape[-1:] == (1,):
+        y_true = y_true[..., 0]
+    if y_pred.ndim == 0 or y_true.shape != y_pred.shape[:-1]:
+        raise ArgumentError(
+            f"metric {name!r}: y_true has shape {list(y_true.shape)}, y_pred shape "
+            f"{list(y_pred.shape)}: there is a label for each row of scores",
+            hint="give labels of shape [examples] and scores of shape [examples, classes]",
+        )
+    return y_true.astype(jnp.int32)

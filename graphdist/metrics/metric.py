@@ -2,8 +2,8 @@
 
 A metric is made in the scope of its strategy. Its state is sums in ON_READ variables: each replica
 adds its examples to its own, and `result` outside replica context combines them. The sums are
-totals and counts of examples, never means, so that replicas with fewer rows, or none, have the
-weight of their rows. Inside a replica function `result` is the replica's own. How sums stay exact
+totals and counts of examples, never means, so that each replica is weighted by its rows, also if it
+has fewer or none. Inside a replica function `result` is the replica's own. How sums stay exact
 over billions of examples is in `exact_sums.py`.
 
 An update outside replica context counts once. With a `PerReplica` it is an update on each replica.
@@ -22,16 +22,15 @@ from graphdist.metrics.exact_sums import Total
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_strategy, is_first_replica
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, checked_array, type_name
 
 
 class Metric:
     """The base of metrics, for one of your own.
 
-    A subclass makes its variables in `__init__` with `add_variable`, returns from `contributions`
-    what an update adds to each, in that order, and from `value` the result for their values. These
-    are float32 also where the metric's dtype has fewer bits, which the result has.
+    A subclass makes its variables in `__init__` with `add_variable`. `contributions` returns the
+    amounts that an update adds to them, in that order, and `value` the result for their values. The
+    values are float32 if the metric's dtype has fewer bits; the result has that dtype.
 
     >>> class Norm(Metric):
     ...     def __init__(self):
@@ -55,14 +54,14 @@ class Metric:
         self.totals: list[Total] = []
 
     def add_variable(self, name: str, shape: tuple[int, ...] = ()) -> Total:
-        """Return a new sum, of zeros, to add to."""
+        """Return a new sum, of zeros."""
         total = Total(name, shape, self.dtype)
         self.totals.append(total)
         return total
 
     @property
     def variables(self) -> list[Variable]:
-        """Return the variables of the sums, each with the parts of one."""
+        """Return the variables, each of which holds the parts of one sum."""
         return [total.variable for total in self.totals]
 
     @property
@@ -71,8 +70,8 @@ class Metric:
         return jnp.promote_types(self.dtype, jnp.float32)
 
     def contributions(self, *arrays: Any, **options: Any) -> list[jax.Array]:
-        """Return what an update with these arrays adds to each variable."""
-        raise self._undefined("contributions", "what an update adds to each variable")
+        """Return the amounts that an update with these arrays adds to the variables."""
+        raise self._undefined("contributions", "the amounts that an update adds to the variables")
 
     def value(self, *sums: Any) -> jax.Array:
         """Return the result for these values of the variables."""
@@ -88,12 +87,10 @@ class Metric:
         if any(value is None for value in needed):
             raise ArgumentTypeError(
                 f"metric {self.name!r} is given None for values",
-                source=here(),
                 hint="give it arrays; sample_weight alone may be None",
             )
-        given = [self._argument(value) for value in (*args, *kwargs.values())]
-        arrays = tuple(given[: len(args)])
-        named = dict(zip(kwargs, given[len(args) :], strict=True))
+        arrays = tuple(map(self._argument, args))
+        named = {name: self._argument(value) for name, value in kwargs.items()}
         if in_replica_context_of_a_run() or self.strategy.is_default:
             self._add(*arrays, **named)
             return
@@ -101,7 +98,7 @@ class Metric:
             self._update(arrays, named)
             return
         with entered(Entry(self.strategy)):
-            # Forgotten with the metric, and its variables with it.
+            # The compiled update is released together with the metric.
             self.strategy.implicit_call("update_state", self, Metric._update)(arrays, named)
 
     def _argument(self, value: Any) -> Any:
@@ -111,17 +108,15 @@ class Metric:
 
     def _update(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Update on all replicas, from cross-replica context inside a function."""
-        is_one_a_replica = any(
-            isinstance(value, PerReplica) for value in (*arrays, *named.values())
-        )
-        self.strategy.run(self._add if is_one_a_replica else self._add_once, arrays, named)
+        is_per_replica = any(isinstance(each, PerReplica) for each in (*arrays, *named.values()))
+        self.strategy.run(self._add if is_per_replica else self._add_once, arrays, named)
 
     def _add(self, *arrays: Any, **named: Any) -> None:
         for total, delta in self._deltas(arrays, named):
             total.add(delta)
 
     def _add_once(self, *arrays: Any, **named: Any) -> None:
-        """Add on one replica what all were given."""
+        """Add examples that all replicas were given, on the first replica alone."""
         is_first = is_first_replica()
         for total, delta in self._deltas(arrays, named):
             total.add(jnp.where(is_first, delta, 0))
@@ -129,42 +124,38 @@ class Metric:
     def _deltas(
         self, arrays: tuple[Any, ...], named: dict[str, Any]
     ) -> list[tuple[Total, jax.Array]]:
-        """Return what to add to each sum; all of it fits, so that none is added to alone."""
+        """Return the amount for each sum; all are checked before any is added."""
         where = f"{type(self).__name__}.contributions returns"
-        given = self.contributions(*arrays, **named)
-        if not isinstance(given, list | tuple):
+        amounts = self.contributions(*arrays, **named)
+        if not isinstance(amounts, list | tuple):
             raise ArgumentTypeError(
-                f"{where} {type_name(given)}, which is no list",
-                source=here(),
+                f"{where} {type_name(amounts)}, which is no list",
                 hint="return a list with one array for each variable",
             )
-        if len(given) != len(self.totals):
+        if len(amounts) != len(self.totals):
             names = ", ".join(total.name for total in self.totals) or "none"
             raise ArgumentError(
-                f"{where} a list of {len(given)}, the number of variables is "
+                f"{where} a list of {len(amounts)}, the number of variables is "
                 f"{len(self.totals)}: {names}",
-                source=here(),
                 hint="return one array for each variable, in the order of add_variable",
             )
-        deltas = [jnp.asarray(delta, self.sum_dtype) for delta in given]
+        deltas = [jnp.asarray(delta, self.sum_dtype) for delta in amounts]
         for total, delta in zip(self.totals, deltas, strict=True):
             if delta.shape != total.shape:
                 raise ArgumentError(
                     f"{where} an array of shape {delta.shape} for {total.name!r}, which has "
-                    f"shape {total.shape}",
-                    source=here(),
+                    f"shape {total.shape}"
                 )
         return list(zip(self.totals, deltas, strict=True))
 
     def _undefined(self, method: str, returns: str) -> UnsupportedError:
         return UnsupportedError(
             f"{type(self).__name__} has no {method}()",
-            source=here(),
             hint=f"define {method}() in it: it returns {returns}",
         )
 
     def result(self) -> jax.Array:
-        """Return the metric of all that was seen; in a replica function, by this replica."""
+        """Return the metric over all examples; in a replica function over those of the replica."""
         if current_trace() is not None or self.strategy.is_default:
             return self._result()
         with entered(Entry(self.strategy)):

@@ -38,6 +38,7 @@ from typing import Any  # Any: Ray's module, handles and references
 from graphdist.config import names_ray_token, ray_authenticates
 from graphdist.errors import MissingExtraError, RuntimeFailure
 from graphdist.tracing.user_lines import here
+from graphdist.user_warnings import warn_user
 
 _STORE_BYTES = 512 << 20
 """The shared memory for values under way; it is taken as it is used."""
@@ -224,14 +225,9 @@ def _make_token_private() -> None:
 def _warn_without_authentication() -> None:
     if ray_authenticates():
         return
-    frame = here().frame
-    file, line = (frame.file, frame.line) if frame else ("<unknown>", 1)
-    warnings.warn_explicit(
+    warn_user(
         "this cluster of Ray has no authentication: everyone who can connect to one of its "
-        "processes runs code there. Start it with RAY_AUTH_MODE=token in the environment",
-        UserWarning,
-        file,
-        line,
+        "processes runs code there. Start it with RAY_AUTH_MODE=token in the environment"
     )
 
 

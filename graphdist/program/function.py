@@ -28,7 +28,7 @@ from graphdist.context import current_entry
 from graphdist.data.dataset_reduction import checked_steps
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace
-from graphdist.data.stacked_elements import stacked_specs
+from graphdist.data.looped_datasets import stacked_specs
 from graphdist.errors import UnsupportedError
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple  # Any: the user's values
 import jax
 import jax.numpy as jnp
 
+from graphdist.data.chunks import TakenElements
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DistributedIterator
-from graphdist.data.stacked_elements import StackedElements
-from graphdist.data.taken_elements import TakenElements
-from graphdist.data.zipped_datasets import ZippedDatasets, zipped
+from graphdist.data.looped_datasets import StackedElements, ZippedDatasets, zipped
 from graphdist.errors import ArgumentError
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import is_array

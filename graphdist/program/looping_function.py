@@ -29,13 +29,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' functions and va
 
 import jax
 
-from graphdist.data.chunks import Chunk
+from graphdist.data.chunks import Chunk, TakenElements, close, past_the_end
 from graphdist.data.dataset_reduction import DatasetReduction, as_array, in_steps
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace, DistributedIterator
-from graphdist.data.stacked_elements import StackedElements
-from graphdist.data.taken_elements import TakenElements, close, past_the_end
-from graphdist.data.zipped_datasets import ZippedDatasets
+from graphdist.data.looped_datasets import StackedElements, ZippedDatasets
 from graphdist.errors import ArgumentError, MissingExtraError, UnsupportedError
 from graphdist.program.code_names import names_of
 from graphdist.program.element_by_element import ElementNotice
@@ -60,9 +58,10 @@ from graphdist.program.loop_operators import (
 )
 from graphdist.program.loop_state import remove_undefined, state_of
 from graphdist.program.python_state import PythonState
-from graphdist.program.retracing import WARN_AT, warn_of_retracing
+from graphdist.program.retracing import WARN_AT, RetraceWarning
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import CodeOwner, where_raised
+from graphdist.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from graphdist.program.function import Function
@@ -396,9 +395,10 @@ class _Loop:
     def _compiled(self, state: PythonState) -> _Program:
         self._num_compiled += 1
         if self._num_compiled in WARN_AT:
-            warn_of_retracing(
+            warn_user(
                 f"{self.name} was compiled {self._num_compiled} times: its body reads Python "
-                f"values that changed. Make them arrays, or read them after the loop."
+                f"values that changed. Make them arrays, or read them after the loop.",
+                RetraceWarning,
             )
         return _Program(self, state.kept, self._make)
 

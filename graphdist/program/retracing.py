@@ -8,7 +8,6 @@ does not repeat itself, and names the first argument or setting that changed.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias  # Any: users' functions and arguments
 
@@ -24,7 +23,7 @@ from graphdist.program.argument_keys import (
 )
 from graphdist.program.jax_settings import Settings, all_settings, changed_setting
 from graphdist.program.kept_programs import KeptPrograms
-from graphdist.tracing.user_lines import here
+from graphdist.user_warnings import warn_user
 from graphdist.values.pytrees import argument_name
 
 Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any, Settings]
@@ -61,9 +60,10 @@ class Retracing:
                     f"longest are dropped, {kept.num_dropped} so far, and compiled again when "
                     f"they are called."
                 )
-            warn_of_retracing(
+            warn_user(
                 f"{self._name} was compiled {self.num_compiled} times, now because {reason}. "
-                f"{advice}"
+                f"{advice}",
+                RetraceWarning,
             )
         self._last_signature, self._last_settings = signature, all_settings()
 
@@ -83,13 +83,6 @@ class Retracing:
         names = [argument_name(self._fn, path) for path, _ in paths]
         reason = signature_difference(names, last[1], signature[1])
         return reason, "Pass what changes as an array of one shape."
-
-
-def warn_of_retracing(message: str) -> None:
-    """Warn at the user's line."""
-    frame = here().frame
-    file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
-    warnings.warn_explicit(message, RetraceWarning, file, line)
 
 
 def signature_difference(

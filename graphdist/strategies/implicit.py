@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 
 from graphdist.program.function import Function
 from graphdist.program.leaked_values import NamedValues
-from graphdist.program.retracing import WARN_AT, warn_of_retracing
+from graphdist.program.retracing import WARN_AT, RetraceWarning
+from graphdist.user_warnings import warn_user
 
 _MOST_FUNCTIONS = 256
 """How many are kept, for each strategy."""
@@ -83,10 +84,11 @@ class ImplicitFunctions:
         self._made[code] = self._made.get(code, 0) + 1
         if self._made[code] not in WARN_AT:
             return
-        warn_of_retracing(
+        warn_user(
             f"{kind} compiled {name} {self._made[code]} times: each time it was another function "
             f"of one definition. Define it once, outside the loop, and pass what changes as an "
-            f"argument."
+            f"argument.",
+            RetraceWarning,
         )
 
 

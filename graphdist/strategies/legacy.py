@@ -15,13 +15,13 @@ import jax
 
 from graphdist.data.dataset import Dataset
 from graphdist.data.input_options import InputReplicationMode
-from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
+from graphdist.user_warnings import warn_of_older_name
 from graphdist.values.distributed import type_name
 
 if TYPE_CHECKING:

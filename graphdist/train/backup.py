@@ -11,10 +11,9 @@ from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint_folders import remove_all
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint
-from graphdist.train.given_paths import StrPath, path_of
 from graphdist.train.manager import CheckpointManager
+from graphdist.train.user_paths import StrPath, path_of
 
 PROGRESS = "backup"
 """The name of the checkpoint's entry for the progress of the loop."""
@@ -63,13 +62,13 @@ class _Progress:
         self.epoch, self.is_done = int(state["epoch"]), bool(state["is_done"])
         self._iterator, self._restored = None, state["position"]
 
-    def begun(self, epoch: int, dataset: Iterable[Any]) -> Any:
-        """Return an iterator over the rest of an epoch, which begins or resumes."""
+    def begin(self, epoch: int, dataset: Iterable[Any]) -> Any:
+        """Return an iterator over the epoch, or over the rest of one that is resumed."""
         iterator = _positioned(dataset)
         if self._restored is not None and not self.is_done:
             iterator.set_state(self._restored)
         elif self._restored is not None and not isinstance(iterator, _Counted):
-            # To the end of the epoch that is over, so that shuffles have taken its orders.
+            # Go to the end of the finished epoch, so that shuffles have taken its orders.
             iterator.set_state(self._restored)
             for _ in iterator:
                 pass
@@ -88,7 +87,7 @@ class BackupAndRestore:
     """Saves a loop while it runs, and resumes it when the program is started again.
 
     `epochs` and `steps` are the two loops. With `save_freq` "epoch" a backup is made after each
-    epoch, with a number after that many steps and after each epoch. A backup includes the position
+    epoch, with a count after that many steps and after each epoch. A backup includes the position
     in the dataset: no batch is left out or seen twice, and shuffles continue as without a restart.
     When the last epoch is over the backups are removed, unless `delete_checkpoint` is false.
 
@@ -125,11 +124,10 @@ class BackupAndRestore:
         delete_checkpoint: bool = True,
     ) -> None:
         """Restore the backup, if there is one."""
-        is_number = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
-        if save_freq != "epoch" and not is_number:
+        is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
+        if save_freq != "epoch" and not is_count:
             raise ArgumentError(
-                f"save_freq is {save_freq!r}, not 'epoch' or a positive number of steps",
-                source=here(),
+                f"save_freq is {save_freq!r}, not 'epoch' or a positive number of steps"
             )
         self._save_freq: int | Literal["epoch"] = save_freq
         self._deletes = delete_checkpoint
@@ -141,7 +139,7 @@ class BackupAndRestore:
         self.manager.restore_or_initialize()
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the numbers of the remaining epochs of `count`, which start at 0."""
+        """Yield the indices of the remaining epochs, of `count` in all."""
         progress = self._progress
         for epoch in range(progress.epoch + progress.is_done, count):
             self._epoch = epoch
@@ -165,26 +163,25 @@ class BackupAndRestore:
             writer.release()
 
     def steps(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """Yield the remaining elements of the epoch, and back up as often as `save_freq` says.
+        """Yield the remaining elements of the epoch, and back up after every `save_freq` steps.
 
         Call it once per epoch, with a dataset made in the same way. Raises `ContextError` outside
         the loop over `epochs`.
         """
         if self._epoch is None:
             raise ContextError(
-                "the steps of a backup are asked for outside an epoch",
-                source=here(),
+                "backup.steps is called outside the loop over backup.epochs",
                 hint="for epoch in backup.epochs(3): for batch in backup.steps(dataset): ...",
             )
-        iterator = self._progress.begun(self._epoch, dataset)
+        iterator = self._progress.begin(self._epoch, dataset)
         return self._backed_up(iterator)
 
     def _backed_up(self, iterator: Any) -> Iterator[Any]:
-        for number in itertools.count(1):
+        for step in itertools.count(1):
             try:
                 element = next(iterator)
             except StopIteration:
                 return
             yield element
-            if self._save_freq != "epoch" and number % self._save_freq == 0:
+            if self._save_freq != "epoch" and step % self._save_freq == 0:
                 self.manager.save()

@@ -27,18 +27,18 @@ from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.train.entries import Objects, entries_of, outside_scopes
-from graphdist.train.given_paths import StrPath, path_of, prefix_of
 from graphdist.train.index import SavedCheckpoint, Snapshot, snapshot
 from graphdist.train.status import LoadStatus
+from graphdist.train.user_paths import StrPath, path_of, prefix_of
 from graphdist.train.writing import finish_writing, is_python_ending, start_writing
 from graphdist.values.distributed import type_name
 
 _T = TypeVar("_T")
 _TRIES = 20
-"""How often a checkpoint is read again, if another replaced it meanwhile."""
+"""How often a checkpoint is read again if another one replaces it meanwhile."""
 
 _calls = itertools.count()
-"""Numbers the writes of this process. All workers write in the same order, so numbers agree."""
+"""Counts the writes of this process; all workers write in the same order."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,10 @@ class Checkpoint(Objects):
             setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keep an object, and restore it if a checkpoint restored before has its values."""
+        """Add an object, and restore it if the checkpoint that was restored last has its values."""
         if name.startswith("_") or hasattr(type(self), name) or name in vars(self):
             raise ArgumentError(
-                f"an object of a checkpoint is called {name!r}, which means something else",
-                source=here(),
+                f"an object of a checkpoint has the reserved name {name!r}",
                 hint="give it another name",
             )
         is_known, before = name in self.objects, self.objects.get(name)
@@ -121,25 +120,25 @@ class Checkpoint(Objects):
     _save_counter: int
     _status: LoadStatus | None
     _outer: WeakSet[LoadStatus]
-    """The restores of the checkpoints that contain this one."""
+    """The statuses of the checkpoints that contain this one."""
     _writers: dict[Path, CheckpointWriter]
-    """The writers of the prefixes that this checkpoint has saved under, which keep others out."""
+    """The writers of the prefixes under which this checkpoint has saved; they lock out others."""
 
     def follow(self, status: LoadStatus) -> None:
-        """Restore objects given later as part of a containing checkpoint, too."""
+        """Restore objects that are added later from a containing checkpoint, too."""
         others = [other for other in self._outer if other.checkpoint is not status.checkpoint]
         vars(self)["_outer"] = WeakSet([*others, status])
 
     @property
     def save_counter(self) -> int:
-        """Return how often `save` was called, including the restored number."""
+        """Return how often `save` was called, including the restored count."""
         return self._save_counter
 
     def save(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
-        """Save under `<file_prefix>-<number>` and return that, numbered from 1.
+        """Save under `<file_prefix>-<count>`, counted from 1, and return that path.
 
-        This process is the only one that saves under the prefix then, until this object is
-        collected. Raises what `write` raises.
+        From then on no other process can save under the prefix, until this object is collected.
+        Raises the errors of `write`.
         """
         return self.save_numbered(file_prefix, None, options)
 
@@ -150,7 +149,7 @@ class Checkpoint(Objects):
         options: CheckpointOptions | None = None,
         afterwards: Callable[[], None] | None = None,
     ) -> str:
-        """Save under a number, by default the next of `save`; then call a function, on a thread."""
+        """Save under a number, by default the next count; then call a function, on a thread."""
         prefix = prefix_of(file_prefix, "the prefix of a checkpoint")
         count = self._save_counter + 1
         suffix = f"-{count if number is None else number}"
@@ -166,8 +165,8 @@ class Checkpoint(Objects):
         Raises the error of the previous write, if it failed; `CheckpointError` while another
         process writes checkpoints of the name, or where nothing can be written; `ArgumentError` for
         an ON_READ variable without aggregation, which has no single value; `ContextError` inside a
-        function. With several workers the first two are raised by the next call that waits for the
-        checkpoint.
+        function. With several workers the next call that waits for the checkpoint raises the
+        first two.
         """
         path = prefix_of(file_prefix, "the path of a checkpoint")
         return self._write(os.fspath(file_prefix), path, options, self._save_counter)
@@ -203,7 +202,7 @@ class Checkpoint(Objects):
                 if afterwards is not None:
                     afterwards()
             finally:
-                if series is None or is_python_ending():  # nobody would release it later
+                if series is None or is_python_ending():  # no later release
                     writer.release()
 
         try:
@@ -221,7 +220,7 @@ class Checkpoint(Objects):
         finish_writing()
 
     def restore(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
-        """Restore the saved values and the number of saves; None does nothing.
+        """Restore the saved values and the count of saves; None does nothing.
 
         Objects that were not saved stay as they are, and so do saved values without an object: the
         returned status knows both. An object given to the checkpoint later is restored then. Raises
@@ -244,7 +243,7 @@ class Checkpoint(Objects):
         return restore
 
     def read(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
-        """Restore the values that `write` saved; as `restore`, without the number of saves."""
+        """Restore the values that `write` saved; as `restore`, without the count of saves."""
         return self._prepared(save_path)()
 
     def _prepared(self, save_path: StrPath | None) -> Callable[[], LoadStatus]:
@@ -276,7 +275,6 @@ class Checkpoint(Objects):
             raise ContextError(
                 f"a checkpoint is {done} inside a function, which would do it when it is traced "
                 f"and never again",
-                source=here(),
                 hint="call it outside, between two calls of the function",
             )
 
@@ -288,18 +286,18 @@ class Checkpoint(Objects):
 def _require_same_on_all(path: str, saved: SavedCheckpoint | None) -> None:
     """Raise `WorkerError` unless all workers restore the same checkpoint, or all of them none.
 
-    Variables would have worker 0's values, and the rest of the state its own on each worker.
+    Otherwise variables would have worker 0's values, and other state each worker's own.
     """
     workers = current_workers()
     if workers is None:
         return
     identity = "" if saved is None else f"{saved.index.saved_at} {saved.index.seal}"
     key = f"restored {workers.ordinal('restored')}"
-    told = workers.exchange(key, [path, identity], "restoring a checkpoint", here())
-    for worker, (other, found) in enumerate(told):
-        if found != told[0][1]:
+    of_all = workers.exchange(key, [path, identity], "restoring a checkpoint", here())
+    for worker, (other, its_identity) in enumerate(of_all):
+        if its_identity != of_all[0][1]:
             first, second = (
-                f"checkpoint {each}" if each else "none" for each in (told[0][0], other)
+                f"checkpoint {each}" if each else "none" for each in (of_all[0][0], other)
             )
             raise WorkerError(
                 f"{workers.name(0)} restores {first}, and {workers.name(worker)} restores {second}"
@@ -318,13 +316,13 @@ def _take(writer: CheckpointWriter, path: Path) -> None:
 def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     """Return what a function reads from a saved checkpoint.
 
-    The function is called again if another checkpoint replaced it meanwhile. Raises
+    The function is called again if another checkpoint replaces this one meanwhile. Raises
     `UnreadableCheckpointError` if there is none, or it is damaged or was removed.
     """
     path = path_of(save_path, "the path of a checkpoint")
     finish_writing()
-    place = existing(path)
-    if place is None:
+    folder = existing(path)
+    if folder is None:
         others = [other.path.name for other in checkpoints_in(path.parent)]
         raise UnreadableCheckpointError(
             f"there is no checkpoint {os.fspath(save_path)}",
@@ -334,16 +332,16 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     for _ in range(_TRIES):
         saved: SavedCheckpoint | None = None
         try:
-            saved = SavedCheckpoint(os.fspath(save_path), place, here())
+            saved = SavedCheckpoint(os.fspath(save_path), folder, here())
             return read(saved)
         except UnreadableCheckpointError:
             now = existing(path)
-            is_same = now == place and (saved is None or not is_changed(path, saved.index))
+            is_same = now == folder and (saved is None or not is_changed(path, saved.index))
             if is_same:
                 raise
             if now is None:
                 break
-            place = now
+            folder = now
     raise UnreadableCheckpointError(
         f"checkpoint {os.fspath(save_path)} was removed while it was read",
         source=here(),
@@ -356,7 +354,7 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
 def latest_checkpoint(checkpoint_dir: StrPath) -> str | None:
     """Return the path of the checkpoint saved last in a folder; None if there is none.
 
-    Considered are the checkpoints of `Checkpoint.save` and of managers. A checkpoint with a damaged
+    The checkpoints of `Checkpoint.save` and of managers are considered. A checkpoint with a damaged
     index or incomplete files is passed over, and named in the log.
 
     >>> latest_checkpoint("/no/such/folder")
@@ -381,7 +379,7 @@ def list_variables(ckpt_dir_or_file: StrPath) -> list[tuple[str, list[int]]]:
 def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
     """Return an array of a checkpoint, or of the latest in a folder, as a NumPy array.
 
-    Random keys are returned as their numbers. Raises `CheckpointError` for an unknown name, and
+    Random keys are returned as integers. Raises `CheckpointError` for an unknown name, and
     `UnreadableCheckpointError` where there is no checkpoint, or a damaged one.
     """
 

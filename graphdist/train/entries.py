@@ -7,13 +7,13 @@ Objects are pytrees. The name of a leaf is the path to it, `params/dense/0/w`. A
 * a `ShardedVariable`: one array, whatever its shards;
 * a metric: its sums, as float64; a generator of random numbers: its variable;
 * an array, a key of `jax.random`, a number or a string. These cannot be written to: the object is
-  rebuilt with the restored ones, and takes the old object's place in the checkpoint;
+  rebuilt with the restored ones, and replaces the old object in the checkpoint;
 * an iterator over a dataset, or another object with `get_state` and `set_state`: its state, a JSON
   value, separate for each worker;
 * another checkpoint: its entries;
 * an object of a user's class: the variables, metrics, generators and iterators in its attributes.
 
-An object that is found twice is saved once, under the first name. The other names are its aliases.
+An object that is met twice is saved once, under the first name. The other names are its aliases.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from graphdist.random import Generator
 from graphdist.runtime.files.checkpoint_index import short
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 from graphdist.train.leaves import (
     CheckpointEntry,
     PutBack,
@@ -60,8 +59,8 @@ class _Tree:
         self._children, self._structure, self._put = children, structure, put
         self._is_changed = False
 
-    def replace(self, place: int, child: Any) -> None:
-        self._children[place] = child
+    def replace(self, index: int, child: Any) -> None:
+        self._children[index] = child
         self._is_changed = True
 
     def finish(self) -> None:
@@ -70,8 +69,8 @@ class _Tree:
 
 
 @dataclass
-class _Place:
-    """A value in the objects of a checkpoint, which are walked through."""
+class _Position:
+    """The position of a value in the objects of a checkpoint."""
 
     name: str
     """The name of the pytree that the value is in."""
@@ -79,37 +78,37 @@ class _Place:
     put: PutBack | None
     """Puts another value here; None in the attributes of a user's object, which are not replaced.
     """
-    outer: _Place | None = None
+    outer: _Position | None = None
     """The node of the pytree that the value is a child of, None at the top."""
     key: str = ""
     """The key of the value in that node."""
     is_entered: bool = False
-    """Whether the values in it are being visited, and then it is left."""
+    """Whether its children are to be visited before it; when it is met again, all of them were."""
     is_object: bool = False
-    """Whether it is an object of a user's class."""
+    """Whether the value is an object of a user's class."""
     entries_before: int = 0
 
     @property
     def full_name(self) -> str:
         """Return the name of the value."""
-        keys, place = [], self
-        while place.outer is not None:
-            keys.append(place.key)
-            place = place.outer
-        return "/".join(filter(None, (place.name, "/".join(reversed(keys)))))
+        keys, position = [], self
+        while position.outer is not None:
+            keys.append(position.key)
+            position = position.outer
+        return "/".join(filter(None, (position.name, "/".join(reversed(keys)))))
 
-    def below(self, key: Any, value: Any, put: PutBack | None) -> _Place:
-        """Return the place of a child in a pytree."""
-        said = jax.tree_util.keystr(key, simple=True, separator="/")
-        return _Place(self.name, value, put, self, said)
+    def below(self, key: Any, value: Any, put: PutBack | None) -> _Position:
+        """Return the position of a child of this node."""
+        text = jax.tree_util.keystr(key, simple=True, separator="/")
+        return _Position(self.name, value, put, self, text)
 
 
 @dataclass
 class Entries:
-    """The entries found in objects, by name and in order.
+    """The entries of objects, by name and in order.
 
-    Objects are walked through with a list of what is to be visited, since they may be nested deeper
-    than Python's stack. JAX's own functions take one level of a pytree at a time.
+    The positions to visit are in a list, since objects may be nested deeper than Python's stack
+    allows. JAX flattens one level of a pytree at a time.
     """
 
     by_name: dict[str, CheckpointEntry] = field(default_factory=dict)
@@ -122,19 +121,19 @@ class Entries:
     """The objects that are being visited: one may contain itself."""
 
     def collect(self, name: str, tree: Any, put: PutBack) -> None:
-        """Add the entries of a pytree; `put` receives the tree that takes its place."""
+        """Add the entries of a pytree; `put` receives the tree that replaces it."""
         waiting = [self._root(name, tree, put)]
         while waiting:
-            place = waiting.pop()
-            if place.is_entered:
-                self._leave(place)
-            elif (within := self._visit(place)) is not None:
-                self._inside.add(id(place.value))
-                place.is_entered, place.entries_before = True, self._count
-                waiting += [place, *reversed(within)]
+            position = waiting.pop()
+            if position.is_entered:
+                self._leave(position)
+            elif (within := self._visit(position)) is not None:
+                self._inside.add(id(position.value))
+                position.is_entered, position.entries_before = True, self._count
+                waiting += [position, *reversed(within)]
 
     def finish(self) -> None:
-        """Put the trees with restored leaves in their places."""
+        """Replace the trees by those with restored leaves."""
         for tree in reversed(self.trees):  # the inner ones first
             tree.finish()
 
@@ -142,71 +141,74 @@ class Entries:
     def _count(self) -> int:
         return len(self.by_name) + len(self.aliases)
 
-    def _leave(self, place: _Place) -> None:
-        """Note that all was visited; raises for an object of a user's class without entries."""
-        self._inside.remove(id(place.value))
-        if place.is_object and place.put is not None and self._count == place.entries_before:
-            of_value(place.full_name, place.value, place.put)
+    def _leave(self, position: _Position) -> None:
+        """Leave a visited value; raises for an object of a user's class without entries."""
+        self._inside.remove(id(position.value))
+        if (
+            position.is_object
+            and position.put is not None
+            and self._count == position.entries_before
+        ):
+            of_value(position.full_name, position.value, position.put)
 
-    def _visit(self, place: _Place) -> list[_Place] | None:
-        """Return the places in a value; None for a leaf, whose entries are added."""
-        value, is_inside = place.value, id(place.value) in self._inside
+    def _visit(self, position: _Position) -> list[_Position] | None:
+        """Return the positions of a value's children; None for a leaf, whose entry is added."""
+        value, is_inside = position.value, id(position.value) in self._inside
         if isinstance(value, _STATES) or _has_state(value):
-            self._add_state(place.full_name, value)
+            self._add_state(position.full_name, value)
             return None
         if isinstance(value, Objects):
-            return None if is_inside else self._objects(place.full_name, value)
-        if not isinstance(value, PerReplica) and (children := self._level(place)) is not None:
+            return None if is_inside else self._objects(position.full_name, value)
+        if not isinstance(value, PerReplica) and (children := self._level(position)) is not None:
             return children
         if _is_users_object(value):
-            place.is_object = True
-            return None if is_inside else _attributes(place.full_name, value)
-        if place.put is not None:
-            self._add(place.full_name, of_value(place.full_name, value, place.put))
+            position.is_object = True
+            return None if is_inside else _attributes(position.full_name, value)
+        if position.put is not None:
+            self._add(position.full_name, of_value(position.full_name, value, position.put))
         return None
 
-    def _objects(self, name: str, holder: Objects) -> list[_Place]:
+    def _objects(self, name: str, holder: Objects) -> list[_Position]:
         self.inner.append(holder)
         named = holder.objects.items()
         return [self._root(f"{name}/{each}", tree, holder.putter(each)) for each, tree in named]
 
-    def _root(self, name: str, tree: Any, put: PutBack) -> _Place:
-        """Return the place of a pytree, which is put back by `finish`."""
+    def _root(self, name: str, tree: Any, put: PutBack) -> _Position:
+        """Return the position of a pytree, which `finish` replaces."""
         root = _Tree([tree], jax.tree.structure(0), put)
         self.trees.append(root)
-        return _Place(name, tree, partial(root.replace, 0))
+        return _Position(name, tree, partial(root.replace, 0))
 
-    def _level(self, place: _Place) -> list[_Place] | None:
+    def _level(self, position: _Position) -> list[_Position] | None:
         """Return the children of a node of a pytree; None for a leaf."""
         calls = itertools.count()  # the first is of the node itself, the others are of its children
         try:
             pairs, structure = jax.tree_util.tree_flatten_with_path(
-                place.value, is_leaf=lambda _: next(calls) > 0
+                position.value, is_leaf=lambda _: next(calls) > 0
             )
         except (TypeError, ValueError) as error:
+            kind = type(position.value).__name__
             raise ArgumentError(
-                f"entry {place.full_name!r} of a checkpoint is a {type(place.value).__name__} "
-                f"whose keys cannot be put in order: {error}",
-                source=here(),
+                f"entry {position.full_name!r} of a checkpoint is a {kind} whose keys cannot "
+                f"be put in order: {error}",
                 hint="give keys of one type",
             ) from error
         if [key for key, _ in pairs] == [()]:
             return None
-        is_inside = id(place.value) in self._inside
-        if place.put is None:
-            below = [place.below(key, child, None) for key, child in pairs]
+        is_inside = id(position.value) in self._inside
+        if position.put is None:
+            below = [position.below(key, child, None) for key, child in pairs]
             return None if is_inside else below
         if is_inside:
             raise ArgumentError(
-                f"entry {short(place.full_name)} of a checkpoint contains itself",
-                source=here(),
+                f"entry {short(position.full_name)} of a checkpoint contains itself",
                 hint="give a tree: each list or dict in one place",
             )
-        tree = _Tree([child for _, child in pairs], structure, place.put)
+        tree = _Tree([child for _, child in pairs], structure, position.put)
         self.trees.append(tree)
         return [
-            place.below(key, child, partial(tree.replace, number))
-            for number, (key, child) in enumerate(pairs)
+            position.below(key, child, partial(tree.replace, index))
+            for index, (key, child) in enumerate(pairs)
         ]
 
     def _add(self, name: str, entry: CheckpointEntry) -> None:
@@ -217,7 +219,6 @@ class Entries:
         if name in self.by_name or name in self.aliases:
             raise ArgumentError(
                 f"two values of a checkpoint have the name {name!r}: one would be lost",
-                source=here(),
                 hint="a slash joins the keys of a pytree: give keys without one, and other keys",
             )
 
@@ -232,7 +233,7 @@ class Entries:
         return True
 
     def _add_state(self, name: str, leaf: Any) -> None:
-        """Add an object that is restored in place."""
+        """Add an object that is restored in position."""
         if isinstance(leaf, Metric):
             for inner, total in named_totals(leaf):
                 self._add_state(f"{name}/{inner}", total)
@@ -273,10 +274,10 @@ def outside_scopes(function: Callable[[], Any]) -> Any:
     return contextvars.Context().run(function)
 
 
-def _attributes(name: str, holder: Any) -> list[_Place]:
-    """Return the places of the attributes of a user's object."""
+def _attributes(name: str, holder: Any) -> list[_Position]:
+    """Return the positions of the attributes of a user's object."""
     named = list(vars(holder).items())
-    return [_Place("/".join(filter(None, (name, each))), value, None) for each, value in named]
+    return [_Position("/".join(filter(None, (name, each))), value, None) for each, value in named]
 
 
 def _has_state(leaf: Any) -> bool:

@@ -1,9 +1,9 @@
-"""A worker's copies of what it saves, and a saved checkpoint that is read.
+"""The part of a checkpoint that a worker saves, and the reader of a saved checkpoint.
 
 `graphdist.runtime.files.checkpoint_index` describes the index on disk. Arrays are assigned to the
 workers by size: the largest first, each to the worker with the fewest bytes. Every worker computes
-the same assignment, so they need no messages for it. Of an array in slices over the workers each
-writes the slices that it holds.
+the same assignment, so they need no messages for it. Of an array that is sharded over the workers
+each writes the shards that it holds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Snapshot:
         self, reports: list[Any], checksums: list[dict[str, str]], path: Path, save_counter: int
     ) -> dict[str, Any]:
         """Return the index, from the reports of all workers and the checksums of their files."""
-        last = max((found.index.sequence for found in checkpoints_in(path.parent)), default=0)
+        last = max((each.index.sequence for each in checkpoints_in(path.parent)), default=0)
         written: dict[str, list[dict[str, Any]]] = {}
         for part, (report, of_files) in enumerate(zip(reports, checksums, strict=True)):
             for name, record in report["arrays"].items():
@@ -83,13 +83,13 @@ def _record(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def owners(entries: Iterable[ArrayEntry], count: int) -> dict[str, int]:
-    """Return for each array which of `count` workers writes it."""
+    """Return for each array the worker, of `count`, that writes it."""
     loads = [0] * count
-    found: dict[str, int] = {}
+    owner_of: dict[str, int] = {}
     for entry in sorted(entries, key=lambda entry: (-entry.num_bytes, entry.name)):
-        found[entry.name] = owner = loads.index(min(loads))
+        owner_of[entry.name] = owner = loads.index(min(loads))
         loads[owner] += entry.num_bytes
-    return found
+    return owner_of
 
 
 def snapshot(entries: Entries, workers: Workers) -> Snapshot:
@@ -106,7 +106,7 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
         if array is not None:
             file = str(len(files))
             files[file] = array
-            stored = [array.dtype.name, [*entry.shape, *entry.numbers]]
+            stored = [array.dtype.name, [*entry.shape, *entry.key_shape]]
             described = {"dtype": entry.dtype, "shape": list(entry.shape), "stored": stored}
             records[entry.name] = {**described, "file": file, **where}
     others = entries.by_name.values()
@@ -118,7 +118,7 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
 
 
 def _own_part(entry: ArrayEntry, is_mine: bool) -> tuple[Array | None, dict[str, int]]:
-    """Return what this worker writes of an array, None for nothing, and where a slice begins."""
+    """Return this worker's part of an array, None for nothing, and a shard's position in it."""
     if entry.slices is None:
         array = entry.read() if is_mine or entry.is_read_by_all else None
         return (array if is_mine else None), {}
@@ -131,15 +131,15 @@ def _own_part(entry: ArrayEntry, is_mine: bool) -> tuple[Array | None, dict[str,
 
 
 class SavedCheckpoint:
-    """A saved checkpoint, to be read."""
+    """Reads a saved checkpoint."""
 
-    def __init__(self, path: str, place: Path, at: Source) -> None:
-        """Read the index; raises what `read_index` raises.
+    def __init__(self, path: str, folder: Path, at: Source) -> None:
+        """Read the index; raises the errors of `read_index`.
 
-        `path` is what the user calls the checkpoint, `place` the folder it is in.
+        `path` is the user's name of the checkpoint, `folder` the folder it is in.
         """
-        self.path, self._place, self._at = path, place, at
-        index = self.index = read_index(place, at)
+        self.path, self._folder, self._at = path, folder, at
+        index = self.index = read_index(folder, at)
         self.arrays, self.values, self.states = index.arrays, index.values, index.states
 
     @property
@@ -173,12 +173,12 @@ class SavedCheckpoint:
         return "an iterator"
 
     def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:
-        """Yield the arrays of these names, or of each the span that is given for it."""
+        """Yield the arrays with these names: each full array, or only its span."""
         arrays = [(self.arrays[name], span) for name, span in zip_longest(names, spans)]
-        return read_arrays(self._place, self.path, arrays, self._at)
+        return read_arrays(self._folder, self.path, arrays, self._at)
 
     def state(self, name: str, workers: Workers) -> Any:
-        """Return the state for this worker; raises `CheckpointError` if none of those saved is."""
+        """Return this worker's state; raises `CheckpointError` if no saved state is for it."""
         states = self.states[name]
         if len(states) == workers.count:
             return states[workers.index]

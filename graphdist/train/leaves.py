@@ -5,7 +5,7 @@ mode is on or not. What would come back as another value or another type is refu
 and other subclasses of arrays, subclasses of numbers and strings, states that JSON changes. An
 array in a memory map is saved as its values, and comes back in memory. An array of JAX is committed
 to its devices if the one before it was. It is weakly typed if that was, and a scalar: JAX makes
-weakly typed arrays of Python's numbers alone.
+weakly typed arrays of Python's scalars alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from graphdist.runtime.spans import Span, array_of_full
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, type_name
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -37,9 +36,9 @@ PutBack: TypeAlias = Callable[[Any], None]
 _FLOATS = {"bfloat16", "float16", "float32", "float64"}
 _OF_64_BITS = {"float64", "int64", "uint64", "complex128"}
 _OF_JSON = {dict, list, str, bool, int, float, type(None)}
-"""The types that JSON gives back."""
+"""The types of values that JSON restores unchanged."""
 _MOST_LEVELS = 200
-"""How deep a state may be nested. JSON is read by recursion, perhaps from a deeper call."""
+"""How deep a state may be nested: JSON is read by recursion, maybe from a deep stack."""
 
 
 @dataclass
@@ -52,25 +51,25 @@ class ArrayEntry:
     read: Callable[[], Array]
     write: Callable[[Array], None]
     is_read_by_all: bool = False
-    """Whether reading takes all workers."""
+    """Whether all workers take part in a read."""
     holder: Any = None
     """The object that is written to; None for an array, which is replaced."""
     takes_any_float: bool = False
     """Whether it can also be restored from floats of other dtypes."""
     slices: StoredValue | None = None
-    """The value of a variable in shards over workers: each worker saves and restores its own."""
-    numbers: tuple[int, ...] = ()
-    """The shape of the numbers stored for each element, if elements are random keys."""
+    """The value of a variable sharded over workers: each saves and restores its shards."""
+    key_shape: tuple[int, ...] = ()
+    """The shape of the integers stored per element, if elements are random keys."""
 
     @property
     def span(self) -> Span | None:
-        """Return the part that is restored on this worker; None: all of it."""
+        """Return the part that is restored on this worker; None for the full array."""
         return None if self.slices is None else self.slices.own_span
 
     def takes(self, dtype: str, shape: Sequence[int], stored_shape: Sequence[int]) -> bool:
         """Return whether it can be restored from an array of this dtype and shape."""
         is_float = self.takes_any_float and dtype in _FLOATS
-        is_alike = tuple(stored_shape) == (*self.shape, *self.numbers)
+        is_alike = tuple(stored_shape) == (*self.shape, *self.key_shape)
         return (is_float or dtype == self.dtype) and tuple(shape) == tuple(self.shape) and is_alike
 
     def __str__(self) -> str:
@@ -85,7 +84,7 @@ class ArrayEntry:
 
 @dataclass
 class ValueEntry:
-    """A number or a string."""
+    """A Python scalar or a string."""
 
     name: str
     value: Any
@@ -113,10 +112,10 @@ CheckpointEntry: TypeAlias = ArrayEntry | ValueEntry | StateEntry
 
 
 def named_totals(metric: Metric) -> Iterator[tuple[str, Total]]:
-    """Yield the sums of a metric with names that no two share."""
+    """Yield the sums of a metric with unique names."""
     names: set[str] = set()
-    for number, total in enumerate(metric.totals):
-        name = f"{total.name}_{number}" if total.name in names else total.name
+    for index, total in enumerate(metric.totals):
+        name = f"{total.name}_{index}" if total.name in names else total.name
         names.add(name)
         yield name, total
 
@@ -139,9 +138,9 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
     """Return the entry of a variable."""
     dtype = variable.dtype
 
-    numbers = _numbers_of(dtype)
+    key_shape = _key_shape_of(dtype)
     is_one = isinstance(variable, Variable) and variable.storage.is_over_workers
-    slices = variable.stored if is_one and not numbers else None
+    slices = variable.stored if is_one and not key_shape else None
 
     def write(array: Array) -> None:
         with _in_64_bits(dtype):
@@ -159,7 +158,7 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
         is_read_by_all=variable.is_read_by_all,
         holder=variable,
         slices=slices,
-        numbers=numbers,
+        key_shape=key_shape,
     )
 
 
@@ -183,7 +182,6 @@ def of_value(name: str, leaf: Any, put: PutBack) -> ArrayEntry | ValueEntry:
         hint = f"it would come back as a plain {kind.__name__}: give {kind.__name__}(value)"
     raise ArgumentTypeError(
         f"entry {name!r} of a checkpoint is of type {type_name(leaf)}, which cannot be saved",
-        source=here(),
         hint=hint,
     )
 
@@ -203,7 +201,7 @@ def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
         return np.array(leaf, dtype, order="C") if is_numpy else _of_data(leaf)
 
     return ArrayEntry(
-        name, _checked_dtype(name, dtype), leaf.shape, read, write, numbers=_numbers_of(dtype)
+        name, _checked_dtype(name, dtype), leaf.shape, read, write, key_shape=_key_shape_of(dtype)
     )
 
 
@@ -218,7 +216,7 @@ def of_state(name: str, holder: Any) -> StateEntry:
 
 
 def _state_of(name: str, holder: Any) -> Any:
-    """Return a copy of the state of an object, which the program may change while it is written.
+    """Return a copy of the state of an object, which may change while the copy is written.
 
     Raises `ArgumentTypeError` for a state that would not come back as it is.
     """
@@ -229,16 +227,15 @@ def _state_of(name: str, holder: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
             f"the state of entry {name!r} of a checkpoint cannot be saved: {error}",
-            source=here(),
             hint="get_state returns a value of JSON: dicts with text as keys, lists, text, bool, "
             "int, float and None",
         ) from error
 
 
 def _require_json(state: Any) -> None:
-    """Raise `TypeError` for what JSON changes or lacks, `ValueError` for what is nested too deeply.
+    """Raise `TypeError` for values that JSON changes, `ValueError` for one nested too deeply.
 
-    What contains itself is nested without end.
+    A value that contains itself is nested without end.
     """
     level = [state]
     for _ in range(_MOST_LEVELS + 1):
@@ -261,8 +258,8 @@ def _inside(value: Any) -> Any:
     return value if isinstance(value, list) else ()
 
 
-def _numbers_of(dtype: Any) -> tuple[int, ...]:
-    """Return the shape of the numbers that a random key is stored as; () for other dtypes."""
+def _key_shape_of(dtype: Any) -> tuple[int, ...]:
+    """Return the shape of the integers of which a random key consists; () for other dtypes."""
     if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
         return ()
     return tuple(jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape)
@@ -274,13 +271,12 @@ def _checked_dtype(name: str, dtype: Any) -> str:
         return str(dtype)
     raise ArgumentTypeError(
         f"entry {name!r} of a checkpoint has dtype {dtype}, which cannot be saved",
-        source=here(),
         hint="give numbers: value.astype(...)",
     )
 
 
 def _of_data(value: Any) -> Array:
-    """Return a value in the memory of the host, a random key as its numbers."""
+    """Return a value in the memory of the host, a random key as integers."""
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     return np.asarray(value)
@@ -294,10 +290,7 @@ def _as_value(array: Array, dtype: Any) -> Any:
 
 
 def _placed(value: Any, before: jax.Array) -> jax.Array:
-    """Return a value as an array in the place of another.
-
-    This process has the parts of its own devices.
-    """
+    """Return a value as an array with the sharding of another; this process has its own shards."""
     sharding = before.sharding
     if not sharding.is_fully_addressable:
         return array_of_full(value, sharding)

@@ -1,4 +1,4 @@
-"""`CheckpointManager`: the checkpoints of one program in one folder, the older ones removed."""
+"""`CheckpointManager`: saves the checkpoints of a program in a folder, and removes older ones."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from graphdist.runtime.files.checkpoint_index import MOST, short
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions
-from graphdist.train.given_paths import StrPath, path_of, prefix_of
 from graphdist.train.status import LoadStatus
+from graphdist.train.user_paths import StrPath, path_of, prefix_of
 from graphdist.train.writing import finish_writing
 from graphdist.values.distributed import type_name
 
 _log = logging.getLogger("graphdist")
 _restores = itertools.count()
-"""Numbers the restores of this process. All workers restore in the same order."""
+"""Counts the restores of this process; all workers restore in the same order."""
 _KEPT = "kept"
 """A checkpoint with a file of this name is not removed."""
 
 
 class CheckpointManager:
-    """Saves a checkpoint under numbers in a folder, and keeps the last ones.
+    """Saves numbered checkpoints in a folder, and keeps the last ones.
 
-    `max_to_keep` is their number; None keeps all. `keep_every_n_hours` keeps a checkpoint of every
-    so many hours permanently; it is no longer in `checkpoints`. With `checkpoint_interval`, `save`
+    `max_to_keep` is how many; None keeps all. `keep_every_n_hours` keeps one checkpoint in that
+    many hours permanently; it is no longer in `checkpoints`. With `checkpoint_interval`, `save`
     saves only when `step_counter` has advanced that far since the last save; it is a variable or a
     function without arguments that returns an int. `restore_or_initialize` calls `init_fn` if there
     is nothing to restore.
@@ -94,7 +94,6 @@ class CheckpointManager:
         if checkpoint_interval is not None and step_counter is None:
             raise ArgumentError(
                 f"checkpoint_interval is {checkpoint_interval} and there is no step_counter",
-                source=here(),
                 hint="give step_counter=lambda: checkpoint.step",
             )
         self.checkpoint = checkpoint
@@ -129,7 +128,7 @@ class CheckpointManager:
         Waits for a checkpoint that is being written.
         """
         finish_writing()
-        return [self._path_of(found.path.name) for found in self._managed()]
+        return [self._path_of(checkpoint.path.name) for checkpoint in self._managed()]
 
     @property
     def latest_checkpoint(self) -> str | None:
@@ -147,7 +146,7 @@ class CheckpointManager:
         return None if latest is None else latest.name
 
     def _path_of(self, name: str) -> str:
-        """Return the path of a checkpoint: below the directory as given, if that leads there."""
+        """Return the path of a checkpoint, below `directory` if that still leads to the folder."""
         with suppress(OSError):  # the current folder may have been removed
             if Path(self._directory).absolute() == self._folder:
                 return os.path.join(self._directory, name)
@@ -161,12 +160,12 @@ class CheckpointManager:
     ) -> str | None:
         """Save under `<directory>/<name>-<number>` and return that path; None if it is too soon.
 
-        The number is the one `Checkpoint.save` counts, unless an int or a variable is given. Raises
-        what `Checkpoint.write` raises, and `CheckpointError` if the manager is read-only.
+        The number is the count of `Checkpoint.save`, unless an int or a variable is given. Raises
+        the errors of `Checkpoint.write`, and `CheckpointError` if the manager is read-only.
         """
         if self._read_only:
             raise CheckpointError(
-                f"a manager of {self._directory} saves, and is read_only",
+                f"the manager of {self._directory} is read_only, and cannot save",
                 source=here(),
                 hint="make it without read_only=True in the one program that saves",
             )
@@ -178,7 +177,6 @@ class CheckpointManager:
         if number is not None and number > MOST:
             raise ArgumentError(
                 f"checkpoint_number is {short(number)}: it is at most {MOST}",
-                source=here(),
                 hint="leave it out: saves are counted",
             )
         prefix = self._folder / self._name
@@ -191,9 +189,9 @@ class CheckpointManager:
 
         All workers pass over a damaged checkpoint for the one before it, and name it in the log.
         Raises `UnreadableCheckpointError` if all are damaged, since the program should not start
-        again from the beginning unnoticed, and what `Checkpoint.restore` raises for a checkpoint
-        that does not fit. If nothing can be written to the folder, the log says so now, and not
-        only the first `save`.
+        again from the beginning unnoticed, and the errors of `Checkpoint.restore` for a checkpoint
+        that does not fit. If nothing can be written to the folder, this is logged now, before the
+        first `save` fails.
         """
         self._warn_if_it_cannot_save()
         passed_over: set[Path] = set()
@@ -224,8 +222,8 @@ class CheckpointManager:
         except CheckpointError as error:
             failure = error
         is_passed_over = isinstance(failure, UnreadableCheckpointError)
-        said = [is_passed_over, "" if failure is None else failure.what]
-        for worker, answer in enumerate(self._exchanged(said, f"{name} is read")):
+        outcome = [is_passed_over, "" if failure is None else failure.what]
+        for worker, answer in enumerate(self._exchanged(outcome, f"{name} is read")):
             is_unreadable, what = answer
             is_passed_over |= is_unreadable
             if what and is_unreadable:
@@ -240,12 +238,12 @@ class CheckpointManager:
         return True
 
     @staticmethod
-    def _exchanged(said: Any, doing: str) -> list[Any]:
+    def _exchanged(value: Any, doing: str) -> list[Any]:
         """Return the JSON values of all workers."""
         if worker_group().count == 1:
-            return [said]
+            return [value]
         name = f"checkpoint/restored/{next(_restores)}"
-        answers = exchange(worker_group(), name, json.dumps(said), SECONDS_TO_WRITE, doing)
+        answers = exchange(worker_group(), name, json.dumps(value), SECONDS_TO_WRITE, doing)
         return [json.loads(answer) for answer in answers]
 
     def sync(self) -> None:
@@ -288,8 +286,8 @@ class CheckpointManager:
 
     def _managed(self) -> list[FoundCheckpoint]:
         with at_the_users_line():
-            found = complete_in(self._folder, self._name)
-        return [checkpoint for checkpoint in found if not _has_mark(checkpoint)]
+            complete = complete_in(self._folder, self._name)
+        return [checkpoint for checkpoint in complete if not _has_mark(checkpoint)]
 
     def _sweep(self) -> None:
         """Remove the checkpoints beyond the limit, on the thread that wrote the last one.
@@ -305,13 +303,13 @@ class CheckpointManager:
                 remove(checkpoint.path)
 
     def _is_kept(self, checkpoint: FoundCheckpoint) -> bool:
-        """Return whether a checkpoint is the one to keep of its hours.
+        """Return whether a checkpoint is to be kept permanently.
 
-        They count from the checkpoint that was kept last, in the order of saving. A clock that was
-        set, forward or back, may move one further away, and keeps none out for longer than that.
+        The hours count from the checkpoint that was kept last, in the order of saving. A change of
+        the clock, forward or back, may delay one checkpoint, and no later ones.
         """
         assert self._hours is not None
-        kept = [found for found in checkpoints_in(self._folder, self._name) if _has_mark(found)]
+        kept = [each for each in checkpoints_in(self._folder, self._name) if _has_mark(each)]
         since = kept[-1].index.saved_at if kept else self._made_at
         return abs(checkpoint.index.saved_at - since) >= self._hours * 3600
 
@@ -326,14 +324,12 @@ def _require_findable(checkpoint: Any, name: Any) -> None:
     if not isinstance(checkpoint, Checkpoint):
         raise ArgumentTypeError(
             f"the checkpoint of a manager is of type {type_name(checkpoint)}",
-            source=here(),
             hint="make one: gd.train.Checkpoint(params=params, step=0)",
         )
     prefix_of(name, "checkpoint_name")
     if not isinstance(name, str) or os.path.basename(name) != name:
         raise ArgumentError(
             f"checkpoint_name is {name!r}: a manager looks for names in its folder alone",
-            source=here(),
             hint='a folder belongs to directory: checkpoint_name="ckpt"',
         )
 
@@ -341,18 +337,15 @@ def _require_findable(checkpoint: Any, name: Any) -> None:
 def _require_least(
     name: str, value: Any, kind: type[Integral] | type[Real], least: int, hint: str
 ) -> None:
-    """Raise `ArgumentError` for a value that is no number, or is below the least; None is right."""
+    """Raise `ArgumentError` for a value that is no number or is below `least`; None is accepted."""
     if value is None:
         return
     if not isinstance(value, kind):
         word = "an integer" if kind is Integral else "a number"
         raise ArgumentTypeError(
             f"{name} is {short(value)}, of type {type_name(value)}, not {word}",
-            source=here(),
             hint=hint,
         )
     limit: Any = least  # comparison of integers is exact; numbers of `numbers` have no types for it
     if not value >= limit:
-        raise ArgumentError(
-            f"{name} is {short(value)}: it is at least {least}", source=here(), hint=hint
-        )
+        raise ArgumentError(f"{name} is {short(value)}: it is at least {least}", hint=hint)

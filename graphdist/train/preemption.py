@@ -18,27 +18,26 @@ from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.runtime.processes.step_agreement import StepAgreement
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint
-from graphdist.train.given_paths import StrPath
 from graphdist.train.manager import CheckpointManager
+from graphdist.train.user_paths import StrPath
 from graphdist.values.distributed import type_name
 
 _log = logging.getLogger("graphdist")
 _handlers = itertools.count()
-"""Numbers the handlers of this process. All workers make them in the same order."""
+"""Counts the handlers of this process; all workers make them in the same order."""
 
 CALLS = "total_run_calls"
-"""The name of the checkpoint's entry for the number of calls."""
+"""The name of the checkpoint's entry for the count of calls."""
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SHARE_TO_GO_ON = 2 / 3
 
 
 @dataclass(frozen=True)
 class TerminationConfig:
-    """How the end is announced, and how the program reacts.
+    """How the program learns that it will be stopped, and how it reacts.
 
-    `termination_watcher_fn` returns whether a notice is there; it is asked every second, on a
+    `termination_watcher_fn` returns whether there is a notice; it is called every second, on a
     thread. Without one the notice is the signal SIGTERM. `grace_period` is how many seconds pass
     from the notice to the end: the program goes on for two thirds of it, the rest is for saving.
     `save_fn` saves, instead of the manager. `exit_fn` ends the program; by default it exits with
@@ -57,7 +56,7 @@ class PreemptionCheckpointHandler:
 
     A step is a call of `run`. All workers save after the same step, whichever of them gets the
     notice. It is made with a manager, or with a checkpoint and its folder. It restores the latest
-    checkpoint there, including the number of calls, so that a restarted program continues with
+    checkpoint there, including the count of calls, so that a restarted program continues with
     `range(handler.total_run_calls, steps)`.
 
     `cluster_resolver` is the strategy's, or None. A second SIGTERM does what it would have done
@@ -111,7 +110,7 @@ class PreemptionCheckpointHandler:
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return the result of a step; after the agreed step, save and exit.
 
-        It does not return then: what has to happen in every step, as reporting a loss, is for `fn`.
+        It does not return then: `fn` has to do what every step needs, such as reporting a loss.
         Raises `WorkerTimeoutError` when another worker takes no part in the agreement.
         """
         self._agreement.begin_step()
@@ -122,7 +121,7 @@ class PreemptionCheckpointHandler:
         return result
 
     def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
-        """Save and exit if this is the agreed place; for programs that do not use `run`.
+        """Save and exit if this is the agreed step; for programs that do not use `run`.
 
         Call it between two steps, on all workers alike. The arguments are for `save_fn`.
         """
@@ -197,28 +196,25 @@ class PreemptionCheckpointHandler:
         timer.start()
 
 
-def _manager_of(given: Any, folder: StrPath | None) -> CheckpointManager:
-    if isinstance(given, CheckpointManager) and not given.read_only:
-        return given
-    if isinstance(given, CheckpointManager):
+def _manager_of(saver: Any, folder: StrPath | None) -> CheckpointManager:
+    if isinstance(saver, CheckpointManager) and not saver.read_only:
+        return saver
+    if isinstance(saver, CheckpointManager):
         raise ArgumentError(
-            "a PreemptionCheckpointHandler saves, and is given a manager that is read_only",
-            source=here(),
+            "a PreemptionCheckpointHandler is given a read_only manager, which cannot save",
             hint="make the manager without read_only=True in the one program that saves",
         )
-    if not isinstance(given, Checkpoint):
+    if not isinstance(saver, Checkpoint):
         raise ArgumentTypeError(
-            f"checkpoint_or_manager is of type {type_name(given)}",
-            source=here(),
+            f"checkpoint_or_manager is of type {type_name(saver)}",
             hint="give a gd.train.Checkpoint or a gd.train.CheckpointManager",
         )
     if not folder:
         raise ArgumentError(
             "a PreemptionCheckpointHandler is given a checkpoint and no checkpoint_dir",
-            source=here(),
             hint="give checkpoint_dir, the folder to save in, or a manager, which has one",
         )
-    return CheckpointManager(given, folder, max_to_keep=1)
+    return CheckpointManager(saver, folder, max_to_keep=1)
 
 
 def _refuse_parameter_servers(resolver: Any) -> None:
@@ -227,7 +223,6 @@ def _refuse_parameter_servers(resolver: Any) -> None:
     if "ps" in jobs:
         raise UnsupportedError(
             "PreemptionCheckpointHandler on a cluster with parameter servers",
-            source=here(),
             hint="use a CheckpointManager on the coordinator",
         )
 
@@ -237,7 +232,6 @@ def _handled_by(handler: Callable[[int, Any], None]) -> Any:
     if threading.current_thread() is not threading.main_thread():
         raise ContextError(
             "a PreemptionCheckpointHandler for SIGTERM is made on another thread than the main one",
-            source=here(),
             hint="make it on the main thread, or give TerminationConfig(termination_watcher_fn=..)",
         )
     return signal.signal(signal.SIGTERM, handler)

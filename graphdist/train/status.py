@@ -1,4 +1,4 @@
-"""The outcome of a restore: matched entries, and those that only one side has."""
+"""The result of a restore: matched entries, and those that only one side has."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _log = logging.getLogger("graphdist")
 _T = TypeVar("_T")
 _NAMES_SHOWN = 20
 _reads = itertools.count()
-"""Numbers the reads of slices by this process. All workers read in the same order."""
+"""Counts the reads of shards by this process; all workers read in the same order."""
 
 
 class LoadStatus:
-    """The outcome of `Checkpoint.restore` and `read`.
+    """The result of `Checkpoint.restore` and `read`.
 
     Saved entries that are not restored by the time the checkpoint object is collected are named in
     the log, unless `expect_partial` or a passed assertion says that this is intended. If the path
@@ -39,15 +39,17 @@ class LoadStatus:
     """
 
     def __init__(self, checkpoint: Checkpoint, saved: SavedCheckpoint | None) -> None:
-        """Restore nothing yet."""
+        """Take a saved checkpoint; nothing is restored yet."""
         self.checkpoint, self.saved = checkpoint, saved
         self._restored: set[str] = set()  # saved entries, by name
-        self._given: set[str] = set()  # entries restored to, by name
-        self._holders: dict[int, Callable[[], Any]] = {}  # and by identity
+        self._written: set[str] = set()  # entries that were restored, by name
+        self._holders: dict[
+            int, Callable[[], Any]
+        ] = {}  # the objects of these entries, by identity
         self._is_expected = True  # until something is restored
 
     def prepared(self) -> Callable[[], None]:
-        """Read the values of all objects, and return a function that writes them; see `restore`."""
+        """Read the values of all objects, and return a function that writes them."""
         write = self._prepared(None)
 
         def begin() -> None:
@@ -87,7 +89,7 @@ class LoadStatus:
             (entry, name)
             for entry in entries.by_name.values()
             if (name := known[entry.name]) is not None
-            and entry.name not in self._given
+            and entry.name not in self._written
             and not self._has(entry.holder)
         ]
 
@@ -102,7 +104,7 @@ class LoadStatus:
             write(value)
         entries.finish()
         self._restored |= {name for _, name in pairs}
-        self._given |= {entry.name for entry, _ in pairs}
+        self._written |= {entry.name for entry, _ in pairs}
         for entry, _ in pairs:
             self._holders[id(entry.holder)] = _reference(entry.holder)
         for inner in entries.inner:
@@ -134,7 +136,7 @@ class LoadStatus:
         return self
 
     def expect_partial(self) -> Self:
-        """State that some saved entries are not wanted: nothing is logged."""
+        """Accept that some saved entries are not restored: nothing is logged."""
         self._is_expected = True
         return self
 
@@ -159,7 +161,7 @@ class LoadStatus:
         return [
             entry.name
             for entry in entries_of(self.checkpoint).by_name.values()
-            if entry.name in self._given
+            if entry.name in self._written
             and entry.holder is not None
             and not self._has(entry.holder)
         ]
@@ -171,11 +173,11 @@ class LoadStatus:
     def _unmatched(self, missing: list[str], extra: list[str]) -> UnmatchedError:
         assert self.saved is not None
         counts = [(missing, "not saved"), (extra, "not restored")]
-        said = ", ".join(f"{len(names)} {what}" for names, what in counts if names)
+        summary = ", ".join(f"{len(names)} {what}" for names, what in counts if names)
         lines = [f"not saved: {name}" for name in missing]
         lines += [f"not restored: {name}" for name in extra]
         return UnmatchedError(
-            f"checkpoint {self.saved.path} does not match the objects: {said or 'no entries'}",
+            f"checkpoint {self.saved.path} does not match the objects: {summary or 'no entries'}",
             source=here(),
             where="entries",
             node="\n".join(_shown(lines)),
@@ -210,14 +212,14 @@ def _reference(holder: Any) -> Callable[[], Any]:
 def _refuse_disagreements(
     saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]], at: Source
 ) -> None:
-    found = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
-    if found:
-        more = f", and {len(found) - 1} more" if found[1:] else ""
+    reasons = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
+    if reasons:
+        more = f", and {len(reasons) - 1} more" if reasons[1:] else ""
         raise CheckpointError(
-            f"checkpoint {saved.path} does not fit: {found[0]}{more}",
+            f"checkpoint {saved.path} does not fit: {reasons[0]}{more}",
             source=at,
             where="entries" if more else "",
-            node="\n".join(_shown(found)) if more else "",
+            node="\n".join(_shown(reasons)) if more else "",
             hint="make the objects as they were when they were saved",
         )
 
@@ -225,7 +227,7 @@ def _refuse_disagreements(
 def _values(
     saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]
 ) -> Iterator[tuple[Callable[[Any], None], Any]]:
-    """Yield each entry's writer and value; first the states, which an object may refuse."""
+    """Yield each entry's writer and value, the states first: an object may refuse them."""
     at = here()
     for entry, name in pairs:
         if isinstance(entry, StateEntry):
@@ -241,21 +243,21 @@ def _values(
 def read_by_all(
     saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]], read: Callable[[], _T]
 ) -> _T:
-    """Return what a function reads, once all workers have read their part of the same checkpoint.
+    """Return the result of `read`, once all workers have read their part of the same checkpoint.
 
-    Workers read different files only for variables in slices; without any, none waits for others.
+    Workers read different files only for sharded variables; without any, no worker waits.
     Raises `UnreadableCheckpointError` if another worker could not read its part.
     """
     if all(not isinstance(entry, ArrayEntry) or entry.slices is None for entry, _ in pairs):
         return read()
-    failure, found, name = None, None, os.path.basename(saved.path)
+    failure, result, name = None, None, os.path.basename(saved.path)
     try:
-        found = read()
+        result = read()
     except UnreadableCheckpointError as error:
         failure = error
-    said = json.dumps([saved.index.seal, "" if failure is None else failure.what])
+    message = json.dumps([saved.index.seal, "" if failure is None else failure.what])
     call, doing = f"checkpoint/slices/{next(_reads)}", f"{name} is read"
-    answers = exchange(worker_group(), call, said, SECONDS_TO_WRITE, doing)
+    answers = exchange(worker_group(), call, message, SECONDS_TO_WRITE, doing)
     if failure is not None:
         raise failure
     for worker, answer in enumerate(answers):
@@ -265,7 +267,7 @@ def read_by_all(
                 f"worker {worker}: {what or f'its checkpoint {name} is another save'}",
                 source=here(),
             )
-    return cast("_T", found)
+    return cast("_T", result)
 
 
 def _state_setter(entry: StateEntry, path: str, at: Source) -> Callable[[Any], None]:

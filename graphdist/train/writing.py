@@ -1,14 +1,14 @@
-"""The one checkpoint that is being written, on a thread beside the step loop.
+"""Writes one checkpoint at a time, on a thread beside the step loop.
 
-There is one at a time, and the start of the next waits for it. So memory holds the values of one
+The start of the next one waits for it. So memory holds the values of one
 checkpoint besides the program's, and all workers write checkpoints in the same order. An error of
 the thread is raised by the next call.
 
 What `save` has returned is on the disk when the process ends, if it ends by itself. Python waits
 for the thread, which is no daemon, whichever thread started it. When the main thread has ended,
 threads cannot be relied on: Python does not wait for those that functions at exit start, and newer
-Pythons start none. The checkpoint is then written by the calling thread. Of other threads nothing
-more is written after `_end`, the last moment at which one can be waited for.
+Pythons start none. The checkpoint is then written by the calling thread. Other threads may not
+write after `_end`, the last moment at which one can be waited for.
 
 A forked process has no thread of its parent, and does not wait for one.
 """
@@ -39,8 +39,8 @@ class _Write:
         self._is_logged = False
         self._done = threading.Event()
 
-    def is_started(self) -> bool:
-        """Start a thread that writes; return whether there is one that Python waits for."""
+    def start(self) -> bool:
+        """Start a thread that writes; return whether there is one, for which Python waits."""
         if is_python_ending():
             return False
         thread = threading.Thread(target=self._run, name="graphdist-checkpoint", daemon=False)
@@ -77,7 +77,7 @@ class _Write:
             raise error
 
     def log_failure(self) -> None:
-        """Log the error of the thread, once: perhaps no call follows that could raise it."""
+        """Log the error of the thread, once, since no call may follow that could raise it."""
         if self._error is not None and not self._is_logged:
             self._is_logged = True
             _log.error("checkpoint %s was not written", self.name, exc_info=self._error)
@@ -108,7 +108,7 @@ def start_writing(job: Callable[[], None], name: str) -> None:
                 hint="end the thread before the program ends: thread.join()",
             )
         write = _Write(job, name)
-        if write.is_started():
+        if write.start():
             _under_way.append(write)
         else:
             with at_the_users_line():
@@ -126,13 +126,13 @@ def finish_writing() -> None:
 
 
 weakref.finalize(_Write, bool)
-"""A finalizer, of which Python registers all at exit with the first: they come after `_end` then,
-which is registered later, and a checkpoint that is being written keeps its folder."""
+"""Registers Python's finalizers before `_end`, so that they run after it at exit: a checkpoint that
+is being written keeps its folder."""
 
 
 @atexit.register
 def _end() -> None:
-    """Wait for what other threads write, and let them begin no more."""
+    """Wait for the writes of other threads, and refuse new ones."""
     global _is_over
     with _lock:
         for write in _under_way:

@@ -6,7 +6,6 @@ in `tf.distribute`, and sometimes that is intended, so it is no error.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' arguments
 
@@ -19,6 +18,7 @@ from graphdist.passes.gather_positions import gathered_stacks
 from graphdist.passes.sums_of_gathers import reduced_sums_of_gathers
 from graphdist.passes.training_steps import OF_GATHERS, gathered_updates
 from graphdist.tracing.user_lines import here
+from graphdist.user_warnings import warn_user
 from graphdist.values.distributed import PerReplica, PerReplicaArray, is_array
 from graphdist.values.pytrees import argument_name
 
@@ -44,7 +44,7 @@ def warn_once(what: str, message: str, source: Source) -> None:
     file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
     if (what, file, line) in _warned:
         return
-    warnings.warn_explicit(message, ReplicaWarning, file, line)
+    warn_user(message, ReplicaWarning, source)
     _warned.add((what, file, line))  # only now: if warnings are errors, every call must raise
 
 

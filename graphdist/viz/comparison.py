@@ -1,8 +1,8 @@
-"""Two programs side by side: figures, collectives and lines, as the difference pairs their nodes.
+"""The comparison of two programs: their figures, collectives and lines, whose nodes are paired.
 
 1. The nodes of the old and of the new program are paired by `graphdist.viz.graph_diff`.
-2. A collective of both is compared by the bytes that a replica puts in during a step, all runs of a
-   loop included. One that is in one program alone was added or removed.
+2. A collective of both is compared by the bytes that a replica sends into it per step, all runs of
+   a loop included. One that is in one program alone was added or removed.
 3. The bytes of a line are the bytes of its nodes' results, again in all runs.
 """
 
@@ -17,19 +17,16 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.report.amounts import size_text
 from graphdist.report.compared_figures import ComparedFigure
 from graphdist.viz.graph_diff import Diff, diff
-from graphdist.viz.memory import memory_timeline
-from graphdist.viz.model import Model, Record, models_of
+from graphdist.viz.model import Model, Record, memory_timeline, models_of
 from graphdist.viz.program import ShownProgram
 from graphdist.viz.report_document import report_document
-
-__all__ = ["Comparison", "comparison_of"]
 
 SIGNS = {"added": "+", "removed": "-", "rewired": "~", "changed": "!", "kept": "="}
 
 
 @dataclass(frozen=True)
 class ComparedCollective:
-    """A collective by its positions in both programs, None where it is not."""
+    """A collective, with its position in each program, None in the one that does not have it."""
 
     kind: str
     before: int | None
@@ -41,7 +38,7 @@ class ComparedCollective:
 
 @dataclass
 class ComparedLine:
-    """What changed of a line's nodes."""
+    """The changes to the nodes of a line."""
 
     place: str
     added: int = 0
@@ -134,7 +131,7 @@ def _figures(before: Model, after: Model) -> Iterator[ComparedFigure]:
         "bytes",
         [sum(record.moved for record in model.records) for model in models],
     )
-    yield both("bytes of all results", "bytes", [_made(model.records) for model in models])
+    yield both("bytes of all results", "bytes", [_result_bytes(model.records) for model in models])
     yield both("peak by the graph", "bytes", [memory_timeline(model).peak for model in models])
 
 
@@ -152,7 +149,7 @@ def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ComparedFigure]:
     yield ComparedFigure("predicted step", "seconds", *times)
 
 
-def _made(records: list[Record]) -> int:
+def _result_bytes(records: list[Record]) -> int:
     return sum(record.facts.bytes * record.times for record in records if record.node)
 
 
@@ -160,16 +157,18 @@ def _collectives(change: Diff, before: Model, after: Model) -> list[ComparedColl
     partner = {
         before.position_of[old]: after.position_of[new] for old, new in change.partners.items()
     }
-    found: list[ComparedCollective] = []
+    compared: list[ComparedCollective] = []
     paired: set[int] = set()
     for old in before.collectives:
         new = partner.get(old)
         if new is not None:
             paired.add(new)
-        found.append(_compared(before, old, after, new))
-    found += [_compared(before, None, after, new) for new in after.collectives if new not in paired]
+        compared.append(_compared(before, old, after, new))
+    compared += [
+        _compared(before, None, after, new) for new in after.collectives if new not in paired
+    ]
     return sorted(
-        found,
+        compared,
         key=lambda each: (
             Comparison.state(each) == "kept",
             -max(each.bytes_before, each.bytes_after),

@@ -1,4 +1,4 @@
-"""Programs as JSON, for the page and other programs; `document.schema.json` describes it.
+"""Programs as JSON, written and read; `document.schema.json` describes it.
 
 1. `version` increases when a reader of the last version could not read this one.
 2. Empty, zero and missing values are left out. There are no times: the same program gives the same
@@ -9,30 +9,33 @@
 5. Nodes of several graphs that have the same identity are the same node: `identities` has the group
    of each. Partners in the graphs before and after a pass are in `pairs`, also where a node has
    moved to another group.
-6. The JSON has the text of the last graph, with which another program can be compared later; the
-   page has no use for it.
+6. The JSON has the text of the last graph, so that another program can be compared with it later;
+   the page does not use it. The text has no user's lines and no scopes: the records of the document
+   have them, in the same order. Placeholders stand for parameters without a text, so a graph that
+   is compared with a saved one goes through its text as well (`as_saved`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Generic, TypeVar  # Any: JSON
 
+from graphdist.errors import ArgumentError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Node
-from graphdist.ir.source import Frame
+from graphdist.ir.opaque_placeholders import PLACEHOLDERS
+from graphdist.ir.parser import parse
+from graphdist.ir.source import Frame, Source
 from graphdist.viz.comparison import comparison_of
 from graphdist.viz.graph_diff import Diff, diffs
 from graphdist.viz.groups import GroupPath
 from graphdist.viz.identities import identified, partners
-from graphdist.viz.memory import memory_timeline
-from graphdist.viz.model import Facts, Model, Record, models_of
-from graphdist.viz.program import ShownProgram
+from graphdist.viz.model import Facts, Model, Record, memory_timeline, models_of
+from graphdist.viz.program import ShownProgram, ShownStep
 from graphdist.viz.report_document import report_document
-
-__all__ = ["FORMAT", "VERSION", "program_document", "render"]
 
 FORMAT = "graphdist.program"
 VERSION = 4
@@ -53,7 +56,7 @@ _PLAIN = (
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-@collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
+@collection_put_off()  # a hundred thousand objects are made and kept, and none is garbage
 def render(program: ShownProgram) -> str:
     """Return a program as the text of a JSON document."""
     document = {**program_document(program), "text": str(program.graph)}
@@ -66,17 +69,17 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
     graphs = [step.graph for step in program.all_steps]
     models = models_of(graphs, program.topology)
     changes = iter(diffs([graph for graph, _ in groupby(graphs)]))
-    numbers = {graph: number for number, graph in enumerate(models)}
+    indices = {graph: index for index, graph in enumerate(models)}
     steps: list[dict[str, Any]] = []
     pairs: dict[tuple[int, int], dict[int, int]] = {}
     before: Graph | None = None
     for step in program.all_steps:
-        entry: dict[str, Any] = {"name": step.name, "graph": numbers[step.graph]}
+        entry: dict[str, Any] = {"name": step.name, "graph": indices[step.graph]}
         if before not in (None, step.graph):
             change = next(changes)
             models_around = models[change.before], models[change.after]
             paired = partners(change, *models_around)
-            pairs.setdefault((numbers[change.before], numbers[change.after]), paired)
+            pairs.setdefault((indices[change.before], indices[change.after]), paired)
             entry["pairs"] = _runs(paired)
             if change:
                 entry["diff"] = _diff(change, *models_around)
@@ -106,8 +109,8 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
 
 def _target(program: ShownProgram) -> dict[str, Any]:
     topology, report = program.topology, program.report
-    found: dict[str, Any] = {} if topology is None else {"topology": str(topology)}
-    return found if report is None else {**found, "report": report_document(report)}
+    target: dict[str, Any] = {} if topology is None else {"topology": str(topology)}
+    return target if report is None else {**target, "report": report_document(report)}
 
 
 def _comparison(program: ShownProgram, models: Mapping[Graph, Model]) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class _Table(Generic[_Key]):
         self._position_of: dict[_Key, int] = {}
 
     def position(self, key: _Key) -> int:
-        """Return where the entry of a key stands."""
+        """Return the position of a key's entry."""
         position = self._position_of.get(key)
         if position is None:
             position = self._position_of[key] = len(self.entries)
@@ -141,7 +144,7 @@ class _Tables:
         self._facts_of: dict[int, int] = {}  # by identity, for nodes of many graphs
 
     def facts_position(self, facts: Facts) -> int:
-        """Return where the facts of a record stand."""
+        """Return the position of a record's facts in the table."""
         position = self._facts_of.get(id(facts))
         if position is None:
             *plain, frames = facts
@@ -185,16 +188,16 @@ def _node(record: Record, facts: int, identity: int) -> dict[str, Any]:
 
 def _facts(key: tuple[Any, ...]) -> dict[str, Any]:
     facts, source = Facts(*key[:-1]), key[-1]
-    found = {name: value for name in _PLAIN if (value := getattr(facts, name))}
+    entry = {name: value for name in _PLAIN if (value := getattr(facts, name))}
     if source is not None:
-        found["source"] = source
+        entry["source"] = source
     if facts.is_collective:
-        found["collective"] = {
+        entry["collective"] = {
             "reducer": facts.reducer,
             "bytes": facts.moved,
             "group_size": facts.group_size,
         }
-    return found
+    return entry
 
 
 def _source(frames: tuple[Frame, ...]) -> list[tuple[str, int, str]]:
@@ -212,7 +215,7 @@ def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:
 
 
 def _runs(pairs: Mapping[int, int]) -> list[list[int]]:
-    """Return pairs of positions as runs: where one begins in both graphs, and its length."""
+    """Return pairs of positions as runs: the first position in each graph, and the length."""
     runs: list[list[int]] = []
     for old, new in sorted(pairs.items()):
         if runs and (old, new) == (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]):
@@ -228,3 +231,91 @@ def _positions(model: Model, nodes: Sequence[Node]) -> list[int]:
 
 def _pairs(before: Model, after: Model, pairs: Sequence[tuple[Node, Node]]) -> list[list[int]]:
     return [[before.position_of[old], after.position_of[new]] for old, new in pairs]
+
+
+Origin = tuple[Source, str]
+"""The user's lines and scope of a node, and the pass that made it."""
+
+
+@dataclass(frozen=True)
+class SavedProgram:
+    """The last graph of a document, and the report on it, if it has one."""
+
+    graph: Graph
+    report: dict[str, Any] | None
+
+
+def read_document(text: str, name: str) -> SavedProgram:
+    """Return the program of a document; raises `ArgumentError` for any other text."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refused(name, f"it is no JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise _refused(name, f"it is not a {FORMAT}")
+    if document.get("version") != VERSION or not isinstance(document.get("text"), str):
+        raise _refused(name, f"its version is {document.get('version')}, not {VERSION}")
+    graph = parse(document["text"], opaques=PLACEHOLDERS)
+    try:
+        origins = list(_origins(document))
+        report = document.get("report")
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise _refused(name, "its nodes are not those of its text") from error
+    return SavedProgram(_with_origins(graph, iter(origins)), report)
+
+
+def as_saved(graph: Graph) -> Graph:
+    """Return a graph as writing and reading leave it."""
+    parsed = parse(str(graph), opaques=PLACEHOLDERS)
+    return _with_origins(parsed, ((node.source, node.origin) for node in _in_order(graph)))
+
+
+def compared(program: ShownProgram, earlier: SavedProgram, name: str) -> ShownProgram:
+    """Return a program of two steps: an earlier program, and the last step of `program`."""
+    after = ShownStep("now", as_saved(program.graph))
+    return replace(
+        program,
+        steps=(ShownStep(name, earlier.graph), after),
+        others=(),
+        compares=True,
+        earlier_report=earlier.report,
+    )
+
+
+def _refused(name: str, why: str) -> ArgumentError:
+    return ArgumentError(
+        f"{name} is no program of graphdist-viz: {why}",
+        hint="write one with graphdist-viz TARGET -o old.json",
+    )
+
+
+def _in_order(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        yield node
+        for nested in node.graphs:
+            yield from _in_order(nested)
+
+
+def _origins(document: Mapping[str, Any]) -> Iterator[Origin]:
+    """Yield the origins of the nodes of a document's last graph; inputs are no nodes."""
+    facts, sources = document["facts"], document["sources"]
+    for record in document["graphs"][document["passes"][-1]["graph"]]["nodes"]:
+        if "text" in record:  # of an input, and of `return`
+            continue
+        entry = facts[record["facts"]]
+        lines = sources[entry["source"]] if "source" in entry else []
+        frames = tuple(Frame(str(file), int(line), str(function)) for file, line, function in lines)
+        yield _source_of(frames, str(entry.get("scope", ""))), str(entry.get("origin", ""))
+
+
+def _source_of(frames: tuple[Frame, ...], scope: str) -> Source:
+    return Source(resolve=lambda: (frames, scope))
+
+
+def _with_origins(graph: Graph, origins: Iterator[Origin]) -> Graph:
+    nodes = []
+    for node in graph.nodes:
+        source, made_by = next(origins, (node.source, node.origin))
+        nested = tuple(_with_origins(body, origins) for body in node.graphs)
+        nodes.append(replace(node, source=source, origin=made_by, graphs=nested))
+    return graph.replace(nodes=tuple(nodes))

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage
-from graphdist.tracing.user_lines import here
-from graphdist.viz import document, dot, mermaid, model_explorer, page, perfetto, svg, text
+from graphdist.quoted import did_you_mean
+from graphdist.viz import document, drawings, model_explorer, page, perfetto, text
 from graphdist.viz.program import ShownProgram, program_of
 
-__all__ = ["DRAWINGS", "FORMATS", "MODULES", "Shown", "format_named", "render"]
-
 Shown: TypeAlias = Graph | FunctionStage | ShownProgram
+
+DRAWINGS: dict[str, Callable[[ShownProgram, Collection[int] | None], str]] = {
+    "dot": drawings.dot_text,
+    "svg": drawings.svg_text,
+    "mermaid": drawings.mermaid_text,
+}
+"""The renderers of drawings of one graph, which also draw chosen nodes, by their positions."""
 
 FORMATS: dict[str, Callable[[ShownProgram], str]] = {
     "text": text.render,
     "html": page.render,
-    "dot": dot.render,
-    "svg": svg.render,
-    "mermaid": mermaid.render,
+    "dot": drawings.dot_text,
+    "svg": drawings.svg_text,
+    "mermaid": drawings.mermaid_text,
     "json": document.render,
     "model-explorer": model_explorer.render,
     "perfetto": perfetto.render,
 }
-"""The renderer of each format. A format with a single graph shows the last step's."""
-
-DRAWINGS: dict[str, Callable[[ShownProgram, Collection[int] | None], str]] = {
-    "dot": dot.render,
-    "svg": svg.render,
-    "mermaid": mermaid.render,
-}
-"""The renderers of drawings of one graph, which also draw chosen nodes, by their positions."""
+"""The renderer of each format. A format with a single graph shows that of the last step."""
 
 MODULES = ("stablehlo", "hlo")
 """Formats of the compiled module and not of the graph."""
@@ -66,7 +63,6 @@ def render(shown: Shown, format: str = "text") -> str:
             return shown.as_text(format)
         raise ArgumentError(
             f"{format} needs a stage, a graph alone has none",
-            source=here(),
             hint="render function.trace(...).lower() or .lower().compile()",
         )
     program = program_of(shown)
@@ -77,10 +73,8 @@ def format_named(name: str) -> str:
     """Return the name of a format; raises `ArgumentError` for an unknown one."""
     known = (*FORMATS, *MODULES)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"there is no format {name!r}",
-            source=here(),
-            hint=f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}",
+            hint=did_you_mean(name, known, f"known: {', '.join(known)}"),
         )
     return name

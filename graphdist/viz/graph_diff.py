@@ -4,15 +4,15 @@ Nodes of two graphs are paired, by the best evidence first:
 
 1. the same object, since a rewrite shares the nodes that it leaves alone;
 2. the same computation: equal operation, parameters and shapes on operands that are the same
-   computation, down to inputs and variables; the n-th of one with the n-th of the other;
+   computation, down to inputs and variables; the n-th such node with the n-th of the other graph;
 3. equal operation, parameters and shapes, in order; of several candidates the one with the most
    paired operands, directly or through nodes that were added between;
 4. equal operation from the same line of the user's.
 
 Nodes without a partner are removed or added. A pair is *rewired* if operands are not partners, and
 *changed* if parameters or types differ. A type without a distribution equals a type with any, since
-inferring a distribution is no change. Reading a variable and the input that is bound to it are the
-same value. Equality is defined by `graphdist.ir.compare`: names, sources and the order of
+inferring a distribution is no change. A read of a variable and the input that is bound to it are
+the same value. Equality is defined by `graphdist.ir.compare`: names, sources and the order of
 parameters do not count. Bodies of loops and branches are compared if their nodes are paired.
 """
 
@@ -28,10 +28,8 @@ from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import node_lines, print_literal
 
-__all__ = ["Diff", "diff", "diffs"]
-
 OperandKeys = tuple[Hashable, ...]
-"""For each operand or result a number that equal computations share; a literal is its own key."""
+"""For each operand or result a key that equal computations share; a literal is its own key."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ class _Keys:
         self._computed: dict[Node, tuple[OperandKeys, int, OperandKeys]] = {}  # for these operands
 
     def of_shape(self, node: Node) -> Hashable:
-        """Return a key that two nodes share if they do the same, on any operands."""
+        """Return a key that two nodes share if they apply the same operation, to any operands."""
         key = self._shapes.get(node)
         if key is None:
             shapes = tuple((value.type.dtype, value.type.shape) for value in node.results)
@@ -149,33 +147,33 @@ class _Keys:
         return key
 
     def of_computations(self, graph: Graph) -> dict[Node, int]:
-        """Return for each node a number that equal computations of any two graphs share."""
+        """Return for each node a key that equal computations of any two graphs share."""
         if graph not in self._computations:
-            self._computations[graph] = self._number(graph)
+            self._computations[graph] = self._keys_of(graph)
         return self._computations[graph]
 
-    def _number(self, graph: Graph) -> dict[Node, int]:
-        number_of: dict[Operand, Hashable] = {}
+    def _keys_of(self, graph: Graph) -> dict[Node, int]:
+        key_of: dict[Operand, Hashable] = {}
         for position, (name, value) in enumerate(_keyed_inputs(graph)):
-            number_of[value] = name or position
+            key_of[value] = name or position
         keys: dict[Node, int] = {}
         for node in graph.nodes:
             # Literals are slow to hash: they stand for themselves.
             operands = tuple(
                 [
-                    operand if isinstance(operand, Literal) else number_of.get(operand)
+                    operand if isinstance(operand, Literal) else key_of.get(operand)
                     for operand in node.operands
                 ]
             )
-            found = self._computed.get(node)
-            if found is None or found[0] != operands:
-                found = self._computed[node] = (operands, *self._computation(node, operands))
-            keys[node] = found[1]
-            number_of.update(zip(node.results, found[2], strict=True))
+            computed = self._computed.get(node)
+            if computed is None or computed[0] != operands:
+                computed = self._computed[node] = (operands, *self._computation(node, operands))
+            keys[node] = computed[1]
+            key_of.update(zip(node.results, computed[2], strict=True))
         return keys
 
     def _computation(self, node: Node, operands: OperandKeys) -> tuple[int, OperandKeys]:
-        """Return the number of a node, and the numbers of its results."""
+        """Return the key of a node, and the keys of its results."""
         texts = [
             print_literal(operand) if isinstance(operand, Literal) else operand
             for operand in operands
@@ -186,10 +184,10 @@ class _Keys:
         key = hash((self.of_shape(node), tuple(texts), nested))
         if node.op.name == "read" and (variable := _variable_of(node)):
             return key, (variable,) * len(node.results)
-        return key, tuple([hash((key, number)) for number in range(len(node.results))])
+        return key, tuple([hash((key, index)) for index in range(len(node.results))])
 
     def are_equal(self, old: Node, new: Node) -> bool:
-        """Whether two nodes do the same, and their results are distributed alike."""
+        """Whether two nodes apply one operation, and their results have one distribution."""
         if old is new:
             return True
         for old_result, other in zip(old.results, new.results, strict=False):
@@ -200,7 +198,7 @@ class _Keys:
 
 
 class _Pairing:
-    """The pairs found so far between two graphs, or between two bodies of paired nodes."""
+    """Pairs the nodes of two graphs, or of two bodies of paired nodes."""
 
     def __init__(self, before: Graph, after: Graph, result: Diff, keys: _Keys) -> None:
         self.before, self.after, self.result, self.keys = before, after, result, keys
@@ -240,8 +238,8 @@ class _Pairing:
         self.values.update(zip(old.results, new.results, strict=False))
 
     def _pair_same(self) -> None:
-        there = set(self.after.nodes)
-        same = [node for node in self.before.nodes if node in there]
+        later = set(self.after.nodes)
+        same = [node for node in self.before.nodes if node in later]
         self.pairs.update(zip(same, same, strict=True))
         self.taken.update(same)
         for node in same:
@@ -255,8 +253,8 @@ class _Pairing:
             if node not in self.taken:
                 waiting[key].append(node)
         for node, key in self.keys.of_computations(self.before).items():
-            if node not in self.pairs and key in waiting and (found := waiting[key]):
-                self._pair(node, found.popleft())
+            if node not in self.pairs and key in waiting and (equal := waiting[key]):
+                self._pair(node, equal.popleft())
 
     def _pair_like(self, key: Callable[[Node], Hashable]) -> None:
         waiting: defaultdict[Hashable, dict[Node, None]] = defaultdict(dict)
@@ -328,7 +326,7 @@ def _with_nested(nodes: Iterable[Node]) -> Iterable[Node]:
 
 
 def _keyed_inputs(graph: Graph) -> list[tuple[str, Value]]:
-    """Return the inputs: ordinary ones in order with "", then variables' with their names."""
+    """Return inputs with their keys: "" for arguments, and last the variables, by name."""
     bound = [variable.name for variable in graph.variables] if graph.is_placed else []
     variables = list(zip(bound, graph.inputs, strict=False))
     return [("", value) for value in graph.inputs[len(bound) :]] + variables

@@ -1,10 +1,10 @@
 """The group in which each node is drawn: a path, beginning with the outermost group.
 
-1. The path is the node's named scope (`jax.named_scope`, a module's name) if it has one. Else it is
-   the calls of the user's functions around it, without those that all nodes share; if none remain,
-   the user's line.
-2. The nodes that differentiation made of a scope are in the same scope under `backward`; what the
-   backward pass computes a second time (`jax.checkpoint`) is under `recomputed` in it.
+1. The path is the node's named scope (`jax.named_scope`, a module's name) if it has one. Otherwise
+   it is the calls of the user's functions around it, without those that all nodes share; if none
+   remain, the user's line.
+2. Nodes of the backward pass of a scope are in the same scope under `backward`; nodes that it
+   recomputes (`jax.checkpoint`) are under `recomputed` in it.
 3. A node without a known line is in the group of the pass that made it. If no pass made it (code
    within JAX did), it is with its first operand, or else with its first user.
 4. A node in the body of a loop or branch is in a group below that node. The identity of the loop
@@ -26,10 +26,8 @@ from os.path import basename
 
 from graphdist.viz.model import Model, Record
 
-__all__ = ["CROWD", "GroupPath", "OwnPaths", "goes_with_neighbours", "thinned"]
-
 GroupPath = tuple[str | int, ...]
-"""Names of groups, outermost first; a number is the identity of a loop or branch."""
+"""Names of groups, outermost first; an integer is the identity of a loop or branch."""
 
 CROWD = 60
 _TRANSFORM = re.compile(r"(jvp|transpose|vmap|pmap|jit|linearize|shard_map)\((.*)\)")
@@ -44,16 +42,14 @@ class OwnPaths:
 
     def of(self, model: Model) -> list[GroupPath]:
         """Return the path of each record, in order."""
-        found = [_own(record, self._shared) for record in model.records]
-        lost = [
-            number for number, record in enumerate(model.records) if goes_with_neighbours(record)
-        ]
-        for number in lost:
-            found[number] = _beside(model.records, found, number, model.records[number].inputs)
-        for number in reversed(lost):
-            if not found[number]:
-                found[number] = _beside(model.records, found, number, model.users[number])
-        return found
+        paths = [_own(record, self._shared) for record in model.records]
+        lost = [at for at, record in enumerate(model.records) if goes_with_neighbours(record)]
+        for at in lost:
+            paths[at] = _of_neighbour(model.records, paths, at, model.records[at].inputs)
+        for at in reversed(lost):
+            if not paths[at]:
+                paths[at] = _of_neighbour(model.records, paths, at, model.users[at])
+        return paths
 
 
 def goes_with_neighbours(record: Record) -> bool:
@@ -62,17 +58,14 @@ def goes_with_neighbours(record: Record) -> bool:
     return record.node is not None and not (facts.frames or scope_path(facts.scope) or facts.origin)
 
 
-def _beside(
-    records: list[Record], found: list[GroupPath], number: int, neighbours: list[int]
+def _of_neighbour(
+    records: list[Record], paths: list[GroupPath], at: int, neighbours: list[int]
 ) -> GroupPath:
     """Return the path of a record's first neighbour that is a node of the same graph."""
     for neighbour in neighbours:
-        if (
-            records[neighbour].node is not None
-            and records[neighbour].parent == records[number].parent
-        ):
-            return found[neighbour]
-    return found[number]
+        if records[neighbour].node is not None and records[neighbour].parent == records[at].parent:
+            return paths[neighbour]
+    return paths[at]
 
 
 @cache
@@ -111,7 +104,7 @@ def _names(scope: str) -> tuple[list[str], set[str]]:
 
 
 def _parts(scope: str) -> list[str]:
-    """Return what the slashes outside parentheses separate."""
+    """Split a scope at the slashes outside parentheses."""
     parts, depth = [""], 0
     for piece in re.split("([/()])", scope):
         depth = max(0, depth + {"(": 1, ")": -1}.get(piece, 0))
@@ -123,9 +116,9 @@ def _parts(scope: str) -> list[str]:
 
 
 def _without_repetition(names: list[str]) -> list[str]:
-    """Return names without a beginning that follows itself.
+    """Return names without a prefix that is repeated.
 
-    JAX writes `transpose(jvp(a))/b/jvp(a)/b/c` where it computes `a/b/c` a second time.
+    JAX writes `transpose(jvp(a))/b/jvp(a)/b/c` where it recomputes `a/b/c`.
     """
     for length in range(1, len(names) // 2 + 1):
         if names[:length] == names[length : 2 * length]:
@@ -164,10 +157,10 @@ def _own(record: Record, shared: int) -> GroupPath:
     )
 
 
-def thinned(found: Sequence[GroupPath], records: Sequence[Record]) -> list[GroupPath]:
+def thinned(paths: Sequence[GroupPath], records: Sequence[Record]) -> list[GroupPath]:
     """Return the paths of records in order, with groups of too many records divided."""
-    crowds = Counter(found)
-    lines = [(path, _line(record)) for path, record in zip(found, records, strict=True)]
+    crowds = Counter(paths)
+    lines = [(path, _line(record)) for path, record in zip(paths, records, strict=True)]
     kinds: defaultdict[GroupPath, set[str]] = defaultdict(set)
     for path, line in lines:
         if line:
@@ -195,12 +188,12 @@ def _place(file: str, line: int) -> str:
     return f"{basename(file)}:{line}"
 
 
-def _part(number: int, size: int) -> GroupPath:
-    """Return the nested parts to which a member of a crowd of `size` belongs, the largest first."""
+def _part(index: int, size: int) -> GroupPath:
+    """Return the nested parts that hold a member of a group of `size`, the largest first."""
     parts: list[str] = []
     width = CROWD
     while width < size:
-        start = number // width * width
+        start = index // width * width
         parts.append(f"{start + 1} to {min(start + width, size)}")
         width *= CROWD
     return tuple(reversed(parts))

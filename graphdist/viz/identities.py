@@ -1,9 +1,9 @@
-"""Which nodes of a program's graphs are the same node, so that it is drawn at one place.
+"""Which nodes of a program's graphs are the same node, so that it keeps its position on the page.
 
-1. An identity is a number. The nodes that a pass keeps, rewires or changes keep their identity, as
-   the difference of the graphs pairs them; inputs and `return` do, too.
-2. A node that is paired with one of another group, or of another loop's body, has a new identity:
-   it is drawn elsewhere.
+1. An identity is an integer. The nodes that a pass keeps, rewires or changes keep their identity,
+   as the difference of the graphs pairs them; inputs and `return` do, too.
+2. A node whose partner is in another group, or in another loop's body, has a new identity: it is
+   drawn elsewhere.
 3. Identities are numbered in the order of the program: one that a pass adds comes after the node
    that it follows.
 4. The group of an identity is the group of its first node.
@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.groups import GroupPath, OwnPaths, goes_with_neighbours, thinned
 from graphdist.viz.model import Model, Record
-
-__all__ = ["Identities", "identified", "partners", "paths"]
 
 
 @dataclass(frozen=True)
@@ -42,27 +40,26 @@ def paths(model: Model) -> list[tuple[str, ...]]:
     >>> paths(model_of(graph))
     [('inputs',), (), ()]
     """
-    found = identified([model], {}).groups  # a node's identity is its position
+    groups = identified([model], {}).groups  # a node's identity is its position
 
     def name(group: str | int) -> str:
         if isinstance(group, str):
             return group
         return f"{model.records[group].facts.op} {model.records[group].id}"
 
-    return [tuple(map(name, path)) for path in found]
+    return [tuple(map(name, path)) for path in groups]
 
 
 def partners(change: Diff, before: Model, after: Model) -> dict[int, int]:
     """Return the pairs of a difference, as positions of records of the two graphs."""
-    found = {
+    inputs = {
         before.position_of_value(value): after.position_of_value(other)
         for value, other in change.inputs.items()
     }
-    found.update(
-        (before.position_of[old], after.position_of[new]) for old, new in change.partners.items()
-    )
-    found[len(before.records) - 1] = len(after.records) - 1  # return
-    return found
+    nodes = {
+        before.position_of[old]: after.position_of[new] for old, new in change.partners.items()
+    }
+    return {**inputs, **nodes, len(before.records) - 1: len(after.records) - 1}  # and `return`
 
 
 def identified(
@@ -73,13 +70,13 @@ def identified(
 ) -> Identities:
     """Return the identities of the records of models.
 
-    `pairs` has the partners of the records of one model in another, by the numbers of both. With
+    `pairs` has the partners of the records of one model in another, by the indices of both. With
     `across_groups` partners of different groups are the same node: in another version of a program
-    lines have moved, and groups have the names of lines.
+    lines have moved, and groups are named after lines.
     """
     maker = _Maker(models, across_groups)
-    for number, model in enumerate(models):
-        maker.add(model, maker.inherited(number, pairs))
+    for index, model in enumerate(models):
+        maker.add(model, maker.inherited(index, pairs))
     return maker.identities()
 
 
@@ -96,11 +93,11 @@ class _Maker:
         self._next: dict[int, int] = {}  # the identity after it in the program; -1 is the start
 
     def inherited(
-        self, number: int, pairs: Mapping[tuple[int, int], Mapping[int, int]]
+        self, index: int, pairs: Mapping[tuple[int, int], Mapping[int, int]]
     ) -> dict[int, int]:
         """Return the identities that records of a model have by their partners, by position."""
         for (before, after), partner in pairs.items():
-            if after == number and before < number:
+            if after == index and before < index:
                 return {new: self._of[before][old] for old, new in partner.items()}
         return {}
 
@@ -143,11 +140,11 @@ class _Maker:
         while at >= 0:
             order.append(at)
             at = self._next[at]
-        number = {identity: place for place, identity in enumerate(order)}
-        found: dict[int, GroupPath] = {-1: ()}
+        index_of = {identity: index for index, identity in enumerate(order)}
+        paths: dict[int, GroupPath] = {-1: ()}
         for identity in range(len(order)):  # a loop was met before its body
             parent = self._parents[identity]
-            outer = (*found[parent], number[parent]) if parent >= 0 else ()
-            found[identity] = (*outer, *self._paths[identity])
-        groups = thinned([found[i] for i in order], [self._first[i] for i in order])
-        return Identities([[number[identity] for identity in of] for of in self._of], groups)
+            outer = (*paths[parent], index_of[parent]) if parent >= 0 else ()
+            paths[identity] = (*outer, *self._paths[identity])
+        groups = thinned([paths[i] for i in order], [self._first[i] for i in order])
+        return Identities([[index_of[identity] for identity in of] for of in self._of], groups)

@@ -7,16 +7,22 @@
 3. A nested graph's inputs are records too. They take the operands of its node, so that edges
    continue into the body.
 4. Groups are computed in `graphdist.viz.groups`, from the records.
+
+The seconds of a node are estimated from published peaks (`graphdist.runtime.targets.roofline`), for
+the node by itself. XLA fuses nodes and runs collectives beside others, so these times do not add up
+to the time of a step; they show which nodes to look at first. The bytes held while nodes run in
+order are counted by `graphdist.ir.analyses.held_values`; XLA fuses, reuses buffers and reorders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from graphdist.ir.collective_records import collective_of
+from graphdist.ir.analyses import held_values
+from graphdist.ir.collective_records import Exchange, collective_of
 from graphdist.ir.cost import of_node, trips
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.op_parameters import OfVariable
@@ -24,10 +30,8 @@ from graphdist.ir.ops import reducer_of
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
+from graphdist.runtime.targets.roofline import Roofline, estimate_step
 from graphdist.runtime.targets.topologies import Topology
-from graphdist.viz.estimates import node_seconds
-
-__all__ = ["Facts", "Model", "Record", "model_of", "models_of"]
 
 
 class Facts(NamedTuple):
@@ -36,7 +40,7 @@ class Facts(NamedTuple):
     `op` and `parameters` are as in the text of a graph. That text numbers parameters without a text
     of their own, so `parameters` may differ between graphs. `frames` begin with the innermost.
     `bytes` is the size of the results on one replica, `moved` the size of a collective's operands,
-    both for one run, as are `seconds`, which are 0 without a topology. `trips` is how often a loop
+    both for one run. So are `seconds`, which are 0 without a topology. `trips` is how often a loop
     runs its body, 0 if it depends on data.
     """
 
@@ -64,7 +68,7 @@ class Facts(NamedTuple):
 
 
 Reference = int | tuple[int, int] | str
-"""An operand: the position of a record of one result, position and result of another, or text."""
+"""An operand: the position of a record with one result, position and index of a result, or text."""
 
 
 @dataclass(slots=True)
@@ -87,23 +91,23 @@ class Record:
 
     @property
     def moved(self) -> int:
-        """Return the bytes that each replica puts into a collective in a step, all runs of it."""
+        """Return the bytes that each replica sends into a collective per step, in all its runs."""
         return self.facts.moved * self.times
 
     @property
     def inputs(self) -> list[int]:
         """Return the positions of the records of its operands, each once."""
-        found = [reference for reference in self.operands if not isinstance(reference, str)]
-        return list(
-            dict.fromkeys(
-                [reference if isinstance(reference, int) else reference[0] for reference in found]
-            )
-        )
+        records = [
+            reference if isinstance(reference, int) else reference[0]
+            for reference in self.operands
+            if not isinstance(reference, str)
+        ]
+        return list(dict.fromkeys(records))
 
 
 @dataclass(frozen=True)
 class Model:
-    """The records of a graph, and where each node and each value is among them."""
+    """The records of a graph, and the positions of its nodes and values among them."""
 
     graph: Graph
     records: list[Record]
@@ -162,12 +166,12 @@ def model_of(graph: Graph) -> Model:
 
 def models_of(graphs: Iterable[Graph], topology: Topology | None = None) -> dict[Graph, Model]:
     """Return the model of each graph, once, in order; nodes that graphs share are read once."""
-    known = _Known(topology)
-    return {graph: _Maker(graph, known).model() for graph in dict.fromkeys(graphs)}
+    cache = _FactsCache(topology)
+    return {graph: _Records(graph, cache).model() for graph in dict.fromkeys(graphs)}
 
 
-class _Known:
-    """The facts of the nodes seen so far, and of their types, of which there are few."""
+class _FactsCache:
+    """The facts of the nodes seen so far, and the texts of their types, of which there are few."""
 
     def __init__(self, topology: Topology | None) -> None:
         self._topology = topology
@@ -177,10 +181,10 @@ class _Known:
         self.parameters: dict[Node, str] = {}
 
     def facts(self, node: Node, parameters: str) -> Facts:
-        found = self._facts.get(node)
-        if found is None or found.parameters != parameters:
-            found = self._facts[node] = self._facts_of(node, parameters)
-        return found
+        facts = self._facts.get(node)
+        if facts is None or facts.parameters != parameters:
+            facts = self._facts[node] = self._facts_of(node, parameters)
+        return facts
 
     def _facts_of(self, node: Node, parameters: str) -> Facts:
         params = node.params
@@ -203,32 +207,31 @@ class _Known:
         )
 
     def facts_of_input(self, value: Value, variable: str) -> Facts:
-        found = self._inputs.get((value.type, variable))
-        if found is None:
+        facts = self._inputs.get((value.type, variable))
+        if facts is None:
             op = "variable" if variable else "input"
-            found = Facts(op, "", *self._results((value,)), variable=variable)
-            self._inputs[value.type, variable] = found
-        return found
+            facts = Facts(op, "", *self._results((value,)), variable=variable)
+            self._inputs[value.type, variable] = facts
+        return facts
 
     def _results(self, values: tuple[Value, ...]) -> tuple[tuple[str, ...], int, str]:
         """Return the types of values, the bytes they hold, and how they are distributed."""
-        found = [self._type(value.type) for value in values]
-        kinds = dict.fromkeys(distribution for _, _, distribution in found if distribution)
-        return tuple(text for text, _, _ in found), sum(n for _, n, _ in found), ", ".join(kinds)
+        types = [self._type(value.type) for value in values]
+        kinds = dict.fromkeys(distribution for _, _, distribution in types if distribution)
+        return tuple(text for text, _, _ in types), sum(n for _, n, _ in types), ", ".join(kinds)
 
     def _type(self, type: Type) -> tuple[str, int, str]:
-        found = self._types.get(type)
-        if found is None:
-            found = self._types[type] = (str(type), type.bytes, str(type.distribution or ""))
-        return found
+        if type not in self._types:
+            self._types[type] = (str(type), type.bytes, str(type.distribution or ""))
+        return self._types[type]
 
 
-class _Maker:
-    """Makes the records of a graph in the order of its text, with the printer's names."""
+class _Records:
+    """The records of a graph, made in the order of its text, with the printer's names."""
 
-    def __init__(self, graph: Graph, known: _Known) -> None:
-        self.graph, self.known = graph, known
-        self.printer = Printer(graph, kept=known.parameters)
+    def __init__(self, graph: Graph, cache: _FactsCache) -> None:
+        self.graph, self.cache = graph, cache
+        self.printer = Printer(graph, kept=cache.parameters)
         self.records: list[Record] = []
         self.position_of: dict[Node, int] = {}
         self.reference_to: dict[Value, Reference] = {}
@@ -255,22 +258,22 @@ class _Maker:
 
     def _nested(self, graph: Graph, operands: tuple[Operand, ...], parent: int, times: int) -> None:
         again = self.printer.begin(graph)
-        # From the end: a branch takes what follows the index, a scan all it takes.
-        taken = operands[len(operands) - len(graph.inputs) :]
-        for number, value in enumerate(graph.inputs):
-            self._input(value, again, taken[number : number + 1], parent)
+        # The last operands: a branch takes those after the index, a scan takes all.
+        inputs = operands[len(operands) - len(graph.inputs) :]
+        for index, value in enumerate(graph.inputs):
+            self._input(value, again, inputs[index : index + 1], parent)
         self._nodes(graph, again, parent, times)
 
     def _input(
         self,
         value: Value,
         again: bool,
-        taken: tuple[Operand, ...],
+        source: tuple[Operand, ...],
         parent: int,
         variable: str = "",
     ) -> None:
-        operands = self._references(taken)
-        name, facts = self.printer.define(value, again), self.known.facts_of_input(value, variable)
+        operands = self._references(source)
+        name, facts = self.printer.define(value, again), self.cache.facts_of_input(value, variable)
         text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
         self.reference_to[value] = len(self.records)
         self.records.append(Record(name, None, parent, facts, [name], operands, text))
@@ -279,7 +282,7 @@ class _Maker:
         position, results = len(self.records), node.results
         operands = self._references(node.operands)
         names = [self.printer.define(value, again) for value in results]
-        facts = self.known.facts(node, self.printer.parameters(node) if node.params else "")
+        facts = self.cache.facts(node, self.printer.parameters(node) if node.params else "")
         name = names[0] if names else f"{node.op.name}#{position}"
         self.records.append(Record(name, node, parent, facts, names, operands, times=times))
         if len(results) == 1:
@@ -295,3 +298,69 @@ class _Maker:
             else self.printer.operand(operand)
             for operand in operands
         ]
+
+
+def node_estimate(node: Node, topology: Topology) -> Roofline:
+    """Return the estimated time of a node, all trips of a loop included."""
+    work = of_node(node)
+    return estimate_step(topology, work.flops, work.bytes, _exchanges(node))
+
+
+def node_seconds(node: Node, topology: Topology) -> float:
+    """Return the seconds of one run of a node, 0 for a loop or branch: its nodes have their own.
+
+    They are rounded to three digits, since more would only make files larger.
+
+    >>> from graphdist.ir.parser import parse
+    >>> from graphdist.runtime.targets.topologies import find_topology
+    >>> graph = parse('''graph f on 4 replicas, stage spmd
+    ... (%x: f32[1000000] per_replica) {
+    ...   %y = all_reduce(%x) {group_size=4, reducer="sum"} : f32[1000000] mirrored
+    ...   return %y
+    ... }''')
+    >>> node_seconds(graph.nodes[0], find_topology("v5e:2x2"))
+    6.98e-05
+    """
+    return 0.0 if node.graphs else float(f"{node_estimate(node, topology).step:.3g}")
+
+
+def _exchanges(node: Node, times: int = 1) -> Iterator[Exchange]:
+    if node.op.is_collective:
+        for exchange in collective_of(node).exchanges:
+            yield exchange._replace(bytes=exchange.bytes * times)
+    for nested in node.graphs:
+        for inner in nested.nodes:
+            yield from _exchanges(inner, times * trips(node))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The bytes held while each node of the outermost graph runs, and the values at the peak.
+
+    `steps` are positions of records and bytes; `live` are names and bytes, the largest first.
+    """
+
+    steps: list[tuple[int, int]]
+    peak: int
+    peak_step: int
+    live: list[tuple[str, int]]
+
+
+def memory_timeline(model: Model) -> Timeline:
+    """Return the bytes held while each node runs.
+
+    >>> from graphdist.ir.parser import parse
+    >>> from graphdist.viz.model import model_of
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.neg(%x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> memory_timeline(model_of(graph)).steps
+    [(1, 24)]
+    """
+    held = held_values(model.graph)
+    positions = (model.position_of[node] for node in model.graph.nodes)
+    steps = list(zip(positions, held.during, strict=True))
+    live = [(model.names[value], value.type.bytes) for value in held.alive if value.type.bytes]
+    return Timeline(steps, held.peak, held.position, sorted(live, key=lambda entry: -entry[1]))

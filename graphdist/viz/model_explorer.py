@@ -1,4 +1,4 @@
-"""Programs for Model Explorer, which opens its own JSON: a graph a pass, collectives as overlays.
+"""Programs as Model Explorer's JSON: one graph per pass, collectives as overlays.
 
 Namespaces are the groups, separated by `/`; a `/` within a name becomes a division slash.
 """
@@ -12,8 +12,6 @@ from graphdist.viz.identities import paths
 from graphdist.viz.model import Model, Record, models_of
 from graphdist.viz.program import ShownProgram
 
-__all__ = ["render"]
-
 _ORANGE = "#fa8c16"
 
 
@@ -21,10 +19,10 @@ def render(program: ShownProgram) -> str:
     """Return the graphs of all steps of a program as a collection in JSON."""
     graphs = []
     models = models_of([step.graph for step in program.all_steps])
-    for number, step in enumerate(program.all_steps):
+    for index, step in enumerate(program.all_steps):
         model = models[step.graph]
         graph: dict[str, Any] = {
-            "id": f"{number:02} {step.name}",
+            "id": f"{index:02} {step.name}",
             "nodes": [_node(model, position, path) for position, path in enumerate(paths(model))],
         }
         if model.collectives:
@@ -49,13 +47,13 @@ def _node(model: Model, position: int, path: tuple[str, ...]) -> dict[str, Any]:
             {
                 "sourceNodeId": str(producer),
                 "sourceNodeOutputId": "0",
-                "targetNodeInputId": str(number),
+                "targetNodeInputId": str(index),
             }
-            for number, producer in enumerate(record.inputs)
+            for index, producer in enumerate(record.inputs)
         ],
         "outputsMetadata": [
-            {"id": str(number), "attrs": [{"key": "tensor_shape", "value": text}]}
-            for number, text in enumerate(record.facts.types)
+            {"id": str(index), "attrs": [{"key": "tensor_shape", "value": text}]}
+            for index, text in enumerate(record.facts.types)
         ],
     }
     if record.facts.is_collective:
@@ -88,6 +86,6 @@ def _overlays(model: Model) -> dict[str, Any]:
             {"sourceNodeId": str(position), "targetNodeId": str(user)}
             for user in model.users[position]
         ]
-        name = f"{record.facts.op} {record.id}, {record.moved:,} bytes in a step"
+        name = f"{record.facts.op} {record.id}, {record.moved:,} bytes per step"
         overlays.append({"name": name, "edgeColor": _ORANGE, "edges": edges})
     return {"type": "edge_overlays", "name": "Collectives", "overlays": overlays}

@@ -1,9 +1,13 @@
-"""The page: a single HTML file that opens from disk and makes no network request.
+"""The page of a program, and the index of several pages: HTML that makes no network request.
 
-It contains the program as the JSON of `graphdist.viz.document`, with the text of the user's files,
-deflated and in base64, so that nothing in a user's program can be interpreted as HTML. A policy in
-the page forbids every request. The script and the style are built from `graphdist/viz/web` and are
-in `graphdist/viz/static`, with the licences of their parts.
+A page is a single file that opens from disk. It contains the program as the JSON of
+`graphdist.viz.document`, with the text of the user's files, deflated and in base64, so that nothing
+in a user's program can be interpreted as HTML. A policy in the page forbids every request. The
+script and the style are built from `graphdist/viz/web` and are in `graphdist/viz/static`, with the
+licences of their parts.
+
+The index has one row for each function, with its figures, and links to pages in the same folder. It
+has no script: rows are HTML, and everything of the user's is escaped.
 """
 
 from __future__ import annotations
@@ -11,17 +15,21 @@ from __future__ import annotations
 import html
 import json
 import linecache
+import re
 import zlib
 from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any  # Any: JSON
+from urllib.parse import quote
 
 from graphdist.garbage import collection_put_off
+from graphdist.report.amounts import size_text, time_text
 from graphdist.viz.document import program_document
+from graphdist.viz.model import memory_timeline, model_of
 from graphdist.viz.program import ShownProgram
-
-__all__ = ["render"]
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -40,22 +48,31 @@ def render(program: ShownProgram) -> str:
         ),
         level=1,  # a quarter larger than the best, in a third of the time
     )
-    return "\n".join(
+    return _html(
+        html.escape(program.graph.name),
+        _POLICY,
+        _static("viewer.css"),
         [
-            "<!doctype html>",
-            '<html lang="en">',
-            '<head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{html.escape(program.graph.name)} - graphdist</title>",
-            f"<style>{_static('viewer.css')}</style></head>",
             '<body><div id="app"><p>This page needs JavaScript.</p></div>',
             f'<script type="application/octet-stream" id="program">{b64encode(packed).decode()}'
             "</script>",
             f"<script>{_static('viewer.js')}</script>",
             "</body></html>\n",
-        ]
+        ],
     )
+
+
+def _html(title: str, policy: str, style: str, body: Sequence[str]) -> str:
+    head = [
+        "<!doctype html>",
+        '<html lang="en">',
+        '<head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title} - graphdist</title>",
+        f"<style>{style}</style></head>",
+    ]
+    return "\n".join([*head, *body])
 
 
 def _files(content: dict[str, Any]) -> dict[str, list[str]]:
@@ -68,3 +85,113 @@ def _files(content: dict[str, Any]) -> dict[str, list[str]]:
 @cache
 def _static(name: str) -> str:
     return files("graphdist.viz").joinpath("static", name).read_text("utf-8")
+
+
+_POLICY_OF_INDEX = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
+_COLUMNS = ("Function", "Replicas", "Nodes", "Collectives", "Bytes moved", "Peak by the graph")
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_STYLE = """
+:root { color-scheme: light dark; --ground: #ffffff; --text: #1f2328; --link: #0969da; }
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #0d1117; --text: #e6edf3; --link: #4493f8; }
+}
+a { color: var(--link); }
+body { background: var(--ground); color: var(--text); }
+body { font: 14px/1.5 system-ui, "Segoe UI", "Noto Sans", sans-serif; margin: 24px; }
+table { border-collapse: collapse; } caption { text-align: left; padding-bottom: 8px; }
+th, td { text-align: left; padding: 4px 18px 4px 0; border-bottom: 1px solid #8886;
+  vertical-align: top; }
+.figure { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.note { max-width: 60ch; overflow-wrap: anywhere; }
+@media (max-width: 700px) { body { margin: 10px; } main { overflow-x: auto; } }
+"""
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """A row of the index: a function, its page, its figures in the columns' order, and a note.
+
+    `changes` is the page that compares it with an earlier program of the function, if there is one.
+    An entry without a page says why in its note.
+    """
+
+    name: str
+    page: str = ""
+    figures: tuple[str, ...] = ()
+    note: str = ""
+    changes: str = ""
+
+
+def render_index(title: str, entries: Sequence[IndexRow]) -> str:
+    """Return the index page."""
+    head = "".join(f'<th scope="col">{column}</th>' for column in (*_COLUMNS, "Notes"))
+    return _html(
+        _escaped(title),
+        _POLICY_OF_INDEX,
+        _STYLE,
+        [
+            f"<body><main><h1>{_escaped(title)}</h1>",
+            f"<table><thead><tr>{head}</tr></thead><tbody>",
+            *map(_row, entries),
+            "</tbody></table></main></body></html>\n",
+        ],
+    )
+
+
+def figures_of(program: ShownProgram) -> tuple[str, ...]:
+    """Return the figures of a program's last graph, as the index shows them."""
+    model = model_of(program.graph)
+    moved = sum(record.moved for record in model.records)
+    return (
+        f"{program.graph.num_replicas:,}",
+        f"{sum(1 for record in model.records if record.node):,}",
+        f"{len(model.collectives):,}",
+        size_text(moved),
+        size_text(memory_timeline(model).peak),
+    )
+
+
+def report_note(program: ShownProgram) -> str:
+    """Return a note whether a program fits, and its predicted time; "" without a report."""
+    report = program.report
+    if report is None:
+        return ""
+    fits = "fits" if report.fits else "does not fit"
+    time = report.timeline or report.estimate
+    return f"{fits} {program.topology}" + (f", {time_text(time.step)} per step" if time else "")
+
+
+def file_name(name: str, taken: Sequence[str] = ()) -> str:
+    """Return an unused name for the page of a function, made of letters, digits and `_.-`.
+
+    >>> file_name("train/step<1>", taken=["train_step_1.html"])
+    'train_step_1-2.html'
+    """
+    stem = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("_.")[:80] or "function"
+    file, count = f"{stem}.html", 1
+    while file in taken or file == "index.html":
+        count += 1
+        file = f"{stem}-{count}.html"
+    return file
+
+
+def _row(entry: IndexRow) -> str:
+    figures = (*entry.figures, *[""] * (len(_COLUMNS) - 1 - len(entry.figures)))
+    name = _link(entry.page, entry.name) if entry.page else _escaped(entry.name)
+    changes = f" {_link(entry.changes, 'what changed')}" if entry.changes else ""
+    return (
+        f'<tr><th scope="row">{name}</th>'
+        + "".join(f'<td class="figure">{_escaped(figure)}</td>' for figure in figures)
+        + f'<td class="note">{_escaped(entry.note)}{changes}</td></tr>'
+    )
+
+
+def _link(page: str, text: str) -> str:
+    return f'<a href="{html.escape(quote(page))}">{_escaped(text)}</a>'
+
+
+def _escaped(text: str) -> str:
+    """Return text as HTML; invisible characters are written as their code points."""
+    return html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text[:2000]))

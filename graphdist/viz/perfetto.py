@@ -1,4 +1,4 @@
-"""The schedule as a trace: chrome://tracing and ui.perfetto.dev open it.
+"""The nodes of a program as a trace, which chrome://tracing and ui.perfetto.dev open.
 
 It is an estimate and not a measurement: the nodes run one after the other, each as long as a
 roofline says (`graphdist.runtime.targets.roofline`), at least a nanosecond. Each replica has a chip
@@ -16,15 +16,11 @@ from graphdist.report.trace_events import TraceEvent, trace_counter, trace_docum
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.roofline import Roofline
 from graphdist.runtime.targets.topologies import Topology
-from graphdist.viz.estimates import node_estimate
-from graphdist.viz.memory import memory_timeline
-from graphdist.viz.model import Model, Record, model_of
+from graphdist.viz.model import Model, Record, memory_timeline, model_of, node_estimate
 from graphdist.viz.program import ShownProgram
 
-__all__ = ["CHIP", "render"]
-
 CHIP = "v5e"
-"""The chip whose published peaks are taken where no topology is named."""
+"""The chip whose published peaks are used if no topology is named."""
 _COMPUTE, _COLLECTIVES = 1, 2
 
 

@@ -9,10 +9,7 @@ import jax
 from graphdist.errors import ArgumentTypeError
 from graphdist.report.amounts import table
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 from graphdist.values.one_line import devices_of
-
-__all__ = ["placement"]
 
 _HEAD = ("variable", "shape", "dtype", "bytes", "distribution", "devices")
 
@@ -44,7 +41,6 @@ def _row(variable: Any) -> tuple[str, ...]:
     if not isinstance(variable, Variable):
         raise ArgumentTypeError(
             f"a leaf is a {type(variable).__name__}, not a variable",
-            source=here(),
             hint="make variables of arrays with gd.variables(tree)",
         )
     held = variable.spec("").type

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +11,9 @@ from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
 from graphdist.passes.cut_step import graphs_of
 from graphdist.program.stages import FunctionStage, Traced
+from graphdist.quoted import did_you_mean
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.topologies import Topology
-from graphdist.tracing.user_lines import here
-
-__all__ = ["TRACE", "ShownProgram", "ShownStep", "program_of", "with_run_numbers"]
 
 TRACE = "trace"
 """The name of the step before all passes."""
@@ -59,7 +56,7 @@ class ShownProgram:
         return (*self.steps, *self.others)
 
     def step(self, name: str, *, first: bool = False) -> ShownStep:
-        """Return the step of a name, `last` being the last of all.
+        """Return the step with a name; `last` is the last of all.
 
         Of a pass that runs several times, `simplify:2` is the second run; the name alone means the
         last run, or with `first` the first. Raises `ArgumentError` for a name that no step has.
@@ -74,12 +71,11 @@ class ShownProgram:
         near = [
             step for step in known if name and (name in step or step.startswith(f"{pass_name}:"))
         ]
-        near = near[:3]
-        near = near or difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"there is no pass {name!r} in the {len(known)} steps of {self.graph.name!r}",
-            source=here(),
-            hint=f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}",
+            hint=f"did you mean {' or '.join(near[:3])}?"
+            if near
+            else did_you_mean(name, known, f"known: {', '.join(known)}"),
         )
 
     def only(self, name: str) -> ShownProgram:
@@ -97,7 +93,6 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
     if not isinstance(shown, FunctionStage):
         raise ArgumentError(
             f"a {type(shown).__name__} is neither a graph nor a stage of a function",
-            source=here(),
             hint="call function.trace(...) or function.trace(...).lower() first",
         )
     logical = shown.graph if isinstance(shown, Traced) else shown.logical
@@ -111,12 +106,12 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
 
 
 def with_run_numbers(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
-    """Return the steps with a number in the names of passes that run several times."""
+    """Return the steps, with the count of the run in the names of passes that run several times."""
     runs = Counter(step.name for step in steps)
     seen: Counter[str] = Counter()
-    with_run_numbers = []
+    named = []
     for step in steps:
         seen[step.name] += 1
         name = f"{step.name}:{seen[step.name]}" if runs[step.name] > 1 else step.name
-        with_run_numbers.append(ShownStep(name, step.graph))
-    return tuple(with_run_numbers)
+        named.append(ShownStep(name, step.graph))
+    return tuple(named)

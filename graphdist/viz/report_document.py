@@ -1,9 +1,9 @@
 """A report as JSON for the page: whether the step fits, its collectives, its predicted time.
 
-Seconds and bytes are numbers, which the page writes as text. Lists are cut to what a reader looks
-at. `lanes` are the slices of the predicted timeline, as `graphdist.report.timeline_trace` has
+Seconds and bytes are numbers, which the page writes as text. Lists have the largest entries only.
+`lanes` are the slices of the predicted timeline, as `graphdist.report.timeline_trace` has
 them for Perfetto: a track, start and length in microseconds, a title, a line, a part of the step,
-and the seconds in which nothing hides it.
+and the seconds that no computation hides.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from graphdist.report.report_text import verdict
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.report.timeline_trace import trace_of
-
-__all__ = ["report_document"]
 
 MOST_COLLECTIVES = 300
 MOST_LINES = 60
@@ -47,8 +45,8 @@ def report_document(report: Report) -> dict[str, Any]:
 
 
 def _compiled(report: Report) -> list[list[Any]]:
-    """Return the collectives of the module by kind: how many, and their bytes in a step."""
-    kinds = [found.kind for found in report.module_collectives]
+    """Return the collectives of the module by kind: their count, and their bytes per step."""
+    kinds = [collective.kind for collective in report.module_collectives]
     return [[kind, kinds.count(kind), size] for kind, size in report.module_bytes.items()]
 
 
@@ -77,7 +75,7 @@ def _time(timeline: StepTimeline) -> dict[str, Any]:
         "utilization": timeline.utilization,
         "parts": [
             ["compute", timeline.compute, "instructions of the schedule"],
-            ["exposed", timeline.exposed, "communication that nothing hides"],
+            ["exposed", timeline.exposed, "communication that no computation hides"],
             ["waits", timeline.idle, "for copies between memories"],
         ],
     }

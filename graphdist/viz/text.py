@@ -1,4 +1,4 @@
-"""Graphs as text for a terminal: in full, or nodes selected by a pattern or a neighbourhood.
+"""Graphs as text for a terminal: all nodes, or those selected by a pattern or a neighbourhood.
 
 Colours are ANSI escapes, used only on request. Control characters of the user's never reach the
 terminal: the printer escapes names and strings, this module escapes source lines.
@@ -6,19 +6,16 @@ terminal: the printer escapes names and strings, this module escapes source line
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.printer import print_graph
+from graphdist.quoted import did_you_mean
 from graphdist.report.amounts import table
-from graphdist.tracing.user_lines import here
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram, ShownStep
-
-__all__ = ["collectives_table", "difference_text", "neighbourhood", "render", "selected"]
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _BLUE, _CYAN = (
     f"\033[{code}m" for code in (1, 2, 31, 32, 33, 34, 36)
@@ -33,7 +30,7 @@ _SIGNS = {"+": _GREEN, "-": _RED, "~": _YELLOW, "!": _YELLOW, " ": _DIM}
 def render(program: ShownProgram, *, sources: bool = True, colour: bool = False) -> str:
     """Return the text of every step of a program, each under the name of its pass.
 
-    With `sources`, the user's line stands once above the nodes that came from it.
+    With `sources`, the user's line is written once above the nodes that came from it.
     """
     several = len(program.steps) + len(program.others) > 1
     parts: list[str] = []
@@ -64,7 +61,7 @@ def difference_text(change: Diff, before: str, after: str, *, colour: bool = Fal
 def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     """Return a table of the collectives of the last step, in order, with the user's lines.
 
-    Bytes are counted in a step: a collective in a loop runs once for each trip.
+    Bytes are per step: a collective in a loop runs once for each trip.
     """
     model = model_of(program.graph)
     rows = [("kind", "reducer", "bytes", "times", "replicas", "made by", "node", "source")]
@@ -79,62 +76,58 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     lines = table(rows, left=(0, 1, 5, 6, 7))
     total = sum(model.records[position].moved for position in model.collectives)
     count = len(rows) - 1
-    lines.append(f"{count} collective{'s' * (count > 1)}, {total:,} bytes a replica")
+    lines.append(f"{count} collective{'s' * (count > 1)}, {total:,} bytes per replica")
     return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"
 
 
 def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> str:
     """Return the lines of the chosen records, in order, with counts of the nodes between them."""
     lines: list[str] = []
-    left_out = 0
+    omitted = 0
     for position, record in enumerate(model.records):
         if position not in chosen:
-            left_out += 1
+            omitted += 1
             continue
-        if left_out:
-            lines.append(_paint(_left_out(left_out), _DIM, colour))
-        left_out = 0
+        if omitted:
+            lines.append(_paint(_omitted(omitted), _DIM, colour))
+        omitted = 0
         lines.append(_line("  " * (_depth(model.records, record) + 1) + model.text(record), colour))
-    if left_out:
-        lines.append(_paint(_left_out(left_out), _DIM, colour))
+    if omitted:
+        lines.append(_paint(_omitted(omitted), _DIM, colour))
     return "\n".join(lines) + "\n"
 
 
 def matching(model: Model, pattern: str) -> set[int]:
     """Return the records whose text, scope or source matches a regular expression."""
     try:
-        found = re.compile(pattern)
+        regex = re.compile(pattern)
     except re.error as error:
-        raise ArgumentError(
-            f"--filter {pattern!r} is no regular expression: {error}", source=here()
-        ) from error
+        raise ArgumentError(f"--filter {pattern!r} is no regular expression: {error}") from error
     return {
         position
         for position, record in enumerate(model.records)
-        if any(map(found.search, (model.text(record), record.facts.scope, *_places(record))))
+        if any(map(regex.search, (model.text(record), record.facts.scope, *_places(record))))
     }
 
 
 def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
-    """Return the record of a name and the records at most `depth` edges away, in both directions.
+    """Return the record with a name, and those at most `depth` edges away in both directions.
 
     Raises `ArgumentError` for a name that no record has.
     """
     known = {record.id: position for position, record in enumerate(model.records)}
     wanted = name if name in known else f"%{name}"
     if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=3)
         raise ArgumentError(
             f"there is no node {name!r} among the {len(known)} of {model.graph.name!r}",
-            source=here(),
-            hint=f"did you mean {' or '.join(near)}?" if near else "nodes are named as in the text",
+            hint=did_you_mean(wanted, known, "nodes are named as in the text"),
         )
-    found = edge = {known[wanted]}
+    reached = edge = {known[wanted]}
     for _ in range(depth):
         around = [(*model.records[position].inputs, *model.users[position]) for position in edge]
-        edge = set().union(*around) - found
-        found = found | edge
-    return found
+        edge = set().union(*around) - reached
+        reached = reached | edge
+    return reached
 
 
 def _places(record: Record) -> list[str]:
@@ -148,7 +141,7 @@ def _depth(records: list[Record], record: Record) -> int:
     return depth
 
 
-def _left_out(count: int) -> str:
+def _omitted(count: int) -> str:
     return f"  ... {count} node{'s' * (count > 1)}"
 
 

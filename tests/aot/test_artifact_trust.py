@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
+from graphdist.aot.compatibility import host_bytes
 from graphdist.aot.file_options import FILE_OPTIONS
-from graphdist.aot.memory_limit import host_bytes
 from graphdist.runtime.compilation import step_options
 from graphdist.runtime.files.artifact import read_artifact, write_artifact
 from tests.mutations.artifacts import with_text

@@ -118,7 +118,7 @@ def test_a_tpu_is_given_by_its_addresses() -> None:
 
 
 def test_a_tpu_needs_a_place() -> None:
-    with pytest.raises(gd.ArgumentError, match="project and a zone"):
+    with pytest.raises(gd.ArgumentError, match="by project and zone"):
         gd.cluster.TPUClusterResolver("pod")
 
 

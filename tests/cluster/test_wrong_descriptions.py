@@ -120,9 +120,9 @@ def test_what_is_an_address(address: str, found: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("index", [1.5, True, float("nan"), -1, "x", 1 << 40])
 def test_a_task_that_a_program_gives_is_a_number(index: Any) -> None:
-    with pytest.raises(gd.ArgumentError, match="the number of the task"):
+    with pytest.raises(gd.ArgumentError, match="the index of this process's task"):
         roles.checked_cluster(WORKERS, "worker", index)
-    with pytest.raises(gd.ArgumentError, match="the number of a task of job 'worker' is"):
+    with pytest.raises(gd.ArgumentError, match="the index of a task of job 'worker' is"):
         gd.cluster.ClusterSpec({"worker": {index: "a:1"}})
 
 

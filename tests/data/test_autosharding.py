@@ -74,7 +74,7 @@ def test_the_policy_is_by_default_that_of_the_options() -> None:
 
 @pytest.mark.parametrize("index", [-1, 2])
 def test_a_worker_that_is_not_there(index: int) -> None:
-    with pytest.raises(gd.ArgumentError, match=f"worker number {index} of 2"):
+    with pytest.raises(gd.ArgumentError, match=f"worker {index} of 2"):
         auto_shard(Dataset.range(2), 2, index)
 
 

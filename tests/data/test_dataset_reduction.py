@@ -153,11 +153,15 @@ def test_a_number_becomes_what_a_step_returns() -> None:
 
 REFUSED: dict[str, tuple[Any, Callable[[Any, Any], Any], str]] = {
     "structure": (0.0, lambda state, x: (state, state), "returns the state"),
-    "shape": (0.0, lambda state, x: x, r"makes state float32\[8,6\] of float32\[\]"),
+    "shape": (
+        0.0,
+        lambda state, x: x,
+        r"returns state as float32\[8,6\], and takes it as float32\[\]",
+    ),
     "dtype": (
         {"n": np.int32(0)},
         lambda state, x: {"n": state["n"] + 0.5},
-        r"makes state\['n'\] float32\[\] of int32\[\]",
+        r"returns state\['n'\] as float32\[\], and takes it as int32\[\]",
     ),
 }
 

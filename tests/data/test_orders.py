@@ -174,7 +174,7 @@ def test_a_position_of_before_iterations_had_their_own() -> None:
 
 @pytest.mark.parametrize("orders", [[[[1]]], [[[1, -1]]], [[["x", 0]]], [[[1, 0.5]]], [[1]]])
 def test_orders_that_are_none(orders: Any) -> None:
-    with pytest.raises(gd.ArgumentError, match="is no position in a dataset"):
+    with pytest.raises(gd.ArgumentError, match="is not the position of an iterator"):
         iter(Dataset.range(3).shuffle(3)).set_state({"taken": 1, "orders": orders})
 
 

@@ -134,5 +134,5 @@ def test_other_iterables_are_iterated_from_their_start() -> None:
 
 @pytest.mark.parametrize("state", [None, 3, {"taken": 1}, {"taken": "x", "orders": []}])
 def test_what_is_no_position(state: Any) -> None:
-    with pytest.raises(ValueError, match="is no position in a dataset"):
+    with pytest.raises(ValueError, match="is not the position of an iterator"):
         iter(Dataset.range(3)).set_state(state)

@@ -153,7 +153,7 @@ def test_a_weight_that_says_nothing_is_refused_in_evaluate_too() -> None:
 def test_a_sum_that_is_not_seen_to_be_one_is_refused(assign: Assign) -> None:
     with pytest.raises(gd.errors.DistributionError) as raised:
         seen(assign, mirrored(2), aggregation="sum")
-    assert "is not seen to be the weight with an amount added" in str(raised.value)
+    assert "is not the weight plus an amount" in str(raised.value)
 
 
 @pytest.mark.long
@@ -212,7 +212,7 @@ def with_metric(metric: Any, strategy: gd.Strategy | None) -> Any:
 def test_a_metric_that_does_not_add_up_is_refused() -> None:
     with pytest.raises(gd.errors.DistributionError) as raised:
         with_metric(Peak(), mirrored(2))
-    assert "variable 'peak' of metric 'peak' is added up over the replicas" in str(raised.value)
+    assert "variable 'peak' of metric 'peak' is summed over the replicas" in str(raised.value)
     assert "assign it by assign_add(amount)" in str(raised.value)
 
 

@@ -12,8 +12,8 @@ import pytest
 from keras import layers
 
 import graphdist as gd
-from graphdist.keras.batches import split
 from graphdist.keras.placed_variables import placed_variable
+from graphdist.keras.steps import split
 from tests.keras.models import classifier, mirrored, rows
 
 

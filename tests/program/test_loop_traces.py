@@ -68,7 +68,7 @@ def test_a_state_that_grows_is_refused_in_the_trace_as_in_the_call() -> None:
         return x
 
     for use in (growing.trace, growing):
-        with pytest.raises(gd.ArgumentError, match=r"a step makes state\['x'\] float32"):
+        with pytest.raises(gd.ArgumentError, match=r"a step returns state\['x'\] as float32"):
             use(distributed(strategy))
 
 

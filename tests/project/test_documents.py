@@ -121,9 +121,9 @@ def rewrite_shown(page: str, outputs: list[str]) -> None:
 
 
 def test_generated_pages_are_fresh() -> None:
-    from graphdist.tools import documents
+    from graphdist.tools.documents import command
 
-    stale = documents.stale(documents.FOLDER)
+    stale = command.stale(command.FOLDER)
     assert not stale, f"{', '.join(stale)}: run python -m graphdist.tools.documents"
 
 

@@ -32,7 +32,7 @@ LEVELS: list[list[str]] = [
     ["graphdist.runtime.files"],
     ["graphdist.errors", "graphdist.garbage"],
     ["graphdist.whole_numbers"],
-    ["graphdist.deprecation", "graphdist.tracebacks", "graphdist.config"],
+    ["graphdist.user_warnings", "graphdist.tracebacks", "graphdist.config"],
     ["graphdist.options"],
     ["graphdist.strategy_base"],
     ["graphdist.context"],

@@ -1,4 +1,6 @@
-"""The wheel ships every package on disk, under one import name."""
+"""The wheel has every package that users need, under one import name, and no other."""
+
+from __future__ import annotations
 
 import importlib.util
 import os
@@ -8,9 +10,17 @@ import sys
 import venv
 import zipfile
 from pathlib import Path
-from typing import Any  # TOML
+from typing import TYPE_CHECKING, Any  # Any: TOML
 
 import pytest
+
+from tests.project.test_layers import covers, uses
+
+if TYPE_CHECKING:  # pytest alone imports a conftest
+    from tests.project.conftest import Module
+
+# Packages that stay out of the wheel: they need the repository, and run from a clone.
+FROM_A_CLONE = {f"graphdist.tools.{name}" for name in ("bench", "documents", "pictures", "truth")}
 
 
 def test_every_package_is_listed(
@@ -21,7 +31,23 @@ def test_every_package_is_listed(
         for name, folder in packages.items()
         for init in (root / folder).rglob("__init__.py")
     }
-    assert set(setuptools["packages"]) == on_disk
+    assert set(setuptools["packages"]) == on_disk - FROM_A_CLONE
+    assert on_disk >= FROM_A_CLONE
+
+
+def test_the_wheel_imports_nothing_that_it_lacks(modules: list[Module]) -> None:
+    found = [
+        f"{module.path}:{line}: {name}"
+        for module in modules
+        if module.is_ours and not is_from_a_clone(module.name)
+        for line, name in uses(module.tree)
+        if is_from_a_clone(name)
+    ]
+    assert not found, "\n".join(found)
+
+
+def is_from_a_clone(name: str) -> bool:
+    return any(covers(package, name) for package in FROM_A_CLONE)
 
 
 def test_every_folder_with_modules_is_a_package(root: Path, packages: dict[str, str]) -> None:
@@ -62,7 +88,7 @@ def copied(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.needs("pip")
-def test_the_wheel_holds_what_is_no_module(copied: Path, tmp_path: Path) -> None:
+def test_the_wheel_has_its_data_and_no_tool_of_a_clone(copied: Path, tmp_path: Path) -> None:
     pip("wheel", "--no-deps", "-q", "-w", tmp_path, copied)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -71,7 +97,10 @@ def test_the_wheel_holds_what_is_no_module(copied: Path, tmp_path: Path) -> None
     viewer |= {"graphdist/viz/static/LICENSES.txt", "graphdist/viz/document.schema.json"}
     assert viewer <= names
     assert {"graphdist/py.typed", "graphdist/passes/manager.py", "graphdist/ir/graph.py"} <= names
-    assert not [name for name in names if "/web/" in name or name.startswith(("tests/", "src/"))]
+    assert {"graphdist/tools/viz.py", "graphdist/tools/compile.py"} <= names
+    for folder in ("tests/", "src/", *(f"{name.replace('.', '/')}/" for name in FROM_A_CLONE)):
+        assert not [name for name in names if name.startswith(folder)]
+    assert not [name for name in names if "/web/" in name]
 
 
 @pytest.mark.long

@@ -293,7 +293,7 @@ WARNING: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.filterwarnings("default::DeprecationWarning")
 @pytest.mark.parametrize("newer", WARNING)
 def test_warns_once_and_names_the_new_call(newer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphdist.deprecation._warned", set())
+    monkeypatch.setattr("graphdist.user_warnings._warned", set())
     strategy = MAKES["mirrored_v1"]()
     with pytest.warns(DeprecationWarning, match=f"use {newer}") as caught:
         _ = [WARNING[newer](strategy) for _ in range(3)]

@@ -38,7 +38,7 @@ def test_later_options_win_where_they_are_set() -> None:
 
 
 def test_older_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphdist.deprecation._warned", set())
+    monkeypatch.setattr("graphdist.user_warnings._warned", set())
     with pytest.warns(DeprecationWarning, match="use CommunicationOptions"):
         hints = gd.experimental.CollectiveHints(3, 2.0)
     assert hints == gd.CommunicationOptions(3, 2.0)

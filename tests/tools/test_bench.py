@@ -39,8 +39,7 @@ from graphdist.tools.bench.picture import draw_picture
 from graphdist.tools.bench.process import Process, packages_of
 from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, bounds_of, passes_table
-from graphdist.tools.bench.sharded_systems import Fsdp, systems_of
-from graphdist.tools.bench.systems import SYSTEMS
+from graphdist.tools.bench.systems import SYSTEMS, Fsdp, systems_of
 
 QUICK = Effort(rounds=1, turn_seconds=0, compilations=1)
 DEVICES = ["cpu:0", "cpu:1"]

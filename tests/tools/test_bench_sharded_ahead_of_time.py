@@ -1,4 +1,4 @@
-"""Training in slices by hand: every form computes the same step; the table beside ours."""
+"""Sharded training by hand: every form computes the same step; the table beside ours."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import pytest
 import graphdist as gd
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.schedule import loop_collectives
-from graphdist.tools.bench import sharded_by_hand
+from graphdist.tools.bench import sharded_ahead_of_time
 from graphdist.tools.bench.measurement import Module
-from graphdist.tools.bench.sharded_ahead_of_time import EXAMPLE, CompiledForm, main, table_of
-from graphdist.tools.bench.sharded_by_hand import FORMS
+from graphdist.tools.bench.sharded_ahead_of_time import EXAMPLE, FORMS, CompiledForm, main, table_of
 from graphdist.tools.targets import load_factory
 
 SETTINGS = {"size": "tiny", "length": 16, "compute_dtype": "float32"}
@@ -36,7 +35,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = sys.modules[load_factory(f"{EXAMPLE}:make_step").__module__]
     tiny = module.Model(2, 32, 48, heads=2, kv_heads=1, vocabulary=66, is_tied=False)
     monkeypatch.setitem(module.SIZES, "tiny", tiny)
-    monkeypatch.setattr(sharded_by_hand, "FEWEST_ELEMENTS", 2**10)
+    monkeypatch.setattr(sharded_ahead_of_time, "FEWEST_ELEMENTS", 2**10)
     return module
 
 
@@ -83,13 +82,13 @@ def test_a_form_by_hand_is_the_step_in_slices(name: str, example: Any) -> None:
 
 def test_ratios_are_of_our_form() -> None:
     forms = [
-        CompiledForm("ours, in slices", Module({"all_gather": 4}, 300, 2 * 2**20), (1, 2), 1.0),
+        CompiledForm("ours, sharded", Module({"all_gather": 4}, 300, 2 * 2**20), (1, 2), 1.0),
         CompiledForm("fsdp in jit", Module({"all_reduce": 1}, 200, 2**20), (0,), 1.0),
         CompiledForm("zero-1 in jit", None, (), 1.0, "out of memory"),
     ]
     lines = table_of(forms).splitlines()
     rows = [" ".join(line.split()) for line in lines]
-    assert rows[1] == "ours, in slices 2.00 MiB 300 B 4 all_gather 1, 2"
+    assert rows[1] == "ours, sharded 2.00 MiB 300 B 4 all_gather 1, 2"
     assert rows[2] == "fsdp in jit 1.00 MiB 2.00x 200 B 1.50x 1 all_reduce 0"
     assert rows[3] == "zero-1 in jit refused"
     assert lines[4] == "zero-1 in jit: out of memory"
@@ -105,11 +104,11 @@ def test_a_form_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str
 def test_forms_are_compiled_for_absent_chips(
     example: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    forms = ["--forms", "ours, in full", "--forms", "fsdp in shard_map"]
+    forms = ["--forms", "ours, mirrored", "--forms", "fsdp in shard_map"]
     assert main(["v5e:2x2", "--size", "tiny", "--set", "length=16", *forms]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "tiny on v5e:2x2"
-    assert lines[2].startswith("ours, in full")
+    assert lines[2].startswith("ours, mirrored")
     assert "all_gather" in lines[3]
 
 

@@ -18,9 +18,8 @@ from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.comparisons import topology_of
-from graphdist.tools.compile import main
+from graphdist.tools.compile import find_largest, main
 from graphdist.tools.console import OUTPUT_LOST
-from graphdist.tools.largest_fit import find_largest
 from tests.aot.steps import make_step
 
 STEP = """
@@ -270,7 +269,7 @@ def test_the_variables_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["--list-variables", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["0", "[8,", "8]", "float32", "256", "B", "assigned"]
-    assert lines[-1] == "3 variables, 768 B in full"
+    assert lines[-1] == "3 variables, 768 B unsharded"
     assert main(["--list-variables", str(path), "--json"]) == 0
     first = json.loads(capsys.readouterr().out)[0]
     expected = {"name": "0", "shape": [8, 8], "dtype": "float32", "bytes": 256, "is_assigned": True}

@@ -15,7 +15,7 @@ from graphdist.passes.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import PASSES
 from graphdist.program.stages import Traced
-from graphdist.tools.named_passes import with_passes
+from graphdist.tools.compilation import with_passes
 
 TARGETS = {
     f"{platform}, in slices={in_slices}, local steps={is_local}, servers={cuts_updates}": Target(

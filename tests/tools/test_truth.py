@@ -16,8 +16,7 @@ import graphdist as gd
 from graphdist.runtime.module.durations import KernelFlops
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.tools.truth import runs
-from graphdist.tools.truth.command import fitted, judged, main
-from graphdist.tools.truth.fit import Observed, slowdown_at, slowdown_of
+from graphdist.tools.truth.command import Observed, fitted, judged, main, slowdown_at, slowdown_of
 from graphdist.tools.truth.page import PAGE, PICTURE, Judged, drawn, write_page
 from graphdist.tools.truth.runs import (
     MODULES,

@@ -82,5 +82,5 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="save_freq is 0"):
         gd.train.BackupAndRestore(gd.train.Checkpoint(), tmp_path, save_freq=0)
     backup = gd.train.BackupAndRestore(gd.train.Checkpoint(), tmp_path)
-    with pytest.raises(gd.ContextError, match="outside an epoch"):
+    with pytest.raises(gd.ContextError, match="outside the loop over"):
         backup.steps([1])

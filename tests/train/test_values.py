@@ -292,7 +292,7 @@ def test_names_that_are_one(tree: Any, said: str) -> None:
 
 def test_objects_that_are_named_like_what_a_checkpoint_has() -> None:
     for name in ("objects", "save", "_status"):
-        with pytest.raises(gd.ArgumentError, match="which means something else"):
+        with pytest.raises(gd.ArgumentError, match="reserved name"):
             gd.train.Checkpoint(**{name: 1})
 
 

@@ -18,11 +18,10 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.printer import print_graph
 from graphdist.tools.viz import main
 from graphdist.viz.comparison import Comparison, comparison_of
-from graphdist.viz.document import program_document
+from graphdist.viz.document import SavedProgram, as_saved, compared, program_document, read_document
 from graphdist.viz.graph_diff import diff
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram, ShownStep
-from graphdist.viz.saved_document import SavedProgram, as_saved, compared, read_document
 from tests.viz.browser import browse
 from tests.viz.graphs import HOSTILE, blocks, chain, hostile, nested
 from tests.viz.models import scanned

@@ -18,7 +18,7 @@ import graphdist as gd
 from graphdist.config import dump_folder
 from graphdist.errors import ArgumentError
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess
-from graphdist.viz import dump, page
+from graphdist.viz import display, page
 from tests.viz.test_index import seen_of
 
 ROW = re.compile(r"<tr>(.*)</tr>")
@@ -126,7 +126,7 @@ def test_the_folder_of_a_process_that_ended_is_used_again(folder: Path) -> None:
 def test_nothing_is_written_where_it_is_not_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dump, "program_of", pytest.fail)
+    monkeypatch.setattr(display, "program_of", pytest.fail)
     monkeypatch.chdir(tmp_path)
     gd.config.set_dump(None)
     assert gd.function(lambda x: x + 1)(jnp.ones(3))[0] == 2
@@ -196,7 +196,7 @@ def test_a_compilation_that_fails_has_left_its_page(
 def test_a_function_that_is_compiled_for_ever_leaves_few_pages(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dump, "MOST", 3)
+    monkeypatch.setattr(display, "MOST", 3)
     step = gd.function(lambda x: x * 2, name="step")
     for size in range(2, 8):
         step(jnp.ones(size))

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from graphdist.tools.viz import main
-from graphdist.viz.index_page import IndexRow, file_name, render
+from graphdist.viz.page import IndexRow, file_name, render_index
 from tests.viz.browser import browse
 from tests.viz.graphs import HOSTILE
 
@@ -85,7 +85,7 @@ def test_an_index_of_hostile_names_is_text(tmp_path: Path) -> None:
     page = file_name(HOSTILE)
     assert re.fullmatch(r"[\w.-]+\.html", page, re.ASCII)
     (tmp_path / "index.html").write_text(
-        render(HOSTILE, [IndexRow(HOSTILE, page, (HOSTILE,), HOSTILE, page)])
+        render_index(HOSTILE, [IndexRow(HOSTILE, page, (HOSTILE,), HOSTILE, page)])
     )
     text = (tmp_path / "index.html").read_text()
     assert "<img" not in text

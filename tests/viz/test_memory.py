@@ -7,8 +7,7 @@ import pytest
 from graphdist.ir.analyses import peak_bytes
 from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
-from graphdist.viz.memory import memory_timeline
-from graphdist.viz.model import model_of
+from graphdist.viz.model import memory_timeline, model_of
 from tests.viz.graphs import blocks, chain, nested
 
 BYTES = 4 * 100

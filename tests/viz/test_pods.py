@@ -101,7 +101,7 @@ def test_collectives_are_sorted_by_estimated_time(step: str, tmp_path: Path) -> 
 @pytest.mark.needs("tpu")
 def test_the_timeline_leads_to_nodes_and_nodes_to_the_timeline(step: str, tmp_path: Path) -> None:
     seen = seen_of(written(tmp_path, step, "--topology", "v5e:2x2"))
-    assert re.match(r"Predicted, no measurement: [\d.]+ us a step, [\d.]+ us to", seen["note"])
+    assert re.match(r"Predicted, no measurement: [\d.]+ us per step, [\d.]+ us to", seen["note"])
     pressed = seen["pressed"]
     assert pressed["line"] in seen["hovered"]
     assert pressed["title"] == pressed["line"]

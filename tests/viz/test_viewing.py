@@ -21,8 +21,7 @@ from graphdist.tools.compilation import StepOptions
 from graphdist.tools.viz import main
 from graphdist.tools.viz_targets import load_step
 from graphdist.viz.graph_diff import diff
-from graphdist.viz.memory import memory_timeline
-from graphdist.viz.model import model_of
+from graphdist.viz.model import memory_timeline, model_of
 from graphdist.viz.program import ShownProgram, ShownStep
 from tests.viz.browser import ROOT, browse
 from tests.viz.graphs import chain, hostile, nested

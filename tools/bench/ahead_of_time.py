@@ -4,7 +4,7 @@
 
 Prints, for each topology, the processor seconds from the Python function to the executable of
 graphdist and of the same step written by hand with `jax.jit` and `jax.shard_map`, in turns, the
-best of each, and what the parameters and the optimizer's state take by hand and by the compiler.
+best of each, and the bytes of parameters and slots, counted by hand and by the compiler.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:
 
 
 def timed_compilation(compile: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the processor seconds of a compilation, and what it gives; None if it does not fit.
+    """Return the processor seconds of a compilation in all threads, and its result.
 
-    Of all threads: others who use the machine do not count.
+    The result is None if the step does not fit. Other load of the machine does not count.
     """
     jax.clear_caches()
     start = time.process_time()
@@ -119,13 +119,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if compiled is not None:
             example: Any = sys.modules[load_factory(f"{EXAMPLE}:make_step").__module__]
             by_hand = 12 * example.num_parameters(example.SIZES[options.size])
-            said, peak = (
+            state, peak = (
                 compiled.memory.argument_bytes,
                 compiled.memory.needed_bytes(topology.chip.platform),
             )
             print(
-                f"  state {by_hand:,} bytes by hand, {said:,} by the compiler "
-                f"({said / by_hand - 1:+.2%}), peak {peak:,}",
+                f"  state {by_hand:,} bytes by hand, {state:,} by the compiler "
+                f"({state / by_hand - 1:+.2%}), peak {peak:,}",
                 flush=True,
             )
     return 0

@@ -2,9 +2,9 @@
 
 Variables are saved and restored. In turns with that, the same bytes are copied to the memory of the
 host, and written to files that are synced to the disk. For each round it prints how long
-`Checkpoint.write` held the program up, against the copy, and how long the checkpoint took to reach
-the disk, against the files; then the medians of all rounds. At last it prints how long a step takes
-while a checkpoint is written, and while none is: the thread that writes needs a processor too.
+`Checkpoint.write` held up the program, against the copy, and how long the checkpoint took to reach
+the disk, against the files; then the medians of all rounds, and how long a step takes while a
+checkpoint is written and while none is: the writing thread needs a processor, too.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def copied(variables: Sequence[gd.Variable]) -> list[Any]:
 def write_files(folder: Path, arrays: Sequence[Any]) -> None:
     """Write arrays to files, each synced."""
     folder.mkdir()
-    for number, array in enumerate(arrays):
-        with open(folder / str(number), "wb") as file:
+    for index, array in enumerate(arrays):
+        with open(folder / str(index), "wb") as file:
             file.write(memoryview(array).cast("B"))
             file.flush()
             os.fsync(file.fileno())
@@ -62,18 +62,18 @@ def measure_checkpoints(gigabytes: float, rounds: int, folder: Path) -> None:
     print(f"{len(variables)} variables, {size:.2f} GiB; in seconds")
     print("  copy  held up    files  checkpoint  restored")
     measure_round(checkpoint, folder)  # warms the disk and the compiler
-    found = []
+    seconds = []
     for _ in range(rounds):
-        found.append(measure_round(checkpoint, folder))
-        print("{:6.2f} {:8.2f} {:8.2f} {:11.2f} {:9.2f}".format(*found[-1]), flush=True)
-    copy, held_up, files, written, _ = map(statistics.median, zip(*found, strict=True))
+        seconds.append(measure_round(checkpoint, folder))
+        print("{:6.2f} {:8.2f} {:8.2f} {:11.2f} {:9.2f}".format(*seconds[-1]), flush=True)
+    copy, held_up, files, written, _ = map(statistics.median, zip(*seconds, strict=True))
     print(f"medians of {rounds} rounds: held up {held_up / copy:.2f} times the copy,")
     print(f"written at {files / written:.0%} of the speed of files, {size / written:.2f} GiB/s")
     measure_steps(checkpoint, folder)
 
 
 def measure_round(checkpoint: gd.train.Checkpoint, folder: Path) -> tuple[float, ...]:
-    """Return the seconds of a copy, of being held up, of files, a checkpoint and a restore."""
+    """Return the seconds of a copy, the call of `write`, files, a checkpoint and a restore."""
     path = folder / "checkpoint"
     arrays: list[Any] = []
     copy = call_seconds(lambda: arrays.extend(copied(checkpoint.variables)))

@@ -1,17 +1,17 @@
 """`python -m graphdist.tools.bench`: what graphdist costs and gains, against others in one run.
 
-    python -m graphdist.tools.bench                       # overheads, and all programs
-    python -m graphdist.tools.bench small large           # some, by name
-    python -m graphdist.tools.bench --json run.json --svg run.svg
-    python -m graphdist.tools.bench --topology v5e:16x16  # compiled ahead of time, not run
-    python -m graphdist.tools.bench passes --topology v5e:4x4 --topology h100:1x8
-    python -m graphdist.tools.bench small --no-record     # leaves the file of all runs alone
-    python -m graphdist.tools.bench keras                 # Keras's fit, against its DataParallel
-    python -m graphdist.tools.bench parameter_server      # closures a second, against TensorFlow's
+    python -m graphdist.tools.bench                       # overheads, and all programs python -m
+    graphdist.tools.bench small large           # some, by name python -m graphdist.tools.bench
+    --json run.json --svg run.svg python -m graphdist.tools.bench --topology v5e:16x16  # compiled
+    ahead of time, not run python -m graphdist.tools.bench passes --topology v5e:4x4 --topology
+    h100:1x8 python -m graphdist.tools.bench small --no-record     # leaves the file of all runs
+    alone python -m graphdist.tools.bench keras                 # Keras's fit, against its
+    DataParallel python -m graphdist.tools.bench parameter_server      # closures per second,
+    against TensorFlow's
 
-Systems run in turns and medians are compared: the machines this runs on are noisy, so a figure
-means something only beside its peer. TensorFlow and torch take part where they are installed:
-`pip install "graphdist[bench]"`. `docs/benchmarks.md` lists the figures and says how to read them.
+Systems run in turns and medians are compared: machines are noisy, so a figure means something only
+beside its peer. TensorFlow and torch take part if they are installed: `pip install -e '.[bench]'`.
+`docs/benchmarks.md` lists the figures and says how to read them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,11 @@ from graphdist.tools.bench.picture import draw_picture
 from graphdist.tools.bench.process import ALL_PACKAGES, is_installed
 from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, passes_table, program_table
-from graphdist.tools.bench.sharded_systems import SHARDED_SYSTEMS
-from graphdist.tools.bench.systems import SYSTEMS
+from graphdist.tools.bench.systems import SHARDED_SYSTEMS, SYSTEMS
 from graphdist.tools.compilation import strategy_for
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.targets import prepare_command
-from graphdist.tracing.user_lines import here
 
 PASSES, KERAS, PARAMETER_SERVER = "passes", "keras", "parameter_server"
 HERE = {**SYSTEMS, **SHARDED_SYSTEMS}
@@ -49,43 +47,39 @@ _RECORDED = ("names", "json", "record", "no_record")
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m graphdist.tools.bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [*OVERHEADS, *PROGRAMS, PASSES]
-    found.add_argument(
-        "names", nargs="*", metavar="name", help=f"of {', '.join(names)}; all but {PASSES} if none"
-    )
-    found.add_argument("--systems", help=f"of {', '.join(ALL_SYSTEMS)}, with commas; all if none")
-    found.add_argument(
+    add, names = parser.add_argument, [*OVERHEADS, *PROGRAMS, PASSES]
+    add("names", nargs="*", metavar="name", help=f"of {', '.join(names)}; all but {PASSES} if none")
+    add("--systems", help=f"of {', '.join(ALL_SYSTEMS)}, with commas; all if none")
+    add(
         "--devices",
         help='CPU devices (default 2), or names: "gpu:0,gpu:1"; for passes numbers, as "2,4,8"',
     )
-    found.add_argument(
-        "--topology", action="append", default=[], help="compile for it: v5e:16x16, h100:1x8"
-    )
+    add("--topology", action="append", default=[], help="compile for it: v5e:16x16, h100:1x8")
     effort = Effort()
-    found.add_argument("--rounds", type=int, default=effort.rounds, help="turns of each system")
-    found.add_argument("--turn", type=float, default=effort.turn_seconds, help="its seconds")
-    found.add_argument("--compilations", type=int, default=effort.compilations)
-    found.add_argument("--tiny", action="store_true", help="tiny models, to see that all runs")
-    found.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
-    found.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of it")
-    found.add_argument(
+    add("--rounds", type=int, default=effort.rounds, help="turns of each system")
+    add("--turn", type=float, default=effort.turn_seconds, help="its seconds")
+    add("--compilations", type=int, default=effort.compilations)
+    add("--tiny", action="store_true", help="tiny models, to see that all runs")
+    add("--json", type=Path, metavar="FILE", help="write what was measured")
+    add("--svg", type=Path, metavar="FILE", help="write a picture of it")
+    add(
         "--record",
         type=Path,
         metavar="FILE",
         help="append the run to this file (default docs/figures/benchmarks.jsonl of a checkout)",
     )
-    found.add_argument("--no-record", action="store_true", help="append it to no file")
-    return found
+    add("--no-record", action="store_true", help="append it to no file")
+    return parser
 
 
 @console_tool("bench")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line names; returns 2 for what cannot be."""
+    """Run the measurements that the command line names."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == [KERAS]:
         return _keras(given[1:])
@@ -124,7 +118,7 @@ def _refuse_unused_options(options: argparse.Namespace, names: Sequence[str]) ->
 
 
 def _refuse_what_runs(options: argparse.Namespace, names: Sequence[str]) -> None:
-    """Raise `ArgumentError` for measurements that run, where programs are compiled alone."""
+    """Raise `ArgumentError` for measurements that run, if programs are only compiled."""
     systems = [] if options.systems is None else options.systems.split(",")
     for what, asked, compiled in (("", names, PROGRAMS), ("--systems ", systems, HERE)):
         others = [name for name in asked if name not in compiled]
@@ -136,7 +130,7 @@ def _refuse_what_runs(options: argparse.Namespace, names: Sequence[str]) -> None
 
 
 def _keras(arguments: Sequence[str]) -> int:
-    """Measure models of Keras, which is imported for that alone."""
+    """Measure models of Keras, which is imported only then."""
     from graphdist.tools.bench.keras_models import main as measure_keras
 
     return measure_keras(arguments)
@@ -153,20 +147,19 @@ def _record(options: argparse.Namespace, run: Run) -> None:
 
 def _checked(options: argparse.Namespace) -> list[str]:
     known = [*OVERHEADS, *PROGRAMS, PASSES]
-    for what, given, all_of_them in (
+    for what, chosen, all_of_them in (
         ("measurement", options.names, known),
         ("system", _systems(options), ALL_SYSTEMS),
     ):
-        for name in given:
+        for name in chosen:
             if name not in all_of_them:
                 raise ArgumentError(
                     f"there is no {what} {name!r}",
-                    source=here(),
                     hint=f"choose from {', '.join(all_of_them)}",
                 )
     for path in (options.json, options.svg, options.record):
         if path is not None and not path.parent.is_dir():
-            raise ArgumentError(f"there is no folder {str(path.parent)!r}", source=here())
+            raise ArgumentError(f"there is no folder {str(path.parent)!r}")
     names = list(options.names)
     _check_numbers(options, is_list=PASSES in names)
     if PASSES in names:
@@ -174,8 +167,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
     if PASSES in names and len(names) > 1:
         raise ArgumentError(
             f"{PASSES} and {', '.join(set(names) - {PASSES})} are asked for in one run: each "
-            f"number of devices needs a process",
-            source=here(),
+            f"count of devices needs a process",
             hint=f"run {PASSES} by itself",
         )
     if options.topology and not names:
@@ -184,26 +176,24 @@ def _checked(options: argparse.Namespace) -> list[str]:
 
 
 def _check_numbers(options: argparse.Namespace, *, is_list: bool) -> None:
-    given = options.devices.split(",") if options.devices else []
-    are_numbers = all(number.isdigit() and int(number) for number in given)
-    is_right = are_numbers and len(given) < 2
-    if not (are_numbers if is_list else is_right or all(":" in name for name in given)):
+    devices = options.devices.split(",") if options.devices else []
+    are_counts = all(count.isdigit() and int(count) for count in devices)
+    is_count = are_counts and len(devices) < 2
+    if not (are_counts if is_list else is_count or all(":" in name for name in devices)):
         raise ArgumentError(
             f"{options.devices!r} devices are asked for",
-            source=here(),
             hint="give a number, such as 2, or names, such as gpu:0; for passes numbers, as 2,4,8",
         )
     for what in ("rounds", "compilations"):
         if getattr(options, what) < 1:
             raise ArgumentError(
-                f"{getattr(options, what)} {what} are asked for: there is at least 1", source=here()
+                f"{getattr(options, what)} {what} are asked for: there is at least 1"
             )
     if not options.turn >= 0:
-        raise ArgumentError(f"turns of {options.turn} seconds are asked for", source=here())
+        raise ArgumentError(f"turns of {options.turn} seconds are asked for")
     if len(options.topology) > 1 and not is_list:
         raise ArgumentError(
             f"{len(options.topology)} topologies are asked for in one run",
-            source=here(),
             hint="run the programs for each by itself",
         )
 
@@ -214,7 +204,7 @@ def _systems(options: argparse.Namespace) -> list[str]:
 
 def _require_one(systems: Sequence[str], hint: str) -> None:
     if not systems:
-        raise ArgumentError("there is no system left to measure", source=here(), hint=hint)
+        raise ArgumentError("there is no system left to measure", hint=hint)
 
 
 def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
@@ -234,26 +224,26 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
         if name in systems and not is_installed(name):
             print(f"{name} is not installed here: not measured against it")
             systems.remove(name)
-    _require_one(systems, 'install them: pip install "graphdist[bench]"')
+    _require_one(systems, "install them: pip install -e .[bench]")
     effort = Effort(options.rounds, options.turn, options.compilations)
     for name in [name for name in names if name in programs]:
         program = programs[name]
         strategy = gd.MirroredStrategy(devices, **program.strategy_options)
-        found = measured(program, strategy, systems, effort, is_tiny=options.tiny)
-        print(program_table(program, found, run.add(program, found)), flush=True)
+        results = measured(program, strategy, systems, effort, is_tiny=options.tiny)
+        print(program_table(program, results, run.add(program, results)), flush=True)
     return run
 
 
 def _devices(asked: str) -> list[str]:
-    """Return the names of devices; for a number CPU devices, which are made."""
-    number = int(asked) if asked.isdigit() else 0
+    """Return the names of devices; a count stands for new CPU devices."""
+    count = int(asked) if asked.isdigit() else 0
     # Overheads are measured on two, whichever devices programs run on.
-    gd.config.set_logical_cpu_devices(max(number, 2))
-    return [f"cpu:{i}" for i in range(number)] or asked.split(",")
+    gd.config.set_logical_cpu_devices(max(count, 2))
+    return [f"cpu:{i}" for i in range(count)] or asked.split(",")
 
 
 def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
-    """Compile for a topology: counts, bytes and memory, and nothing that needs to run."""
+    """Compile for a topology: count collectives, bytes and memory, and run nothing."""
     systems = list(HERE) if options.systems is None else options.systems.split(",")
     prepare_command()
     (name,) = options.topology
@@ -264,20 +254,20 @@ def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
     for chosen in names:
         program = (TINY if options.tiny else PROGRAMS)[chosen]
         strategy = strategy_for(topology, **program.strategy_options)
-        _, found = compiled_on(program, strategy, systems)
-        measurements = list(found.values())
+        _, compiled = compiled_on(program, strategy, systems)
+        measurements = list(compiled.values())
         print(program_table(program, measurements, run.add(program, measurements)), flush=True)
     return run
 
 
 def _passes(options: argparse.Namespace) -> Run:
-    """Compile a program for each pass, with it and without, on each number of devices."""
+    """Compile a program for each pass, with it and without, on each count of devices."""
     devices = (options.devices or ("" if options.topology else "2,4,8")).split(",")
-    places = [place for place in (*devices, *options.topology) if place]
-    found = [effect for place in places for effect in effects_elsewhere(place)]
-    run = Run(", ".join(places), 0, passes=found)
+    targets = [target for target in (*devices, *options.topology) if target]
+    savings = [effect for target in targets for effect in effects_elsewhere(target)]
+    run = Run(", ".join(targets), 0, passes=savings)
     for showcase in SHOWCASES:
         name = showcase.pass_name
-        shown = [effect for effect in found if effect.pass_name == name]
+        shown = [effect for effect in savings if effect.pass_name == name]
         print(passes_table(name, showcase.program.title, shown), end="\n\n", flush=True)
     return run

@@ -1,4 +1,4 @@
-"""The figures of runs by commit: a file of one JSON line a run, and the picture of it.
+"""The figures of runs by commit: a file with one line of JSON per run, and the picture of it.
 
     python -m graphdist.tools.bench.history            # draws docs/figures/benchmarks.svg
     python -m graphdist.tools.bench.history --check    # exits with 1 if it is not that picture
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.tools.bench.measurement import OURS, Measurement
+from graphdist.tools.bench.picture import svg_document
 from graphdist.tools.bench.programs import PROGRAMS
 from graphdist.tools.bench.report import Run, package_versions
 from graphdist.tools.console import console_tool
@@ -70,7 +71,7 @@ def _programs(measurements: Sequence[Measurement]) -> Record:
     programs: Record = {}
     for measurement in measurements:
         mine, module = ours.get(measurement.program), measurement.module
-        found = {
+        figures = {
             "step_seconds": measurement.step_seconds,
             "ratio": mine.of(measurement) if mine and mine is not measurement else None,
             "compile_seconds": measurement.compile_seconds,
@@ -79,7 +80,7 @@ def _programs(measurements: Sequence[Measurement]) -> Record:
         }
         of_program = programs.setdefault(measurement.program, {})
         of_program[measurement.system] = {
-            name: value for name, value in found.items() if value is not None
+            name: value for name, value in figures.items() if value is not None
         }
     return programs
 
@@ -89,7 +90,7 @@ def _commit() -> Record:
 
 
 def _git(*arguments: str) -> str:
-    """Return what git says of the checkout; "" where there is none."""
+    """Return the output of git for the checkout; "" if there is none."""
     try:
         command = ["git", "-C", str(ROOT), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -114,7 +115,7 @@ def append(path: Path, record: Record) -> None:
 
 
 def recorded(path: Path) -> list[Record]:
-    """Return the runs of a file, the first first."""
+    """Return the runs of a file, in order."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -122,11 +123,11 @@ WIDTH, _COLUMNS = 760, 4
 _PANEL_WIDTH, _PANEL_HEIGHT, _TOP = 182, 150, 74
 _LEFT, _RIGHT, _ABOVE, _BELOW = 34, 12, 24, 22
 _COLOURS = {"shard_map": ("#4a6fa5", "#86a8e0"), "tensorflow": ("#d98e2b", "#f0ab4a")}
-"""Of each system, in a light theme and in a dark one: the colours of a run's picture."""
+"""The colours of each system, in a light and in a dark theme, as in a run's picture."""
 
 
 def drawing(records: Sequence[Record]) -> str:
-    """Return graphdist's time over the others' by run as SVG, a panel for each program."""
+    """Return the ratios of graphdist's time to the others' by run, as SVG: a panel per program."""
     timed = [record for record in records if any(_ratios(record, name) for name in PROGRAMS)]
     names = [name for name in PROGRAMS if any(_ratios(record, name) for record in timed)]
     rows = -(-len(names) // _COLUMNS)
@@ -134,20 +135,17 @@ def drawing(records: Sequence[Record]) -> str:
     title = "graphdist's time of a step over the others', by run"
     commits = [record["commit"][:7] for record in timed]
     runs = f"{len(commits)} runs, {commits[0]} to {commits[-1]}" if commits else "no runs"
-    return "\n".join(
+    return svg_document(
+        title,
+        (WIDTH, height),
+        _style(),
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-            f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">',
-            f"<style>{_style()}</style>",
-            f'<rect class="page" width="{WIDTH}" height="{height}"/>',
             f'<text class="title" x="16" y="26">{escape(title)}</text>',
             *_legend(),
             f'<text class="note" x="16" y="64">{escape(runs)}; a line joins runs on the same '
             f"devices; below 1 graphdist is quicker</text>",
             *(line for i, name in enumerate(names) for line in _panel(name, timed, i)),
-            "</svg>",
-            "",
-        ]
+        ],
     )
 
 
@@ -169,7 +167,7 @@ def _panel(program: str, records: Sequence[Record], index: int) -> Iterator[str]
     width = _PANEL_WIDTH - _LEFT - _RIGHT
     height = _PANEL_HEIGHT - _ABOVE - _BELOW
     ratios = [_ratios(record, program) for record in records]
-    most = max(1.2, *(value for found in ratios for value in found.values()))
+    most = max(1.2, *(value for of_run in ratios for value in of_run.values()))
     xs = [left + width * (i + 0.5) / len(records) for i in range(len(records))]
 
     def y_of(value: float) -> float:
@@ -181,15 +179,15 @@ def _panel(program: str, records: Sequence[Record], index: int) -> Iterator[str]
         yield f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="axis" x="{left - 6}" y="{y + 4:.1f}">{value:g}</text>'
     for system in PEERS:
-        places = [
-            (x, y_of(found[system]), (record["machine"], record["target"]), found[system])
-            for x, found, record in zip(xs, ratios, records, strict=True)
-            if system in found
+        points = [
+            (x, y_of(of_run[system]), (record["machine"], record["target"]), of_run[system])
+            for x, of_run, record in zip(xs, ratios, records, strict=True)
+            if system in of_run
         ]
-        for (x, y, where, _), (next_x, next_y, next_where, _) in pairwise(places):
+        for (x, y, where, _), (next_x, next_y, next_where, _) in pairwise(points):
             if where == next_where:
                 yield f'<path class="{system}" d="M{x:.1f} {y:.1f}L{next_x:.1f} {next_y:.1f}"/>'
-        for x, y, _, value in places:
+        for x, y, _, value in points:
             yield f'<circle class="{system}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
             yield f"<title>{value:.2f} of {escape(system)}</title></circle>"
 

@@ -29,7 +29,7 @@ from keras import layers
 from graphdist.config import choose_cpu_threads
 
 BATCH = 64
-_THREADS_A_DEVICE = 4
+_THREADS_PER_DEVICE = 4
 WORDS, LENGTH = 200, 16
 
 
@@ -131,7 +131,7 @@ class ModelTurns:
 
 def scopes_of_systems(devices: int) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
     """Return the systems that are compared, as functions that make the scope of each."""
-    names = [f"cpu:{number}" for number in range(devices)]
+    names = [f"cpu:{device}" for device in range(devices)]
     strategy = gd.MirroredStrategy(names)
     parallel = keras.distribution.DataParallel(devices=names)
     return {"graphdist": strategy.scope, "DataParallel": parallel.scope}
@@ -147,11 +147,11 @@ def measured_models(
             for system, scope in scopes_of_systems(devices).items()
         }
         seconds: dict[str, list[float]] = {system: [] for system in turns}
-        for number in range(rounds):
-            order = list(turns) if number % 2 else list(reversed(turns))
+        for turn in range(rounds):
+            order = list(turns) if turn % 2 else list(reversed(turns))
             for system in order:
                 seconds[system].append(turns[system].seconds())
-        yield name, {system: statistics.median(found) for system, found in seconds.items()}
+        yield name, {system: statistics.median(times) for system, times in seconds.items()}
 
 
 @console_tool("bench keras")
@@ -169,14 +169,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.models) - set(MODELS):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
-    # Collectives of DataParallel wait for each other in XLA's threads. There is else one for each
+    # Collectives of DataParallel wait for each other in XLA's threads. By default there is one per
     # processor, and with two of them the program hangs.
-    choose_cpu_threads(_THREADS_A_DEVICE * options.devices)
+    choose_cpu_threads(_THREADS_PER_DEVICE * options.devices)
     gd.config.set_logical_cpu_devices(options.devices)
-    print(f"ms a step on {options.devices} CPU devices, medians of {options.rounds} turns")
+    print(f"ms per step on {options.devices} CPU devices, medians of {options.rounds} turns")
     print("| model | graphdist | DataParallel | ratio |\n|---|---|---|---|")
     chosen = options.models or list(MODELS)
-    for name, found in measured_models(chosen, options.devices, options.rounds, options.steps):
-        ours, theirs = (found[system] * 1e3 for system in ("graphdist", "DataParallel"))
+    for name, medians in measured_models(chosen, options.devices, options.rounds, options.steps):
+        ours, theirs = (medians[system] * 1e3 for system in ("graphdist", "DataParallel"))
         print(f"| {name} | {ours:.2f} | {theirs:.2f} | {ours / theirs:.2f} |", flush=True)
     return 0

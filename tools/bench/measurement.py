@@ -1,11 +1,11 @@
 """The measurement of a program on several systems: in turns, in one run.
 
 First every system compiles. Then all run the same first steps, whose losses must agree. Then they
-are timed in rounds, in which each has a turn of some steps. A machine that others use is slower for
-minutes at a time, and not equally for each system. The turns of a round are close together in time,
-so two systems are compared round by round, and the median of the ratios counts.
+are timed in rounds, in which each has a turn of some steps. A shared machine is slower for minutes
+at a time, and not equally for each system. The turns of a round are close together in time, so two
+systems are compared round by round, and the median of the ratios is reported.
 
-Figures of the compiled module are: the collectives, as often as they run in a step; the bytes a
+The figures of the compiled module are: the collectives, as often as they run in a step; the bytes a
 device sends for them around a ring (`graphdist.ir.collective_records`); and the most
 memory that a device needs.
 """
@@ -29,15 +29,14 @@ from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.memory import memory_of
 from graphdist.tools.bench.process import Process, is_installed, packages_of
 from graphdist.tools.bench.programs import BenchProgram
-from graphdist.tools.bench.sharded_systems import systems_of
-from graphdist.tools.bench.systems import FLOOR, Running
+from graphdist.tools.bench.systems import FLOOR, Running, systems_of
 
 OURS = "graphdist"
 FIRST_STEPS = 3
 FEWEST_STEPS = 5
 """The least number of steps in a turn, however long they take."""
 TOLERANCE = 1e-4
-"""How far losses may differ, relative to them: systems add up in different orders."""
+"""The relative difference that losses may have: systems add up in different orders."""
 
 
 class DifferentProgramsError(RuntimeError):
@@ -46,7 +45,7 @@ class DifferentProgramsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Module:
-    """What a compiled module does on each device: bytes, and how many collectives of each kind."""
+    """The figures of a compiled module per device: bytes, and collectives of each kind."""
 
     collectives: Mapping[str, int]
     moved_bytes: int
@@ -86,16 +85,16 @@ class Measurement:
         return seconds[len(seconds) // 10] if seconds else None
 
     def of(self, other: Measurement) -> float | None:
-        """Return the ratio of its step times to another system's, round by round."""
+        """Return the ratio of its step time to another system's, compared round by round."""
         return ratio_by_round(self.turns, other.turns) if self.turns and other.turns else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the measurement as JSON has it."""
-        found = asdict(self)
-        module = found.pop("module") or dict.fromkeys(("collectives", "moved_bytes", "peak_bytes"))
+        fields = asdict(self)
+        module = fields.pop("module") or dict.fromkeys(("collectives", "moved_bytes", "peak_bytes"))
         count = self.module.num_collectives if self.module else None
         seconds = {"step_seconds": self.step_seconds, "quick_seconds": self.quick_seconds}
-        return {**found, **seconds, **module, "num_collectives": count}
+        return {**fields, **seconds, **module, "num_collectives": count}
 
 
 def ratio_by_round(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
@@ -118,7 +117,7 @@ class Effort:
 
 
 def module_of(compiled: jax.stages.Compiled, num_devices: int, platform: str) -> Module:
-    """Return what a module that JAX compiled does."""
+    """Return the figures of a module that JAX compiled."""
     kinds: Counter[str] = Counter()
     moved = 0.0
     for collective in module_collectives(CompiledModule(str(compiled.as_text())), num_devices):
@@ -129,19 +128,19 @@ def module_of(compiled: jax.stages.Compiled, num_devices: int, platform: str) ->
 
 
 def seconds_of(running: Running, steps: int) -> list[float]:
-    """Run so many steps and return the seconds of each."""
-    found = []
+    """Run steps and return the seconds of each."""
+    seconds = []
     for _ in range(steps):
         start = time.perf_counter()
         running.step()
-        found.append(time.perf_counter() - start)
-    return found
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def compiled_on(
     program: BenchProgram, strategy: gd.Strategy, systems: Sequence[str], compilations: int = 1
 ) -> tuple[dict[str, Running], dict[str, Measurement]]:
-    """Return the program on each system of this process, and what its compilation gave."""
+    """Return the program on each system of this process, and the figures of its compilation."""
     starts = systems_of(program)
     running = {name: starts[name](program, strategy) for name in systems if name in starts}
     seconds: dict[str, list[float]] = {name: [] for name in running}
@@ -177,12 +176,12 @@ def measured(
 
     Raises `DifferentProgramsError` where their losses differ.
     """
-    running, found = compiled_on(program, strategy, systems, effort.compilations)
+    running, results = compiled_on(program, strategy, systems, effort.compilations)
     timed: dict[str, Callable[[int], list[float]]] = {
         name: partial(seconds_of, system) for name, system in running.items()
     }
     for name, system in running.items():
-        found[name] = with_first_steps(found[name], system)
+        results[name] = with_first_steps(results[name], system)
     replicas = strategy.num_replicas_in_sync
     elsewhere = [name for name in systems if name in packages_of(program) and is_installed(name)]
     processes = []
@@ -191,16 +190,16 @@ def measured(
             process = Process(name, program.name, replicas, is_tiny=is_tiny)
             processes.append(process)
             timed[name] = process.seconds
-            found[name] = Measurement(program.name, name, **process.start(FIRST_STEPS))
-        check_agreement(list(found.values()))
+            results[name] = Measurement(program.name, name, **process.start(FIRST_STEPS))
+        check_agreement(list(results.values()))
         seconds = seconds_in_turns(timed, effort)
     finally:
         for process in processes:
             process.close()
     return [
-        replace(found[name], turns=tuple(map(tuple, seconds[name])))
+        replace(results[name], turns=tuple(map(tuple, seconds[name])))
         for name in systems
-        if name in found
+        if name in results
     ]
 
 
@@ -215,7 +214,7 @@ def seconds_in_turns(
 ) -> dict[str, list[list[float]]]:
     """Return the seconds of the steps of each turn; every round begins with another system.
 
-    The first step of a turn, in which caches are another's, does not count.
+    The first step of a turn does not count: the caches hold another system's data.
     """
     seconds: dict[str, list[list[float]]] = {name: [] for name in timed}
     names = list(timed)
@@ -228,7 +227,7 @@ def seconds_in_turns(
 
 
 def _steps_of(seconds: float, turn_seconds: float) -> int:
-    """Return how many steps a turn has, if one takes so many seconds."""
+    """Return how many steps a turn has, from the seconds of one step."""
     return min(max(round(turn_seconds / seconds), FEWEST_STEPS), 50)
 
 

@@ -17,13 +17,13 @@ Tree: TypeAlias = Any
 """A pytree of arrays."""
 
 EPSILON = 1e-5
-"""What normalizations add to a variance."""
+"""The number that normalizations add to a variance."""
 MOMENTUM = 0.9
-"""How much of a running statistic stays in a step."""
+"""The share of a running statistic that a step keeps."""
 
 
 class ReplicaOperations(Protocol):
-    """What a program asks of the system it runs on, in a function that all replicas run."""
+    """The operations that a program takes from its system, in a function that all replicas run."""
 
     def mean(self, tree: Tree) -> Tree:
         """Return the mean over the replicas."""
@@ -37,13 +37,13 @@ class ReplicaOperations(Protocol):
     def observe(self, state: Tree, losses: Any, labels: Any, scores: Any) -> Tree:
         """Add losses [rows], labels [rows] and scores [rows, classes] to the metrics.
 
-        Returns what changes of the state.
+        Returns the changed part of the state.
         """
 
 
 @dataclass(frozen=True)
 class Mlp:
-    """Layers of tanh(x @ weight + bias); the loss is the mean square of what comes out."""
+    """Layers of tanh(x @ weight + bias); the loss is the mean square of the output."""
 
     layers: int
     width: int
@@ -59,7 +59,7 @@ class Mlp:
         ]
 
     def batch(self, rng: np.random.Generator, rows: int) -> Tree:
-        """Return a batch of so many rows."""
+        """Return a batch with this many rows."""
         return {"x": rng.standard_normal((rows, self.width)).astype("f")}
 
     def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
@@ -84,20 +84,20 @@ class Convnet:
 
     def parameters(self, rng: np.random.Generator) -> Tree:
         """Return initial parameters; kernels are [height, width, in, out]."""
-        found: dict[str, Any] = {"layers": []}
-        taken = 3
-        for given in self.channels:
-            kernel = rng.standard_normal((3, 3, taken, given)) / (9 * taken) ** 0.5
-            layer = {"kernel": kernel, "bias": np.zeros(given)}
+        layers: list[Any] = []
+        inputs = 3
+        for outputs in self.channels:
+            kernel = rng.standard_normal((3, 3, inputs, outputs)) / (9 * inputs) ** 0.5
+            layer = {"kernel": kernel, "bias": np.zeros(outputs)}
             if self.normalized:
-                layer["scale"] = np.ones(given)
-            found["layers"].append(layer)
-            taken = given
-        found["head"] = rng.standard_normal((taken, self.classes)) / taken**0.5
-        return found
+                layer["scale"] = np.ones(outputs)
+            layers.append(layer)
+            inputs = outputs
+        head = rng.standard_normal((inputs, self.classes)) / inputs**0.5
+        return {"layers": layers, "head": head}
 
     def statistics(self) -> Tree:
-        """Return the running means and variances of its normalizations at first."""
+        """Return the initial running means and variances of its normalizations."""
         if not self.normalized:
             return {}
         return [{"mean": np.zeros(n), "variance": np.ones(n)} for n in self.channels]

@@ -1,6 +1,6 @@
 """The programs of the benchmark on TensorFlow's MirroredStrategy, in a process of its own.
 
-`graphdist.tools.bench` runs it where TensorFlow is installed (`process.py` has the protocol). It is
+`graphdist.tools.bench` runs it if TensorFlow is installed (`process.py` has the protocol). It is
 written as TensorFlow's users write it: `strategy.run` of a replica function, gradients by a tape,
 reduced by one `all_reduce` of the replica context, all under one `tf.function`.
 """
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
-from graphdist.tools.bench.process import asked_for, serve
+from graphdist.tools.bench.process import from_command_line, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
     ADAM_RATE,
@@ -94,12 +94,12 @@ class TensorFlowProgram:
         tf, parts = self.tf, self.program.microbatches
         if parts == 1:
             return self._gradients(batch, variables)
-        cut = tf.nest.map_structure(
+        split = tf.nest.map_structure(
             lambda x: tf.reshape(x, [parts, x.shape[0] // parts, *x.shape[1:]]), batch
         )
         total = tf.constant(0.0), [tf.zeros_like(variable) for variable in variables]
         for i in tf.range(parts):
-            loss, gradients, _ = self._gradients({k: v[i] for k, v in cut.items()}, variables)
+            loss, gradients, _ = self._gradients({k: v[i] for k, v in split.items()}, variables)
             sums = [
                 total_gradient + other
                 for total_gradient, other in zip(total[1], gradients, strict=True)
@@ -186,7 +186,7 @@ class TensorFlowProgram:
 
 def main() -> None:
     """Serve the program that the command line names."""
-    program, replicas, first_steps = asked_for()
+    program, replicas, first_steps = from_command_line()
     running = TensorFlowProgram(program, replicas)
     serve(running.step, running.results, first_steps)
 

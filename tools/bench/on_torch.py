@@ -1,11 +1,10 @@
-"""The programs of the benchmark on torch over gloo, a process a replica.
+"""The programs of the benchmark on torch over gloo, one process per replica.
 
-`graphdist.tools.bench` runs it where torch is installed (`process.py` has the protocol). It is
+`graphdist.tools.bench` runs it if torch is installed (`process.py` has the protocol). It is
 written as torch's users write it: a module in `DistributedDataParallel`, torch's own optimizers,
-`no_sync` for all microbatches but the last. A program with parameters in slices is a module whose
-layers are each given to `fully_shard`, and which is then given to it. Batch normalization is by
-hand, since torch synchronizes its own only on GPUs. Rank 0 serves, and tells the others how many
-steps to run.
+`no_sync` for all microbatches but the last. A program with sharded parameters is a module; first
+each layer, then the module is passed to `fully_shard`. Batch normalization is by hand, since torch
+synchronizes its own only on GPUs. Rank 0 serves, and tells the others how many steps to run.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import jax
 import numpy as np
 
 from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
-from graphdist.tools.bench.process import asked_for, serve
+from graphdist.tools.bench.process import from_command_line, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
     ADAM_RATE,
@@ -45,7 +44,7 @@ class TorchProgram:
         state = program.state()
         leaves, self.structure = jax.tree.flatten(state["params"])
         if program.shards_parameters:
-            module = self.parallel = _in_slices(torch, state["params"])
+            module = self.parallel = _sharded_module(torch, state["params"])
         else:
             module = _module(torch, leaves, self._loss)
             self.parallel = torch.nn.parallel.DistributedDataParallel(module)
@@ -72,26 +71,26 @@ class TorchProgram:
         """Run a step to its end and return the mean loss of the replicas."""
         if self.program.kind == "evaluate":
             with self.torch.no_grad():
-                return self._mean_number(self.parallel(self.batch))
+                return self._mean_loss(self.parallel(self.batch))
         self.optimizer.zero_grad()
         parts = self.program.microbatches
         total = 0.0
-        for i, part in enumerate(self._cut(parts)):
+        for i, part in enumerate(self._microbatches(parts)):
             is_last = i == parts - 1
             with contextlib.nullcontext() if is_last else self.parallel.no_sync():
                 loss = self.parallel(part) / parts
                 loss.backward()
             total = total + loss.detach()
         self.optimizer.step()
-        return self._mean_number(total)
+        return self._mean_loss(total)
 
-    def _cut(self, parts: int) -> list[Any]:
+    def _microbatches(self, parts: int) -> list[Any]:
         if parts == 1:
             return [self.batch]
-        cut = {name: value.chunk(parts) for name, value in self.batch.items()}
-        return [{name: value[i] for name, value in cut.items()} for i in range(parts)]
+        chunks = {name: value.chunk(parts) for name, value in self.batch.items()}
+        return [{name: value[i] for name, value in chunks.items()} for i in range(parts)]
 
-    def _mean_number(self, loss: Any) -> float:
+    def _mean_loss(self, loss: Any) -> float:
         self.torch.distributed.all_reduce(loss)
         return float(loss) / self.replicas
 
@@ -184,8 +183,8 @@ def _module(torch: Any, leaves: list[Any], loss: Any) -> Any:
     return Module()
 
 
-def _in_slices(torch: Any, layers: list[Any]) -> Any:
-    """Return an Mlp whose parameters are stored in slices and gathered layer by layer."""
+def _sharded_module(torch: Any, layers: list[Any]) -> Any:
+    """Return an Mlp whose parameters are stored in shards and gathered layer by layer."""
     from torch.distributed.fsdp import fully_shard
 
     class Layer(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
@@ -224,25 +223,25 @@ def run_rank(rank: int, replicas: int, store: str, program: BenchProgram, first_
     )
     running = TorchProgram(program, rank, replicas)
 
-    def told(said: int) -> int:
-        """Return what rank 0 says: a number of steps, `RESULTS` or `END`."""
-        number = torch.tensor(said)
-        torch.distributed.broadcast(number, 0)
-        return int(number)
+    def broadcast(command: int) -> int:
+        """Return the command of rank 0: a count of steps, `RESULTS` or `END`."""
+        tensor = torch.tensor(command)
+        torch.distributed.broadcast(tensor, 0)
+        return int(tensor)
 
     if rank == 0:
 
         def results() -> dict[str, float]:
-            told(RESULTS)
+            broadcast(RESULTS)
             return running.results()
 
-        serve(running.step, results, first_steps, announce=told, compiles=False)
-        told(END)
+        serve(running.step, results, first_steps, announce=broadcast, compiles=False)
+        broadcast(END)
     else:
-        while (said := told(END)) != END:
-            if said == RESULTS:
+        while (command := broadcast(END)) != END:
+            if command == RESULTS:
                 running.results()
-            for _ in range(said):
+            for _ in range(command):
                 running.step()
     torch.distributed.destroy_process_group()
 
@@ -251,7 +250,7 @@ def main() -> None:
     """Serve the program that the command line names."""
     import torch.multiprocessing
 
-    program, replicas, first_steps = asked_for()
+    program, replicas, first_steps = from_command_line()
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
         context = torch.multiprocessing.get_context("spawn")

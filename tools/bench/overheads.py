@@ -1,15 +1,15 @@
 """The overheads of graphdist: of a call, a compilation, an odd replica, the input.
 
-* dispatch: seconds a call of a step with 100 variables, against `jax.jit` of the same emitted
+* dispatch: seconds per call of a step with 100 variables, against `jax.jit` of the same emitted
   program;
 * compile: trace, passes and emission of an unrolled step, against `jax.jit(..).trace().lower()` of
-  the same step written by hand with `shard_map`, and the passes alone a node;
+  the same step written by hand with `shard_map`, and the passes alone, per node;
 * first: the first call of a step, from the Python function to the loss, against the first call of
   the same step by hand, and the shares of tracing, passes, emission and XLA;
-* unequal: the compilation of a step for 64 replicas of which one has other shapes, against a step
+* unequal: the compilation of a step for 64 replicas, one of which has other shapes, against a step
   for 64 equal replicas, in a process with 64 devices;
-* feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on one
-  that is on the devices already;
+* feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on a
+  batch that is on the devices already;
 * epochs: a step in `dataset.reduce`, against a loop that calls a function for each batch.
 """
 
@@ -66,7 +66,7 @@ def _seconds(value: float) -> str:
 def medians_in_turns(
     ours: Callable[[], object], peer: Callable[[], object], rounds: int, calls: int
 ) -> tuple[float, float]:
-    """Return the median seconds a call of both, measured in turns, `calls` at a time."""
+    """Return the median seconds per call of both, measured in turns of `calls` calls."""
     medians: tuple[list[float], list[float]] = ([], [])
     for step in (ours, peer):
         for _ in range(3):
@@ -107,7 +107,7 @@ def bench_dispatch() -> list[Overhead]:
             result.block_until_ready()
 
         mine, theirs = medians_in_turns(ours, peer, rounds=3000, calls=1)
-        bound = f"{(mine - theirs) * 1e6:+.1f} us a call (at most +15)"
+        bound = f"{(mine - theirs) * 1e6:+.1f} us per call (at most +15)"
         results.append(
             Overhead(f"dispatch, 100 variables, {replicas} devices", mine, theirs, bound)
         )
@@ -115,7 +115,7 @@ def bench_dispatch() -> list[Overhead]:
 
 
 def _emitted(step: Any, x: Any, variables: Any, strategy: Any) -> tuple[Any, list[Any]]:
-    """Return `jax.jit` of what a function emits, with every variable an argument of its own."""
+    """Return `jax.jit` of the program that a function emits, with every variable as an argument."""
     graph = step.trace(x).unpacked().lower().graph
     state = [
         strategy.place_variable(v.read_value(), v.spec("v").type.distribution) for v in variables
@@ -127,7 +127,7 @@ def bench_compile() -> list[Overhead]:
     """Measure trace, passes and emission at about 1,000 and 10,000 equations; passes at 100,000."""
     results = []
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
-    for layers in (56, 560, 4000):  # about 18 equations a layer by hand
+    for layers in (56, 560, 4000):  # about 18 equations per layer by hand
         program = BenchProgram("compile", "", Mlp(layers, 16), rows=16)
         with_graphdist = Graphdist(program, strategy)
         traced = with_graphdist.function.trace(with_graphdist.batch)
@@ -176,7 +176,7 @@ def bench_first() -> list[Overhead]:
 
 
 def _first_call(system: Graphdist | ShardMap) -> tuple[float, Progress]:
-    """Return the seconds of the first step, with nothing compiled, and the phases of it."""
+    """Return the seconds of the first step, with nothing compiled, and of its phases."""
     jax.clear_caches()
     gc.collect()
     start = time.perf_counter()
@@ -189,17 +189,17 @@ def _bench_passes(traced: Any, nodes: int, rounds: int) -> Overhead:
     seconds = []
     for _ in range(rounds):
         gc.collect()
-        with collection_put_off():  # as where a function is compiled
+        with collection_put_off():  # as when a function is compiled
             start = time.perf_counter()
             history = run_passes(traced.graph, traced.pipeline)
             seconds.append((time.perf_counter() - start) / nodes)
     each = ", ".join(f"{r.pass_name} {r.seconds / nodes * 1e6:.1f}" for r in history)
-    note = f"us a node, verifier included (at most 25): {each}"
-    return Overhead(f"passes, {nodes:,} nodes, a node", statistics.median(seconds), 25e-6, note)
+    note = f"us per node, verifier included (at most 25): {each}"
+    return Overhead(f"passes, {nodes:,} nodes, per node", statistics.median(seconds), 25e-6, note)
 
 
 def bench_unequal() -> list[Overhead]:
-    """Measure what one replica unlike the others costs the compiler."""
+    """Measure the compilation time that one replica unlike the others costs."""
     command = [sys.executable, "-m", "graphdist.tools.bench.unequal_replicas"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     unequal, uniform = json.loads(output.splitlines()[-1])
@@ -208,7 +208,7 @@ def bench_unequal() -> list[Overhead]:
 
 
 def bench_feeding() -> list[Overhead]:
-    """Measure what a step loses to its input."""
+    """Measure the time that a step loses to its input."""
     layers, rows, width, batches = 2, 256, 1024, 32
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     program = BenchProgram("feeding", "", Mlp(layers, width), rows=rows // 2)
@@ -230,7 +230,7 @@ def bench_feeding() -> list[Overhead]:
 
 
 def bench_epochs() -> list[Overhead]:
-    """Measure a step of an epoch in one call, for a model that waits for calls and one that not."""
+    """Measure a step of an epoch in one call, for a model of many short steps and one of few."""
     results = []
     for devices in (1, 2):
         strategy = gd.MirroredStrategy([f"cpu:{device}" for device in range(devices)])
@@ -259,7 +259,7 @@ def bench_epochs() -> list[Overhead]:
                 total.block_until_ready()
 
             mine, theirs = medians_in_turns(ours, peer, rounds=11, calls=1)
-            name = f"epoch, a step, {layers} layers of {width}, {devices} devices"
+            name = f"epoch, per step, {layers} layers of {width}, {devices} devices"
             results.append(Overhead(name, mine / steps, theirs / steps, bound))
     return results
 

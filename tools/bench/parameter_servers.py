@@ -1,13 +1,13 @@
-"""Closures a second with parameter servers: `python -m graphdist.tools.bench parameter_server`.
+"""Closures per second with parameter servers: `python -m graphdist.tools.bench parameter_server`.
 
     python -m graphdist.tools.bench parameter_server
     python -m graphdist.tools.bench parameter_server --tensorflow /path/to/python
 
 A closure reads 1 MB of parameters, computes a gradient of as many bytes from a small batch, and
 writes it: nearly all of the work is sending. The same model runs on TensorFlow's
-`ParameterServerStrategy`, in turns, each turn in a process of its own, if this Python or the one
-that is named has TensorFlow. Its workers and servers are threads of one process, graphdist's are
-processes.
+`ParameterServerStrategy`, in turns, each turn in a process of its own, if this Python or the one of
+`--tensorflow` has TensorFlow. TensorFlow's workers and servers are threads of one process,
+graphdist's are processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_TENSORFLOW = Path(__file__).with_name("parameter_servers_on_tensorflow.py")
 
 @dataclass(frozen=True)
 class Load:
-    """The load: a dense layer of so many rows and columns, and how many closures."""
+    """The load: the rows and columns of a dense layer, and how many closures run."""
 
     num_workers: int = 2
     rows: int = 512
@@ -44,8 +44,8 @@ class Load:
     closures: int = 300
 
 
-def closures_a_second(load: Load) -> float:
-    """Return how many closures run in a second, of graphdist."""
+def closures_per_second(load: Load) -> float:
+    """Return how many closures graphdist runs per second."""
     strategy = gd.ParameterServerStrategy(num_workers=load.num_workers, num_servers=1)
     coordinator = gd.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
@@ -76,7 +76,7 @@ def closures_a_second(load: Load) -> float:
 
 
 def in_a_process(command: Sequence[str], load: Load) -> float:
-    """Return what a command prints last, for a load."""
+    """Return the last number that a command prints, for a load."""
     done = subprocess.run(
         [*command, *map(str, astuple(load))], capture_output=True, text=True, check=False
     )
@@ -104,20 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         commands["TensorFlow"] = [python, str(_OF_TENSORFLOW)]
     megabytes = 4 * load.rows * load.columns / 1e6
-    print(
-        f"{load.num_workers} workers, 1 server, {megabytes:.2f} MB of parameters; closures a second"
-    )
-    found: dict[str, list[float]] = {name: [] for name in commands}
+    size = f"{megabytes:.2f} MB of parameters"
+    print(f"{load.num_workers} workers, 1 server, {size}; closures per second")
+    rates: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(options.rounds):
         for name, command in commands.items():
-            found[name].append(in_a_process(command, load))
-            print(f"  {name:12} {found[name][-1]:8.1f}", flush=True)
+            rates[name].append(in_a_process(command, load))
+            print(f"  {name:12} {rates[name][-1]:8.1f}", flush=True)
     print(
-        *(f"median {name} {statistics.median(all_of):.1f}" for name, all_of in found.items()),
+        *(f"median {name} {statistics.median(all_of):.1f}" for name, all_of in rates.items()),
         sep="\n",
     )
     return 0
 
 
 if __name__ == "__main__":
-    print(closures_a_second(Load(*map(int, sys.argv[1:]))))
+    print(closures_per_second(Load(*map(int, sys.argv[1:]))))

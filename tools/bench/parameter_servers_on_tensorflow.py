@@ -1,4 +1,4 @@
-"""Closures a second on TensorFlow's ParameterServerStrategy, whose servers run in this process.
+"""Closures per second on TensorFlow's ParameterServerStrategy, whose servers run in this process.
 
 `parameter_servers.py` starts it as a file, with any Python that has TensorFlow: it imports nothing
 of graphdist.
@@ -14,7 +14,7 @@ from typing import Any  # Any: TensorFlow ships no types
 
 
 def unused_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
+    """Return ports that no process listens on."""
     sockets = [socket.socket() for _ in range(count)]
     for socket_of_port in sockets:
         socket_of_port.bind(("localhost", 0))
@@ -37,7 +37,7 @@ def make_strategy(tf: Any, num_workers: int) -> Any:
 
 
 def main(num_workers: int, rows: int, columns: int, batch: int, closures: int) -> None:
-    """Print closures a second."""
+    """Print closures per second."""
     tf: Any = import_module("tensorflow")
 
     strategy = make_strategy(tf, num_workers)

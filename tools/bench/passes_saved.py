@@ -1,10 +1,10 @@
 """The effect of each pass: a program that shows it, compiled with the pass and without it.
 
 Without it means the same pipeline minus that pass. Collectives and bytes are counted in the module
-that XLA compiled, so that optimizations of XLA's own do not count as effects. The number of CPU
-devices can be set once per process, so each number has a process of its own:
-`python -m graphdist.tools.bench.passes_saved 4` prints its effects as JSON; a topology takes the
-place of the number.
+that XLA compiled, so that optimizations of XLA's own do not count as effects. The count of CPU
+devices can be set once per process, so each count has a process of its own:
+`python -m graphdist.tools.bench.passes_saved 4` prints its effects as JSON; a topology may replace
+the count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from graphdist.tools.bench.programs import PROGRAMS, RATE, BenchProgram
 from graphdist.tools.bench.systems import Graphdist
 from graphdist.tools.compilation import strategy_for
 from graphdist.tools.targets import prepare_command
-from graphdist.tracing.user_lines import here
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class ReducedTwice(BenchProgram):
     """Reduces gradients, and again after clipping, when they are equal on all replicas."""
 
     def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
-        """Return what changes of the state, and the loss of a replica."""
+        """Return the changed part of the state, and the loss of a replica."""
         context = gd.get_replica_context()
         loss, gradients = self.differentiated(replicas, state["params"], batch)
         gradients = context.all_reduce("MEAN", gradients)
@@ -91,22 +90,22 @@ class ReducedTwice(BenchProgram):
         return loss, gradients
 
     def moved(self, state: Tree, gradients: Tree) -> Tree:
-        """Return the parameters a step further down."""
+        """Return the parameters after a step of gradient descent."""
         return {"params": jax.tree.map(lambda w, g: w - RATE * g, state["params"], gradients)}
 
 
 class OwnSlices(ReducedTwice):
-    """Shares out the update by hand: every replica takes its rows of the reduced gradient."""
+    """Shards the update by hand: every replica uses its rows of the reduced gradient."""
 
     def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
-        """Return what changes of the state, and the loss of a replica."""
+        """Return the changed part of the state, and the loss of a replica."""
         context = gd.get_replica_context()
         loss, gradients = self.differentiated(replicas, state["params"], batch)
-        number, count = context.replica_id_in_sync_group, context.num_replicas_in_sync
+        replica, count = context.replica_id_in_sync_group, context.num_replicas_in_sync
 
         def updated(w: jax.Array, g: jax.Array) -> jax.Array:
             rows = w.shape[0] // count
-            own = partial(jax.lax.dynamic_slice_in_dim, start_index=number * rows, slice_size=rows)
+            own = partial(jax.lax.dynamic_slice_in_dim, start_index=replica * rows, slice_size=rows)
             reduced = context.all_reduce("MEAN", g)
             return context.all_gather(own(w) - RATE * own(reduced), axis=0)
 
@@ -117,7 +116,7 @@ class TwoLosses(ReducedTwice):
     """Reduces the gradients of two losses, and adds them up with weights."""
 
     def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
-        """Return what changes of the state, and the loss of a replica."""
+        """Return the changed part of the state, and the loss of a replica."""
         context = gd.get_replica_context()
         shifted = {"x": 1 - batch["x"]}
         loss, first = self.differentiated(replicas, state["params"], batch)
@@ -149,32 +148,31 @@ SHOWCASES = (
     Showcase(
         "place_conversions", BenchProgram("", "4 layers of 512, Adam", _LAYERS, 16, "adam"), True
     ),
-    # Small all_reduces XLA combines by itself on every target; of these it does so on GPU alone.
+    # XLA combines small all_reduces by itself on every target, these collectives on GPU alone.
     Showcase(
         "bucket_collectives",
-        BenchProgram("", "50 layers of 16, updates shared out", Mlp(50, 16), 16),
+        BenchProgram("", "50 layers of 16, sharded updates", Mlp(50, 16), 16),
         True,
     ),
     Showcase(
-        "stage_collectives", BenchProgram("", "4 layers of 512, shared out", _LAYERS, 16), True
+        "stage_collectives", BenchProgram("", "4 layers of 512, sharded updates", _LAYERS, 16), True
     ),
 )
 """A program for each pass that saves collectives, bytes or memory."""
 
 
-def check_devices(numbers: Sequence[int]) -> None:
-    """Raise `ArgumentError` for numbers of devices that layers cannot be shared out over."""
-    for number in numbers:
-        if _SIZE % number:
+def check_devices(counts: Sequence[int]) -> None:
+    """Raise `ArgumentError` for counts of devices that do not divide the layers."""
+    for count in counts:
+        if _SIZE % count:
             raise ArgumentError(
-                f"the passes are shown on layers of {_SIZE}, which {number} devices do not divide",
-                source=here(),
+                f"the passes are shown on layers of {_SIZE}, which {count} devices do not divide",
                 hint="give powers of two, such as 2,4,8",
             )
 
 
 def effect(showcase: Showcase, strategy: gd.Strategy) -> PassSaving:
-    """Return what a pass does for a strategy, whose `shard_update` is the showcase's."""
+    """Return the effect of a pass on a strategy, whose `shard_update` is the showcase's."""
     devices = strategy.devices
     passes = [each for each in pipeline(strategy.target) if each.name != showcase.pass_name]
     sides = [
@@ -182,8 +180,8 @@ def effect(showcase: Showcase, strategy: gd.Strategy) -> PassSaving:
         for function in (gd.function, gd.function(passes=passes))
     ]
     name, title = showcase.pass_name, showcase.program.title
-    said = str(devices) if devices.is_absent else f"{len(devices)} CPU devices"
-    return PassSaving(name, title, said, len(devices), *sides)
+    target = str(devices) if devices.is_absent else f"{len(devices)} CPU devices"
+    return PassSaving(name, title, target, len(devices), *sides)
 
 
 def _side(running: Graphdist, strategy: gd.Strategy) -> CompiledSide:
@@ -195,41 +193,41 @@ def _side(running: Graphdist, strategy: gd.Strategy) -> CompiledSide:
 
 
 def effects(where: str, names: Sequence[str] = ()) -> list[PassSaving]:
-    """Return what each pass does on a number of CPU devices, or a topology."""
+    """Return the effect of each pass on a count of CPU devices, or on a topology."""
     strategy_of: Callable[..., gd.Strategy]
     if where.isdigit():
         gd.config.set_logical_cpu_devices(int(where))
         strategy_of = gd.MirroredStrategy
     else:
         strategy_of = partial(strategy_for, find_topology(where))
-    found = []
+    savings = []
     for showcase in SHOWCASES:
         strategy = strategy_of(shard_update=showcase.shard_update)
         passes = {each.name for each in pipeline(strategy.target)}
         if showcase.pass_name in passes.intersection(names or passes):
-            found.append(effect(showcase, strategy))
-    return found
+            savings.append(effect(showcase, strategy))
+    return savings
 
 
 def effects_elsewhere(where: str) -> list[PassSaving]:
-    """Return what each pass does, found in a process of its own."""
+    """Return the effect of each pass, measured in a process of its own."""
     command = [sys.executable, "-m", "graphdist.tools.bench.passes_saved", where]
-    # Ctrl-C is for the benchmark alone, which ends the process: one line and not two.
+    # Ctrl-C goes to the benchmark alone, which ends the process: one message, not two.
     output = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=True, start_new_session=True
     ).stdout
     return [effect_from_json(effect) for effect in json.loads(output.splitlines()[-1])]
 
 
-def effect_from_json(said: dict[str, Any]) -> PassSaving:
+def effect_from_json(entry: dict[str, Any]) -> PassSaving:
     """Return the effect that JSON describes."""
     sides = [
         CompiledSide(
             Module(side["collectives"], side["moved_bytes"], side["peak_bytes"]), side["held_bytes"]
         )
-        for side in (said["with"], said["without"])
+        for side in (entry["with"], entry["without"])
     ]
-    return PassSaving(said["pass"], said["program"], said["target"], said["replicas"], *sides)
+    return PassSaving(entry["pass"], entry["program"], entry["target"], entry["replicas"], *sides)
 
 
 def main() -> None:

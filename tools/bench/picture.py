@@ -1,8 +1,8 @@
 """The picture of a run: a panel for each program, a bar for each system.
 
-If steps ran, a bar is the time of a step, and else the bytes a device sends in a step. The bars of
-a panel share a scale. Beside each bar are its number and the ratio of graphdist's to it. Colours
-follow the reader's light or dark theme; a system has the same colour in all panels.
+If steps ran, a bar is the time of a step, otherwise the bytes that a device sends per step. The
+bars of a panel share a scale. Beside each bar are its value and the ratio of graphdist's to it.
+Colours follow the reader's light or dark theme; a system has the same colour in all panels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLOURS = {
     "floor": ("#b9b9b9", "#6b6b6b"),
     "ddp": ("#c2502e", "#f07a55"),
 }
-"""Of each system, in a light theme and in a dark one."""
+"""The colours of each system, in a light and in a dark theme."""
 
 
 def draw_picture(title: str, titles: dict[str, str], measurements: Sequence[Measurement]) -> str:
@@ -50,21 +50,29 @@ def draw_picture(title: str, titles: dict[str, str], measurements: Sequence[Meas
         if shown:
             body += _panel(name, shown, text, top)
             top += _TITLE + _ROW * len(shown) + _GAP
-    what = "time of a step" if has_steps else "bytes a device sends in a step"
-    height = top
-    return "\n".join(
+    what = "time of a step" if has_steps else "bytes that a device sends per step"
+    return svg_document(
+        title,
+        (WIDTH, top),
+        _style(),
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-            f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">',
-            f"<style>{_style()}</style>",
-            f'<rect class="page" width="{WIDTH}" height="{height}"/>',
             f'<text class="title" x="16" y="28">{escape(title)}</text>',
             f'<text class="note" x="16" y="48">{what}: shorter is better</text>',
             *body,
-            "</svg>",
-            "",
-        ]
+        ],
     )
+
+
+def svg_document(label: str, size: tuple[int, int], style: str, body: Sequence[str]) -> str:
+    """Return an SVG document of a size in pixels; `.page` in the style is its background."""
+    width, height = size
+    start = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">',
+        f"<style>{style}</style>",
+        f'<rect class="page" width="{width}" height="{height}"/>',
+    ]
+    return "\n".join([*start, *body, "</svg>", ""])
 
 
 def _seconds(measurement: Measurement) -> float | None:
@@ -80,7 +88,7 @@ def _ratio(
     other: Measurement,
     value: Callable[[Measurement], float | None],
 ) -> float | None:
-    """Return the ratio of ours to another's: of times, round by round, or of bytes."""
+    """Return the ratio of our value to another's: of times round by round, or of bytes."""
     if ours is None or ours is other:
         return None
     if value is _seconds:
@@ -96,20 +104,20 @@ def _panel(
     top: int,
 ) -> list[str]:
     longest = max(bar for _, bar, _ in shown) or 1.0
-    found = [f'<text class="panel" x="16" y="{top + 16}">{escape(name)}</text>']
+    lines = [f'<text class="panel" x="16" y="{top + 16}">{escape(name)}</text>']
     for i, (system, bar, ratio) in enumerate(shown):
         y = top + _TITLE + i * _ROW
         width = max(_BARS * bar / longest, 1.0)
-        said = text(bar)
+        label = text(bar)
         if ratio is not None:
-            said += f"   ours {ratio:.2f}x"
-        found += [
+            label += f"   ours {ratio:.2f}x"
+        lines += [
             f'<text class="label" x="{_LABELS}" y="{y + 12}">{escape(system)}</text>',
             f'<rect class="{system}" x="{_LABELS + 10}" y="{y + 1}" width="{width:.1f}" '
             f'height="{_ROW - 6}" rx="2"/>',
-            f'<text class="number" x="{_LABELS + 18 + width:.1f}" y="{y + 12}">{said}</text>',
+            f'<text class="number" x="{_LABELS + 18 + width:.1f}" y="{y + 12}">{label}</text>',
         ]
-    return found
+    return lines
 
 
 def _style() -> str:

@@ -2,7 +2,7 @@
 
 A process is `python -m graphdist.tools.bench.on_<package> program replicas steps [--tiny]`. It
 builds the program, runs the first steps, and prints one line of JSON with the losses, the metrics
-after them and the seconds of its compilation. Then it reads numbers, one a line. For each it runs
+after them and the seconds of its compilation. Then it reads counts, one per line. For each it runs
 that many steps and prints their seconds as JSON in one line. It ends with its input. Other lines
 that it prints do not begin with "{".
 """
@@ -20,7 +20,7 @@ from typing import Any  # Any: JSON
 from graphdist.tools.bench.programs import PROGRAMS, TINY, BenchProgram
 
 SHARDED_PACKAGES = {"fully_shard": "torch"}
-"""Systems that store parameters in slices, by name, with the package that each needs."""
+"""Systems that store parameters in shards, by name, with the package that each needs."""
 PACKAGES = {"tensorflow": "tensorflow", "ddp": "torch"}
 """The other systems."""
 ALL_PACKAGES = {**PACKAGES, **SHARDED_PACKAGES}
@@ -49,7 +49,7 @@ class Process:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, steps: int) -> dict[str, Any]:
-        """Start it and return what it says of its first steps."""
+        """Start it and return the results of its first steps."""
         self._process = subprocess.Popen(
             [*self.command, str(steps), *self.options],
             stdin=subprocess.PIPE,
@@ -57,17 +57,17 @@ class Process:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        said = self._line()
-        said["losses"] = tuple(said["losses"])
-        return said
+        results = self._line()
+        results["losses"] = tuple(results["losses"])
+        return results
 
     def seconds(self, steps: int) -> list[float]:
-        """Run so many steps and return the seconds of each."""
+        """Run steps and return the seconds of each."""
         assert self._process is not None
         assert self._process.stdin is not None
         print(steps, file=self._process.stdin, flush=True)
-        found: list[float] = self._line()["seconds"]
-        return found
+        seconds: list[float] = self._line()["seconds"]
+        return seconds
 
     def close(self) -> None:
         """End the process."""
@@ -83,12 +83,12 @@ class Process:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                said: dict[str, Any] = json.loads(line)
-                return said
+                message: dict[str, Any] = json.loads(line)
+                return message
         raise RuntimeError(f"the process of {self.system} ended: run {' '.join(self.command)} 3")
 
 
-def asked_for() -> tuple[BenchProgram, int, int]:
+def from_command_line() -> tuple[BenchProgram, int, int]:
     """Return the program that the command line names, the replicas, and the first steps."""
     name, replicas, first_steps, *options = sys.argv[1:]
     program = (TINY if "--tiny" in options else PROGRAMS)[name]
@@ -105,8 +105,8 @@ def serve(
 ) -> None:
     """Run a program as the process of a system does; `step` runs to its end and returns the loss.
 
-    Before some steps `announce` is told how many. A system that `compiles` does so in its first
-    step: the compilation's time is that step's time minus a later step's.
+    `announce` is called with the count of steps before they run. A system that `compiles` does so
+    in its first step: the compilation's time is that step's time minus a later step's.
     """
     announce(first_steps)
     start = time.perf_counter()
@@ -116,7 +116,7 @@ def serve(
     losses += [step() for _ in range(first_steps - 1)]
     later = (time.perf_counter() - start) / max(first_steps - 1, 1)
     compilation = max(first - later, 0.0) if compiles else None
-    _say({"losses": losses, "results": results(), "compile_seconds": compilation})
+    _print_json({"losses": losses, "results": results(), "compile_seconds": compilation})
     for line in sys.stdin:
         seconds = []
         announce(int(line))
@@ -124,8 +124,8 @@ def serve(
             start = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - start)
-        _say({"seconds": seconds})
+        _print_json({"seconds": seconds})
 
 
-def _say(said: dict[str, Any]) -> None:
-    print(json.dumps(said), flush=True)
+def _print_json(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)

@@ -1,7 +1,7 @@
 """The programs of the benchmark: one step function each, which every JAX system runs as it is.
 
-Systems differ in how they express "the mean over the replicas". A program is given that operation
-(`ReplicaOperations`), so no two systems can compute different things. The programs of TensorFlow
+Systems differ in how they express "the mean over the replicas". A program takes that operation as
+an argument (`ReplicaOperations`), so that all systems compute the same. The programs of TensorFlow
 and torch are separate implementations that start from the same initial values: the losses of the
 first steps show whether all agree, and the benchmark refuses to compare systems that do not.
 """
@@ -36,9 +36,9 @@ ADAM_RATE, BETA1, BETA2, ADAM_EPSILON = 1e-3, 0.9, 0.999, 1e-8
 class BenchProgram:
     """A model and its use: `kind` is "sgd", "adam" or "evaluate".
 
-    `rows` is the batch size of a replica, cut into `microbatches`. `bounds` has for each system the
-    largest ratio of our step's time to its step's. `shards_parameters` runs it on systems that
-    store parameters in slices, ours with `shard_parameters=True`.
+    `rows` is the batch size of a replica, split into `microbatches`. `bounds` has for each system
+    the largest ratio of our step's time to its step's. `shards_parameters` runs it on systems that
+    store parameters in shards, ours with `shard_parameters=True`.
     """
 
     name: str
@@ -52,7 +52,7 @@ class BenchProgram:
 
     @property
     def strategy_options(self) -> dict[str, Any]:
-        """Return the options of our strategy for it."""
+        """Return the options of our strategy for this program."""
         return {"shard_parameters": True} if self.shards_parameters else {}
 
     def state(self) -> dict[str, Tree]:
@@ -71,15 +71,15 @@ class BenchProgram:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Return which parts of the state a step only reads."""
+        """Return the parts of the state that a step only reads."""
         return ("params",) if self.kind == "evaluate" else ()
 
     def batch(self, replicas: int) -> Tree:
-        """Return the batch of so many replicas."""
+        """Return the batch for this many replicas."""
         return self.model.batch(np.random.default_rng(1), self.rows * replicas)
 
     def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
-        """Return what changes of the state, and the loss of a replica."""
+        """Return the changed part of the state, and the loss of a replica."""
         params = state["params"]
         if self.kind == "evaluate":
             assert isinstance(self.model, Convnet)
@@ -161,7 +161,7 @@ PROGRAMS = _named(
     BenchProgram("evaluation", "evaluation with metrics", Convnet((16, 32), 16), 32, "evaluate"),
     BenchProgram(
         "sharded",
-        "8 layers of 1024, parameters in slices",
+        "8 layers of 1024, sharded parameters",
         Mlp(8, 1024),
         rows=128,
         bounds={"fsdp": 1.0, "fully_shard": 1.0},

@@ -25,7 +25,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -41,7 +41,7 @@ _PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-cpu", "torch",
 
 @dataclass(frozen=True)
 class Bound:
-    """How many times as long as a system's step ours took, and how many it may."""
+    """The ratio of our step's time to a system's, and the largest ratio that it may have."""
 
     program: str
     system: str
@@ -54,13 +54,13 @@ class Bound:
         return self.ratio <= self.bound
 
     def __str__(self) -> str:
-        said = "met" if self.met else "MISSED"
-        return f"{self.ratio:.2f}x {self.system}, at most {self.bound:g}x: {said}"
+        verdict = "met" if self.met else "MISSED"
+        return f"{self.ratio:.2f}x {self.system}, at most {self.bound:g}x: {verdict}"
 
 
 @dataclass
 class Run:
-    """All that one run of the benchmark found."""
+    """All results of one run of the benchmark."""
 
     target: str
     replicas: int
@@ -71,12 +71,12 @@ class Run:
     passes: list[PassSaving] = field(default_factory=list)
 
     def add(self, program: BenchProgram, measurements: Sequence[Measurement]) -> list[Bound]:
-        """Take the measurements of a program; return how they compare with its bounds."""
+        """Add the measurements of a program; return them beside its bounds."""
         self.titles[program.name] = program.title
         self.measurements += measurements
-        found = bounds_of(program, measurements)
-        self.bounds += found
-        return found
+        bounds = bounds_of(program, measurements)
+        self.bounds += bounds
+        return bounds
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as JSON has it; see the module's docstring."""
@@ -91,16 +91,7 @@ class Run:
                 {**measurement.to_json(), "title": self.titles[measurement.program]}
                 for measurement in self.measurements
             ],
-            "bounds": [
-                {
-                    "program": bound.program,
-                    "system": bound.system,
-                    "ratio": bound.ratio,
-                    "bound": bound.bound,
-                    "met": bound.met,
-                }
-                for bound in self.bounds
-            ],
+            "bounds": [{**asdict(bound), "met": bound.met} for bound in self.bounds],
             "overheads": [overhead.to_json() for overhead in self.overheads],
             "passes": [effect.to_json() for effect in self.passes],
         }
@@ -111,26 +102,26 @@ class Run:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that are installed, of those that matter here."""
-    found = {"graphdist": VERSION}
+    """Return the versions of the packages that matter here, if they are installed."""
+    installed = {"graphdist": VERSION}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def bounds_of(program: BenchProgram, measurements: Sequence[Measurement]) -> list[Bound]:
-    """Return the measured figures beside the program's bounds on them."""
+    """Return the measured ratios beside the program's bounds."""
     by_system = {measurement.system: measurement for measurement in measurements}
-    found = []
+    bounds = []
     for system, bound in program.bounds.items():
         if OURS in by_system and system in by_system:
             ratio = by_system[OURS].of(by_system[system])
             if ratio is not None:
-                found.append(Bound(program.name, system, ratio, bound))
-    return found
+                bounds.append(Bound(program.name, system, ratio, bound))
+    return bounds
 
 
 _HEADER = (
@@ -141,20 +132,20 @@ _HEADER = (
     "compile",
     "collectives",
     "moved",
-    "peak a device",
+    "peak per device",
 )
 
 
 def program_table(
     program: BenchProgram, measurements: Sequence[Measurement], bounds: Sequence[Bound]
 ) -> str:
-    """Return the measurements of a program, a line a system."""
+    """Return the measurements of a program, one line per system."""
     ours = next((measurement for measurement in measurements if measurement.system == OURS), None)
     rows = [_HEADER, *(_row(measurement, ours) for measurement in measurements)]
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     lines = table(list(zip(*columns, strict=True)))
-    said = [f"  {bound}" for bound in bounds]
-    return "\n".join([f"{program.name}: {program.title}", *lines, *said, ""])
+    verdicts = [f"  {bound}" for bound in bounds]
+    return "\n".join([f"{program.name}: {program.title}", *lines, *verdicts, ""])
 
 
 def _row(measurement: Measurement, ours: Measurement | None) -> tuple[str, ...]:
@@ -176,7 +167,7 @@ _PASSES_HEADER = ("on", "collectives", "", "moved", "", "peak", "", "variables",
 
 
 def passes_table(name: str, program: str, effects: Sequence[PassSaving]) -> str:
-    """Return what one pass does to its program, a line a target."""
+    """Return the effect of one pass on its program, one line per target."""
     rows = [_PASSES_HEADER]
     for effect in effects:
         before, after = effect.without, effect.with_it

@@ -1,20 +1,23 @@
-"""The systems of the benchmark that stand on JAX: graphdist, and JAX by hand in four ways.
+"""The systems of the benchmark on JAX: graphdist, and JAX by hand in five ways.
 
 * `graphdist`: variables of a strategy, `all_reduce` in replica context, `gd.accumulate`,
   `gd.metrics`;
 * `shard_map`: one replica's program, a `pmean` for each gradient, state donated;
 * `jit`: the program of the global batch, with sharding annotations; XLA finds the collectives;
 * `pmap`: as `shard_map`, with state stacked by replica;
-* `floor`: as `shard_map`, without communication, to say how much there is to gain.
+* `floor`: as `shard_map`, without communication, to show how much there is to gain;
+* `fsdp`: as `shard_map`, with parameters and slots sharded along their first dimension, gathered
+  where they are used, and re-gathered in the backward pass. It runs the programs with sharded
+  parameters, beside `graphdist` with `shard_parameters=True`.
 
 By hand, accumulated gradients are reduced after the loop and metrics are summed over the replicas
-in each step, as users of JAX write it. Where the devices are only a topology everything is shapes,
-and there is nothing to run.
+in each step, as users of JAX write it. If the devices are only a topology, all arrays are shapes,
+and nothing runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol  # Any: pytrees of arrays, JAX's jitted functions
 
 import jax
@@ -29,7 +32,7 @@ from graphdist.tools.bench.programs import BenchProgram
 
 
 class Running(Protocol):
-    """A program on a system, ready to be compiled and, where the devices are here, to run."""
+    """A program on a system, ready to be compiled and, if the devices are here, to run."""
 
     def compile(self) -> jax.stages.Compiled:
         """Compile it again, starting from the Python function."""
@@ -45,7 +48,7 @@ class GraphdistReplicas:
     """The replica operations of a program, on graphdist."""
 
     def __init__(self, program: BenchProgram) -> None:
-        """Make the metrics of a program that has some; in a strategy's scope."""
+        """Make the metrics of a program that evaluates; called in a strategy's scope."""
         if program.kind == "evaluate":
             self.loss = gd.metrics.Mean()
             self.accuracy = gd.metrics.SparseCategoricalAccuracy()
@@ -55,11 +58,11 @@ class GraphdistReplicas:
         return gd.get_replica_context().all_reduce("MEAN", tree)
 
     def of_stored(self, loss_fn: Any) -> Any:
-        """Return the loss unchanged: however variables are stored, they are read in full."""
+        """Return the loss unchanged: a variable is read as its full value, however it is stored."""
         return loss_fn
 
     def accumulated(self, loss_fn: Any, params: Tree, batch: Tree, microbatches: int) -> Any:
-        """Return loss and gradients, reduced in the loop: the compiler takes it out."""
+        """Return loss and gradients, reduced in the loop: the compiler hoists the reduction."""
 
         def reduced(part: Tree) -> Any:
             (loss, _), gradients = jax.value_and_grad(loss_fn, has_aux=True)(params, part)
@@ -143,9 +146,9 @@ def _specs(program: BenchProgram, strategy: gd.Strategy) -> Any:
 
 
 class ByHand:
-    """A program as a user of JAX writes it; what the ways of doing so have in common.
+    """The base of programs as users of JAX write them.
 
-    State is in two parts: what a step reads only, and what it changes, which is donated.
+    State has two parts: one that a step only reads, and one that it changes, which is donated.
     """
 
     def __init__(self, program: BenchProgram, strategy: gd.Strategy) -> None:
@@ -170,7 +173,7 @@ class ByHand:
         raise NotImplementedError
 
     def on_devices(self, tree: Tree, spec: PartitionSpec) -> Tree:
-        """Return arrays so sharded, or what describes them where the devices are not here."""
+        """Return arrays with this sharding, or their shapes if the devices are absent."""
         sharding = NamedSharding(self.devices.mesh, spec)
         if not self.devices.is_absent:
             return jax.device_put(tree, sharding)
@@ -183,7 +186,7 @@ class ByHand:
         return self.on_devices(tree, PartitionSpec())
 
     def split(self, tree: Tree) -> Tree:
-        """Return a batch on the devices, its rows shared out."""
+        """Return a batch on the devices, sharded by rows."""
         return self.on_devices(tree, PartitionSpec(REPLICA))
 
     def lower(self) -> jax.stages.Lowered:
@@ -198,21 +201,21 @@ class ByHand:
     def step(self) -> float:
         """Run a step to its end and return the loss."""
         self.changed, loss = self.jitted(self.kept, self.changed, self.batch)
-        return self.number(loss)
+        return self.as_float(loss)
 
-    def number(self, scalar: Any) -> float:
-        """Return the one number that all replicas have."""
+    def as_float(self, scalar: Any) -> float:
+        """Return the value of a mirrored scalar."""
         return float(scalar)
 
     def results(self) -> dict[str, float]:
         """Return the metrics of all steps so far."""
         if self.program.kind != "evaluate":
             return {}
-        totals = {name: self.number(value) for name, value in self.changed["totals"].items()}
+        totals = {name: self.as_float(value) for name, value in self.changed["totals"].items()}
         count = totals["count"]
         return {"loss": totals["loss"] / count, "accuracy": totals["correct"] / count}
 
-    # What a program asks of the replicas.
+    # The operations that a program takes from its system.
 
     def mean(self, tree: Tree) -> Tree:
         """Return the mean over the replicas, leaf by leaf."""
@@ -223,10 +226,10 @@ class ByHand:
         return jax.tree.map(lambda x: jax.lax.psum(x, REPLICA), tree)
 
     def of_stored(self, loss_fn: Any) -> Any:
-        """Return the loss as a function of parameters as they are stored: in full."""
+        """Return the loss unchanged: parameters are mirrored."""
         return loss_fn
 
-    def cut(self, batch: Tree, microbatches: int) -> Tree:
+    def in_microbatches(self, batch: Tree, microbatches: int) -> Tree:
         """Return a batch with a dimension of microbatches in front."""
         return jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), batch)
 
@@ -238,12 +241,12 @@ class ByHand:
             return jax.tree.map(jnp.add, total, (loss, gradients)), None
 
         zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
-        total, _ = jax.lax.scan(add, zeros, self.cut(batch, microbatches))
+        total, _ = jax.lax.scan(add, zeros, self.in_microbatches(batch, microbatches))
         loss, gradients = jax.tree.map(lambda x: x / microbatches, total)
         return loss, self.mean(gradients)
 
     def observe(self, state: Tree, losses: Any, labels: Any, scores: Any) -> Tree:
-        """Add to the totals what all replicas have seen."""
+        """Add the sums over all replicas to the totals."""
         correct = jnp.argmax(scores, axis=-1) == labels
         count = jnp.float32(labels.shape[0])
         seen = {"loss": jnp.sum(losses), "correct": jnp.sum(correct), "count": count}
@@ -295,17 +298,17 @@ class Jit(ByHand):
         """Return the tree unchanged: the program sees the global batch."""
         return tree
 
-    def cut(self, batch: Tree, microbatches: int) -> Tree:
+    def in_microbatches(self, batch: Tree, microbatches: int) -> Tree:
         """Return a batch with a dimension of microbatches in front; no row leaves its device."""
         replicas = len(self.devices)
 
-        def cut(x: Any) -> Any:
+        def split(x: Any) -> Any:
             parts = x.reshape(replicas, microbatches, -1, *x.shape[1:])
             joined = jnp.swapaxes(parts, 0, 1).reshape(microbatches, -1, *x.shape[1:])
             sharding = self._sharding(PartitionSpec(None, REPLICA))
             return jax.lax.with_sharding_constraint(joined, sharding)
 
-        return jax.tree.map(cut, batch)
+        return jax.tree.map(split, batch)
 
 
 class Pmap(ByHand):
@@ -329,27 +332,27 @@ class Pmap(ByHand):
         return self._stacked(jax.tree.map(lambda x: np.stack([x] * replicas), tree))
 
     def split(self, tree: Tree) -> Tree:
-        """Return a batch on the devices, its rows shared out."""
+        """Return a batch on the devices, sharded by rows."""
         replicas = len(self.devices)
         return self._stacked(jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), tree))
 
-    def number(self, scalar: Any) -> float:
-        """Return the one number that all replicas have."""
+    def as_float(self, scalar: Any) -> float:
+        """Return the value of a mirrored scalar."""
         return float(scalar.addressable_shards[0].data.reshape(()))
 
 
 class Floor(ShardMap):
-    """One replica's program without communication: what a step takes if that were free.
+    """One replica's program without communication: the time of a step if that were free.
 
-    Each replica goes its own way, so the losses are others'.
+    Each replica trains by itself, so the losses differ from the other systems'.
     """
 
     def mean(self, tree: Tree) -> Tree:
-        """Return what this replica has."""
+        """Return this replica's values."""
         return tree
 
     def sum(self, tree: Tree) -> Tree:
-        """Return what this replica has."""
+        """Return this replica's values."""
         return tree
 
 
@@ -362,6 +365,99 @@ SYSTEMS: dict[str, Callable[[BenchProgram, gd.Strategy], Running]] = {
 }
 """Systems by name, ours first."""
 
-if hasattr(jax, "pmap"):  # on its way out of JAX
+if hasattr(jax, "pmap"):  # JAX will remove it
     SYSTEMS["pmap"] = Pmap
 SYSTEMS[FLOOR] = Floor
+
+
+Start = Callable[[BenchProgram, gd.Strategy], Running]
+
+
+class Fsdp(ShardMap):
+    """One replica's program under `jax.shard_map`, with sharded parameters and slots."""
+
+    def spec(self, leaf: Any) -> PartitionSpec:
+        """Return how an array of the state is stored: matrices that divide are sharded."""
+        is_sharded = leaf.ndim > 1 and leaf.shape[0] % len(self.devices) == 0
+        return PartitionSpec(REPLICA) if is_sharded else PartitionSpec()
+
+    def placed(self, tree: Tree) -> Tree:
+        """Return state on the devices."""
+        return jax.tree.map(lambda leaf: self.on_devices(leaf, self.spec(leaf)), tree)
+
+    def one_step(self, kept: Tree, changed: Tree, batch: Tree) -> tuple[Tree, Any]:
+        """Return the new state and the mean loss."""
+        new, loss = self.program.step(self, {**kept, **changed}, batch)
+        return {**changed, **new}, jax.lax.pmean(loss, REPLICA)
+
+    def mean(self, tree: Tree) -> Tree:
+        """Return the tree unchanged: the gradient of a gather is a mean already."""
+        return tree
+
+    def of_stored(self, loss_fn: Any) -> Any:
+        """Return the loss as a function of shards, which re-gathers in the backward pass."""
+        specs = [self.spec(leaf) for leaf in jax.tree.leaves(self.changed["params"])]
+
+        def loss_of_shards(params: Tree, batch: Tree) -> Any:
+            leaves, structure = jax.tree.flatten(params)
+            full = [
+                _gathered(leaf) if spec else _mirrored(leaf)
+                for leaf, spec in zip(leaves, specs, strict=True)
+            ]
+            return loss_fn(jax.tree.unflatten(structure, full), batch)
+
+        return jax.checkpoint(loss_of_shards, policy=_is_no_gather)
+
+    def jit(self) -> Any:
+        """Return the jitted step."""
+        kept, changed = (jax.tree.map(self.spec, tree) for tree in (self.kept, self.changed))
+        mapped = jax.shard_map(
+            self.one_step,
+            mesh=self.devices.mesh,
+            in_specs=(kept, changed, PartitionSpec(REPLICA)),
+            out_specs=(changed, PartitionSpec()),
+            check_vma=False,
+        )
+        return jax.jit(mapped, donate_argnums=1)
+
+
+def _is_no_gather(primitive: Any, *_: Any, **__: Any) -> bool:
+    # A function with its own derivative is one operation to the policy: here only gathers have one.
+    return primitive.name not in ("all_gather", "custom_vjp_call")
+
+
+@jax.custom_vjp
+def _gathered(piece: Any) -> Any:
+    """Return a matrix gathered from its shards; the gradient is a shard of the mean."""
+    return jax.lax.all_gather(piece, REPLICA, tiled=True)
+
+
+def _scattered(_: None, gradient: Any) -> Any:
+    total = jax.lax.psum_scatter(gradient, REPLICA, tiled=True)
+    return (total / jax.lax.axis_size(REPLICA),)
+
+
+_gathered.defvjp(lambda piece: (_gathered(piece), None), _scattered)
+
+
+@jax.custom_vjp
+def _mirrored(value: Any) -> Any:
+    """Return a mirrored value; the gradient is the mean."""
+    return value
+
+
+_mirrored.defvjp(
+    lambda value: (value, None), lambda _, gradient: (jax.lax.pmean(gradient, REPLICA),)
+)
+
+
+def systems_of(program: BenchProgram) -> Mapping[str, Start]:
+    """Return the systems of this process that a program runs on, by name."""
+    return SHARDED_SYSTEMS if program.shards_parameters else SYSTEMS
+
+
+SHARDED_SYSTEMS: dict[str, Start] = {
+    "graphdist": Graphdist,
+    "fsdp": Fsdp,
+}
+"""Systems with sharded parameters by name, ours first."""

@@ -1,6 +1,7 @@
-"""The compilation of a step for 64 replicas of which one is odd: see `overheads.py`.
+"""The compilation of a step for 64 replicas, one of which has other shapes: see `overheads.py`.
 
-A process of its own, for its 64 devices. Prints the seconds of both compilations, unequal first.
+It has a process of its own, with 64 devices. Prints the seconds of both compilations, unequal
+first.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 `graphdist-run` starts the workers on this machine, each with one CPU device, joined by JAX's
 distributed runtime. There the same program runs on `MultiWorkerMirroredStrategy` and as a user of
 `jax.distributed` writes it: `jax.shard_map` and a `pmean` for each gradient. The systems take
-turns. In a turn all workers take the same number of steps, since their collectives need each other.
-Worker 0 prints medians, and their ratio round by round.
+turns. In a turn all workers run the same number of steps, since their collectives wait for each
+other. Worker 0 prints medians, and their ratio round by round.
 
-At last `large` runs with a comparison of the workers' values before every step, in turn with one
-that compares them at its first call: the difference is what a comparison takes.
+Then `large` runs with a comparison of the workers' values before every step, in turns with one that
+compares them at its first call: the difference is the time of a comparison.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ PROGRAMS = (
 
 
 def steps_in_turns(
-    systems: dict[str, Running], rounds: int, steps_a_turn: int
+    systems: dict[str, Running], rounds: int, steps_per_turn: int
 ) -> dict[str, list[list[float]]]:
-    """Return the seconds of each step of each turn; all workers make the same steps."""
+    """Return the seconds of each step of each turn; all workers run the same steps."""
     turns: dict[str, list[list[float]]] = {name: [] for name in systems}
-    for number in range(rounds):
-        names = list(systems) if number % 2 else list(reversed(systems))
+    for turn in range(rounds):
+        names = list(systems) if turn % 2 else list(reversed(systems))
         for name in names:
-            systems[name].step()  # the first of a turn is not counted: caches are the other's
-            turns[name].append(seconds_of(systems[name], steps_a_turn))
+            systems[name].step()  # not counted: the caches hold the other's data
+            turns[name].append(seconds_of(systems[name], steps_per_turn))
     return turns
 
 
-def measure_workers(rounds: int, steps_a_turn: int) -> None:
-    """Be one of the workers."""
+def measure_workers(rounds: int, steps_per_turn: int) -> None:
+    """Measure as one of the workers."""
     strategy = gd.MultiWorkerMirroredStrategy()
     for program in PROGRAMS:
         systems: dict[str, Running] = {
@@ -66,23 +66,23 @@ def measure_workers(rounds: int, steps_a_turn: int) -> None:
         losses = [[system.step() for _ in range(FIRST_STEPS)] for system in systems.values()]
         for ours, theirs in zip(*losses, strict=True):
             assert abs(ours - theirs) <= 1e-4 * abs(theirs), losses
-        turns = steps_in_turns(systems, rounds, steps_a_turn)
+        turns = steps_in_turns(systems, rounds, steps_per_turn)
         if strategy.extended.should_checkpoint:
             print(_line(program, strategy, turns), flush=True)
-    compared = _compared(strategy, rounds, steps_a_turn)
+    compared = _compared(strategy, rounds, steps_per_turn)
     if strategy.extended.should_checkpoint:
         print(compared, flush=True)
 
 
-def _compared(strategy: gd.Strategy, rounds: int, steps_a_turn: int) -> str:
-    """Return the line on what a comparison of values takes, of a step of `large`."""
+def _compared(strategy: gd.Strategy, rounds: int, steps_per_turn: int) -> str:
+    """Return a line with the time of a comparison of values, as a share of a step of `large`."""
     program, interval, systems = LARGE, value_check_interval(), {}
     for name, every in (("once", None), ("always", 1)):
         gd.config.set_value_checks(every)
         systems[name] = Graphdist(program, strategy)
-        systems[name].step()  # it is compiled for the interval of now
+        systems[name].step()  # compiles it for this interval
     gd.config.set_value_checks(interval)
-    turns = steps_in_turns({**systems}, rounds, steps_a_turn)
+    turns = steps_in_turns({**systems}, rounds, steps_per_turn)
     once, always = (statistics.median(chain(*turns[name])) for name in ("once", "always"))
     share = (always - once) / (interval or math.inf) / once
     return (
@@ -95,26 +95,26 @@ def _line(program: BenchProgram, strategy: gd.Strategy, turns: dict[str, list[li
     ours, theirs = (statistics.median(chain(*turns[name])) for name in (OURS, BY_HAND))
     times = ratio_by_round(turns[OURS], turns[BY_HAND])
     return (
-        f"{program.title}, {strategy.num_replicas_in_sync} workers: {ours * 1e3:.2f} ms a step, "
+        f"{program.title}, {strategy.num_replicas_in_sync} workers: {ours * 1e3:.2f} ms per step, "
         f"by hand {theirs * 1e3:.2f} ms: {times:.2f}x, at most {program.bounds[BY_HAND]}x"
     )
 
 
 @console_tool("workers")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start the workers, or be one of them."""
+    """Start the workers, or measure as one of them."""
     parser = argparse.ArgumentParser(description="Measure a step of several workers.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=20, help="of each system in a round")
     parser.add_argument("--is-worker", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.is_worker:
-        measure_workers(given.rounds, given.steps)
+    options = parser.parse_args(arguments)
+    if options.is_worker:
+        measure_workers(options.rounds, options.steps)
         return 0
     program = ["-m", "graphdist.tools.bench.workers", "--is-worker"]
-    effort = ["--rounds", str(given.rounds), "--steps", str(given.steps)]
-    launcher = ["-n", str(given.workers), "--devices-per-worker", "1"]
+    effort = ["--rounds", str(options.rounds), "--steps", str(options.steps)]
+    launcher = ["-n", str(options.workers), "--devices-per-worker", "1"]
     return run.main([*launcher, *program, *effort])
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from graphdist.errors import ArgumentError
+from graphdist.tools.bench.picture import svg_document
 from graphdist.tools.truth.runs import PublishedRun
 
 PAGE, PICTURE = Path("estimates.md"), Path("figures/estimates.svg")
@@ -26,7 +27,7 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Judged:
-    """A run with its prediction, by a slowdown that its family has no part in, and without any."""
+    """A run with its predictions: with a slowdown fitted without its family, and with none."""
 
     run: PublishedRun
     predicted: float
@@ -39,14 +40,14 @@ class Judged:
         return self.predicted / self.run.seconds - 1
 
 
-def errors_line(found: Sequence[Judged]) -> str:
+def errors_line(results: Sequence[Judged]) -> str:
     """Return the median and the 90th percentile of the errors, for each platform."""
-    return "; ".join(_errors(found))
+    return "; ".join(_errors(results))
 
 
-def _errors(found: Sequence[Judged]) -> Iterator[str]:
-    for platform in dict.fromkeys(each.run.chip.platform for each in found):
-        errors = sorted(abs(each.error) for each in found if each.run.chip.platform == platform)
+def _errors(results: Sequence[Judged]) -> Iterator[str]:
+    for platform in dict.fromkeys(each.run.chip.platform for each in results):
+        errors = sorted(abs(each.error) for each in results if each.run.chip.platform == platform)
         ninth = errors[min(int(0.9 * len(errors)), len(errors) - 1)]
         yield (
             f"{platform.upper()}, {len(errors)} rows: median error {median(errors):.1%}, "
@@ -54,7 +55,7 @@ def _errors(found: Sequence[Judged]) -> Iterator[str]:
         )
 
 
-def write_page(folder: Path, found: Sequence[Judged]) -> None:
+def write_page(folder: Path, results: Sequence[Judged]) -> None:
     """Write the table into the page of a folder, and the picture beside it.
 
     Raises `ArgumentError` if the page has no marks.
@@ -67,48 +68,47 @@ def write_page(folder: Path, found: Sequence[Judged]) -> None:
         raise ArgumentError(
             f"{page} has no place for predictions", hint=f"put {BEGIN} and {END} into it"
         )
-    table = "\n".join(_table(found))
+    table = "\n".join(_table(results))
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-    (folder / PICTURE).write_text(drawn(found), encoding="utf-8")
+    (folder / PICTURE).write_text(drawn(results), encoding="utf-8")
 
 
-def _table(found: Sequence[Judged]) -> Iterator[str]:
-    yield "| row | model, hardware, rows x length of a chip | measured | predicted | error |"
+def _table(results: Sequence[Judged]) -> Iterator[str]:
+    yield "| row | model, hardware, rows x length per chip | measured | predicted | error |"
     yield "| --- | --- | --- | --- | --- |"
-    for each in found:
+    for each in results:
         yield (
             f"| {each.run.row} | {each.run.title} | {each.run.seconds:.3g} s "
             f"| {each.predicted:.3g} s | {each.error:+.1%} |"
         )
     yield ""
-    yield f"{errors_line(found)}."
+    yield f"{errors_line(results)}."
 
 
-def drawn(found: Sequence[Judged]) -> str:
+def drawn(results: Sequence[Judged]) -> str:
     """Return predicted against measured seconds as SVG, both on logarithmic scales."""
-    seconds = [value for each in found for value in (each.predicted, each.run.seconds)]
+    seconds = [value for each in results for value in (each.predicted, each.run.seconds)]
     low, high = log10(min(seconds)) - 0.1, log10(max(seconds)) + 0.1
 
     def at(value: float) -> float:
         return (log10(value) - low) / (high - low) * _SIZE
 
-    def place(x: float, y: float) -> str:
+    def position(x: float, y: float) -> str:
         return f'cx="{_LEFT + at(x):.1f}" cy="{_TOP + _SIZE - at(y):.1f}"'
 
     dots = [
-        f'<circle class="{each.run.chip.name}" {place(each.run.seconds, each.predicted)} r="4">'
+        f'<circle class="{each.run.chip.name}" {position(each.run.seconds, each.predicted)} r="4">'
         f"<title>{escape(each.run.title)}: {each.error:+.1%}</title></circle>"
-        for each in found
+        for each in results
     ]
     ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low < log10(t) < high]
-    chips = dict.fromkeys(each.run.chip.name for each in found)
+    chips = dict.fromkeys(each.run.chip.name for each in results)
     width, height = _LEFT + _SIZE + 110, _TOP + _SIZE + 50
-    return "\n".join(
+    return svg_document(
+        "Predicted and measured steps",
+        (width, height),
+        _style(),
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" role="img" aria-label="Predicted and measured steps">',
-            f"<style>{_style()}</style>",
-            f'<rect class="page" width="{width}" height="{height}"/>',
             '<text class="title" x="16" y="28">Predicted and measured seconds of a step</text>',
             '<text class="note" x="16" y="46">on the line they are equal; beside it 15 %</text>',
             f'<rect class="frame" x="{_LEFT}" y="{_TOP}" width="{_SIZE}" height="{_SIZE}"/>',
@@ -118,9 +118,7 @@ def drawn(found: Sequence[Judged]) -> str:
             f'<text class="note" x="12" y="{_TOP + _SIZE / 2}">predicted</text>',
             *dots,
             *(_key(i, chip) for i, chip in enumerate(chips)),
-            "</svg>",
-            "",
-        ]
+        ],
     )
 
 

@@ -31,7 +31,7 @@ EXAMPLE = Path("examples/aot_transformer.py")
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A row of the table: `rows` of `length` tokens on a chip took `seconds` a step."""
+    """A row of the table: a step of `rows` of `length` tokens per chip took `seconds`."""
 
     row: int
     family: str
@@ -50,12 +50,12 @@ class PublishedRun:
 
     @property
     def chip(self) -> Chip:
-        """Return the kind of chip that it ran on."""
+        """Return the kind of chip on which it ran."""
         return find_topology(self.topology).chip
 
     @property
     def program(self) -> dict[str, Any]:
-        """Return what the compiled module depends on, as JSON."""
+        """Return the settings that determine the compiled module, as JSON."""
         return {
             "model": self.model,
             "topology": self.topology,
@@ -98,9 +98,9 @@ def read_table(path: Path) -> tuple[PublishedRun, ...]:
 
 
 def compiled_run(run: PublishedRun, folder: Path | None, *, again: bool = False) -> CompiledRun:
-    """Return a run compiled ahead of time, from the folder if it keeps the module of this program.
+    """Return a run compiled ahead of time, from the folder if that has the module of this program.
 
-    A module that is compiled is kept there. `again` compiles, whatever the folder has.
+    A newly compiled module is written to the folder. `again` compiles in any case.
     """
     kept = None if folder is None or again else kept_run(run, folder)
     if kept is not None:
@@ -109,8 +109,8 @@ def compiled_run(run: PublishedRun, folder: Path | None, *, again: bool = False)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         listed = [[[list(array) for array in key], list(cost)] for key, cost in kernels.items()]
-        made = {"program": run.program, "module": text, "kernels": listed}
-        _file(run, folder).write_bytes(lzma.compress(json.dumps(made).encode()))
+        content = {"program": run.program, "module": text, "kernels": listed}
+        _file(run, folder).write_bytes(lzma.compress(json.dumps(content).encode()))
     return CompiledRun(run, CompiledModule(text), kernels)
 
 

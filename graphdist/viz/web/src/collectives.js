@@ -46,7 +46,7 @@ export function collectives(app, order = { column: app.program.topology ? TIME :
   const total = nodes.reduce((sum, node) => sum + moved(node), 0);
   return element("div", {},
     element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), grow(element("tbody", {}), rows)),
-    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} put in by each replica in a step`));
+    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} sent by each replica per step`));
 }
 
 // Marks the row of another node in a table that is there.

@@ -26,8 +26,8 @@ export class HoverCard {
 function ofNode(node) {
   return [
     node.text.slice(0, 400),
-    node.collective && `${bytesText(moved(node))} from each replica in a step${node.times > 1 ? `, in ${node.times} runs` : ""}`,
-    node.bytes && `${bytesText(node.bytes)} a replica`,
+    node.collective && `${bytesText(moved(node))} from each replica per step${node.times > 1 ? `, in ${node.times} runs` : ""}`,
+    node.bytes && `${bytesText(node.bytes)} per replica`,
     spent(node) && `${timeText(spent(node))} by itself`,
     node.scope,
     node.source && place(node.source[0]),
@@ -40,7 +40,7 @@ function ofGroup(view, { group }) {
   return [
     group.name,
     summary(group, graph),
-    group.moved && `${bytesText(group.moved)} from each replica in a step`,
+    group.moved && `${bytesText(group.moved)} from each replica per step`,
     ...others.map(({ member, differs }) => `${member.name}: ${differs.join(", ")}`.slice(0, 200)),
   ];
 }

@@ -73,7 +73,7 @@ export class Lanes {
   #say(slice) {
     if (!slice) {
       const { step, low, high } = this.time;
-      this.note.textContent = `Predicted, no measurement: ${timeText(step)} a step, ${timeText(low)} to ${timeText(high)}. Red: communication that nothing hides.`;
+      this.note.textContent = `Predicted, no measurement: ${timeText(step)} per step, ${timeText(low)} to ${timeText(high)}. Red: communication that no computation hides.`;
       return;
     }
     const exposed = slice.exposed ? `, ${timeText(slice.exposed / 1e6)} of it not hidden` : "";

@@ -27,14 +27,14 @@ function facts(app, node) {
     ["Type", (node.types ?? []).join(", ") || "no result"],
     ["Distribution", node.distribution],
     ["Placement", placement(app.program, app.graph, node)],
-    ["Bytes", node.bytes ? `${bytesText(node.bytes)} a replica` : undefined],
-    ["FLOPs", node.flops ? `${count(node.flops)} a replica` : undefined],
+    ["Bytes", node.bytes ? `${bytesText(node.bytes)} per replica` : undefined],
+    ["FLOPs", node.flops ? `${count(node.flops)} per replica` : undefined],
     ["Trips", node.trips ? count(node.trips) : undefined],
-    ["Runs", node.times > 1 ? `${count(node.times)} in a step` : undefined],
+    ["Runs", node.times > 1 ? `${count(node.times)} per step` : undefined],
     ["Time", spent(node) ? `${timeText(spent(node))} by itself, by the peaks of ${app.program.topology}` : undefined],
     ["Variable", node.variable],
     ["Collective", node.collective && `${node.collective.reducer} of ${bytesText(node.collective.bytes)} over ${node.collective.group_size} replicas`.trim()],
-    ["Moved", node.collective && node.times > 1 ? `${bytesText(moved(node))} from each replica in a step` : undefined],
+    ["Moved", node.collective && node.times > 1 ? `${bytesText(moved(node))} from each replica per step` : undefined],
     ["Made by", node.origin ? `pass ${node.origin}` : node.source ? "the program" : undefined],
     ["Scope", node.scope],
   ]);
@@ -46,7 +46,7 @@ const list = (rows) => element("dl", {}, rows.filter(([, value]) => value).map((
 // A group: what it holds and, of a stack, in what its members differ.
 export function groupPanel(app, group) {
   const { graph } = app;
-  const rows = [["Nodes", count(group.size)], ["Collectives", group.collectives && count(group.collectives)], ["Moved", group.moved && `${bytesText(group.moved)} from each replica in a step`]];
+  const rows = [["Nodes", count(group.size)], ["Collectives", group.collectives && count(group.collectives)], ["Moved", group.moved && `${bytesText(group.moved)} from each replica per step`]];
   const stack = group.members && differences(group, graph);
   return section(
     element("h2", {}, group.name),
@@ -58,7 +58,7 @@ export function groupPanel(app, group) {
     ] : null);
 }
 
-// A line of the user's: what it is predicted to take, and its nodes.
+// A line of the user's: its predicted time, and its nodes.
 export function linePanel(app, line) {
   const { report, files } = app.program;
   const nodes = nodesOfLine(app.graph, line);
@@ -67,7 +67,7 @@ export function linePanel(app, line) {
   return section(
     element("h2", {}, frame ? link(line, frame[0], () => app.showSource(frame[0], frame[1])) : line),
     frame && files[frame[0]] ? element("pre", { class: "code", tabindex: 0, "aria-label": "The line" }, (files[frame[0]][frame[1] - 1] ?? "").trim()) : null,
-    times.length ? [element("h3", {}, "Predicted to compute, in a step"), list(times)] : null,
+    times.length ? [element("h3", {}, "Predicted to compute, per step"), list(times)] : null,
     element("h3", {}, `Nodes (${count(nodes.length)})`),
     nodes.length ? null : element("p", { class: "hint" }, "This graph has no node of the line."),
     element("ul", { class: "links" }, nodes.slice(0, LINKS).map((node) =>

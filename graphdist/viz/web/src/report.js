@@ -40,7 +40,7 @@ function time({ time: found, flops }) {
   return table("Predicted time of a step, no measurement", undefined, [
     ["step", timeText(found.step), [interval, found.by].filter((text) => text).join(", ")],
     ...found.parts.map(([name, seconds, what]) => [name, timeText(seconds), what]),
-    ["operations", `${count(Math.round(flops / 1e9))} GFLOP`, `on a device${reached}`],
+    ["operations", `${count(Math.round(flops / 1e9))} GFLOP`, `per device${reached}`],
   ]);
 }
 

@@ -1,12 +1,22 @@
-"""Each older name warns once in a process, and says which name replaced it."""
+"""Warnings at the user's line; each older name warns once, and says which name replaced it."""
 
 from __future__ import annotations
 
 import warnings
 
+from graphdist.ir.source import Source
 from graphdist.tracing.user_lines import here
 
 _warned: set[str] = set()
+
+
+def warn_user(
+    message: str, category: type[Warning] = UserWarning, source: Source | None = None
+) -> None:
+    """Warn at the user's line: the one of `source`, by default the current one."""
+    frame = (source or here()).frame
+    file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
+    warnings.warn_explicit(message, category, file, line)
 
 
 def warn_of_older_name(old: str, new: str) -> None:
@@ -22,6 +32,4 @@ def warn_of_older_name(old: str, new: str) -> None:
     if old in _warned:
         return
     _warned.add(old)
-    frame = here().frame
-    file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
-    warnings.warn_explicit(f"{old} is an older name: use {new}", DeprecationWarning, file, line)
+    warn_user(f"{old} is an older name: use {new}", DeprecationWarning)

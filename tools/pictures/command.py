@@ -19,7 +19,7 @@ import graphdist as gd
 from graphdist.tools.console import console_tool
 from graphdist.tools.viz import main as show
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,3 @@ def take(browser: str, address: str, picture: Path, scheme: int) -> None:
     command.append(f"--blink-settings=preferredColorScheme={scheme}")
     command += [f"--virtual-time-budget={_MILLISECONDS_TO_DRAW}", address]
     subprocess.run(command, check=True, capture_output=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -40,7 +40,7 @@ from graphdist.passes.pipelines import PASSES
 from graphdist.passes.sharded_variables import Sharding
 from graphdist.tools.console import console_tool
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs"
+FOLDER = Path(__file__).resolve().parents[2] / "docs"
 WIDTH = 120
 PLATFORMS = ("cpu", "gpu", "tpu")
 
@@ -254,8 +254,13 @@ def errors_page() -> str:
 def _named(kind: type[BaseException]) -> str:
     """Return the name of a class, and the names of its bases."""
     public = "gd" if kind.__name__ in gd.__all__ else "gd.errors"
-    bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
+    bases = ", ".join(f"`{_public(base).__name__}`" for base in kind.__bases__)
     return f"**`{public}.{kind.__name__}`** ({bases})"
+
+
+def _public(base: type) -> type:
+    """Return a base class, or the base of a private one."""
+    return _public(base.__bases__[0]) if base.__name__.startswith("_") else base
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -294,7 +299,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (FOLDER / name).write_text(PAGES[name](), encoding="utf-8")
             print(f"docs/{name} written")
     return 1 if is_check and names else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

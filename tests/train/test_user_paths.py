@@ -116,7 +116,7 @@ def saves_with(path: Any) -> dict[str, Callable[[], Any]]:
 def refused(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(gd.GraphdistError, match=said) as caught:
         call()
-    assert "test_given_paths.py" in str(caught.value), "the user's line"
+    assert "test_user_paths.py" in str(caught.value), "the user's line"
 
 
 @pytest.mark.parametrize("path", WITHOUT_A_NAME)

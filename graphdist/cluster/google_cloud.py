@@ -1,19 +1,102 @@
-"""The cluster of the hosts of a Cloud TPU."""
+"""Clusters on Google Cloud: a group of instances of Compute Engine, the hosts of a Cloud TPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any  # Any: the client of another package, and answers as it gives them
 
-from graphdist.cluster.compute_engine import google_service
-from graphdist.cluster.resolver import ClusterResolver, with_protocol
+from graphdist.cluster.resolver import ClusterResolver, TaskResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import tpu_name, tpu_worker_id
-from graphdist.errors import ArgumentError, ContextError
+from graphdist.errors import ArgumentError, ContextError, MissingExtraError
 from graphdist.quoted import quoted
 from graphdist.runtime.devices import count_accelerators
 from graphdist.runtime.processes.addresses import join_address
 from graphdist.tracing.user_lines import here
+
+
+class GCEClusterResolver(TaskResolver):
+    """The running instances of an instance group, in order of their addresses, one task each.
+
+    All are of one job, `task_type`, and listen at one port. `task_id` is the index of this
+    process and may be set later; setting `task_type` raises `ContextError`.
+
+    Needs the extra `gce`, unless `service` is given, the result of
+    `googleapiclient.discovery.build` for "compute"; raises `MissingExtraError` without it.
+    `credentials` go to that function.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        zone: str,
+        instance_group: str,
+        port: int,
+        task_type: str = "worker",
+        task_id: int | None = 0,
+        rpc_layer: str | None = "grpc",
+        credentials: Any = "default",
+        service: Any = None,
+    ) -> None:
+        self._project, self._zone = project, zone
+        self._instance_group, self._port = instance_group, port
+        self._task_type, self._task_id, self._rpc_layer = task_type, task_id, rpc_layer
+        self._service = service or google_service("compute", "v1", credentials, type(self).__name__)
+
+    @property
+    def task_type(self) -> str | None:
+        """Return the one job there is; it cannot be set."""
+        return self._task_type
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        raise ContextError(
+            f"task_type of a GCEClusterResolver is {self._task_type!r} and stays so",
+            hint="give it to the constructor: it names the one job",
+        )
+
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the addresses of the instances; asks the service."""
+        groups = self._service.instanceGroups()
+        request = groups.listInstances(
+            project=self._project,
+            zone=self._zone,
+            instanceGroup=self._instance_group,
+            body={"instanceState": "RUNNING"},
+            orderBy="name",
+        )
+        addresses = []
+        while request is not None:
+            response = request.execute()
+            for item in response.get("items", ()):
+                addresses.append(self._address(item["instance"].rpartition("/")[2]))
+            request = groups.listInstances_next(
+                previous_request=request, previous_response=response
+            )
+        return ClusterSpec({self._task_type or "worker": sorted(addresses)})
+
+    def _address(self, name: str) -> str:
+        instances = self._service.instances()
+        instance = instances.get(project=self._project, zone=self._zone, instance=name).execute()
+        address = next((each.get("networkIP") for each in instance["networkInterfaces"]), None)
+        if not address:
+            raise ContextError(f"instance {name!r} has no address in a network")
+        return join_address(address, self._port)
+
+
+def google_service(name: str, version: str, credentials: Any, what: str) -> Any:
+    """Return Google's client of one of its services; raises `MissingExtraError` without it."""
+    try:
+        from googleapiclient import discovery
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{what} needs the package google-api-python-client, which is not installed",
+            source=here(),
+            hint='pip install "graphdist[gce]"',
+        ) from error
+    chosen = None if credentials == "default" else credentials  # None: the library finds them
+    return discovery.build(name, version, credentials=chosen)
+
 
 _SERVICE = "tpu", "v1"
 _PORT = 8470
@@ -25,8 +108,8 @@ class TPUClusterResolver(ClusterResolver):
     `tpu` is its name, "local" for the TPUs of this host alone, or the addresses of its hosts, as in
     "grpc://10.0.0.1:8470,10.0.0.2:8470"; by default the environment variable `TPU_NAME`. A name is
     looked up in a project and zone with Google's client: the extra `gce`, unless `service` is
-    given, what `googleapiclient.discovery.build` returns for "tpu". `coordinator_name` and
-    `coordinator_address` add a job of one task. `task_id` is the number of this host in its TPU.
+    given, the result of `googleapiclient.discovery.build` for "tpu". `coordinator_name` and
+    `coordinator_address` add a job of one task. `task_id` is the index of this host in its TPU.
 
     Raises `ArgumentError` without a name, or without project and zone where they are needed,
     `MissingExtraError` without the client.
@@ -51,7 +134,6 @@ class TPUClusterResolver(ClusterResolver):
         if not self._name:
             raise ArgumentError(
                 "TPUClusterResolver is given no TPU, and TPU_NAME is not set",
-                source=here(),
                 hint="give the TPU's name, its hosts' addresses, or 'local' for the TPUs here",
             )
         self._task_type, self._task_id = job_name, tpu_worker_id() or 0
@@ -59,12 +141,11 @@ class TPUClusterResolver(ClusterResolver):
         self._coordinator = {}
         if coordinator_name and coordinator_address:
             self._coordinator = {coordinator_name: [coordinator_address]}
-        self._place = f"projects/{project}/locations/{zone}/nodes/{self._name}"
+        self._node = f"projects/{project}/locations/{zone}/nodes/{self._name}"
         self._service = service
         if self._needs_service and not (project and zone):
             raise ArgumentError(
-                f"TPU {self._name!r} is looked up in a project and a zone, which are not given",
-                source=here(),
+                f"TPU {self._name!r} is looked up by project and zone, which are not given",
                 hint="give project and zone, or the addresses of its hosts",
             )
         if self._needs_service and service is None:
@@ -124,18 +205,16 @@ class TPUClusterResolver(ClusterResolver):
             listed = str(self._name).removeprefix("grpc://")
             return [address.strip() for address in listed.split(",")]
         nodes = self._service.projects().locations().nodes()
-        node = nodes.get(name=self._place).execute()
+        node = nodes.get(name=self._node).execute()
         if node.get("state") not in (None, "READY"):
             raise ContextError(
                 f"TPU {self._name!r} is in state {node['state']!r}, not 'READY'",
-                source=here(),
                 hint="wait until it is ready",
             )
         endpoints = node.get("networkEndpoints", ())
         if not endpoints or not all(endpoint.get("ipAddress") for endpoint in endpoints):
             raise ContextError(
                 f"TPU {self._name!r} has hosts without an address: {quoted(endpoints)}",
-                source=here(),
                 hint="wait until it is ready",
             )
         return [

@@ -1,19 +1,22 @@
-"""`graphdist-compile --list-topologies`: chips, their figures, and the sources of these."""
+"""`graphdist-compile --list-topologies` and `--list-variables`: the tables that these print."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any  # Any: JSON
 
+from graphdist.aot import SavedVariable, list_variables
 from graphdist.report.amounts import count_text, size_text, table
 from graphdist.runtime.targets.chips import CHIPS, Chip
+from graphdist.tools.given_files import require_file
 
 
 def topology_table(*, as_json: bool) -> str:
-    """Return the table of chips and topologies, with the sources of its figures."""
+    """Return the table of chips and topologies, with the sources of the figures."""
     if as_json:
-        return json.dumps({chip.name: _figures(chip) for chip in CHIPS.values()}, indent=1)
+        return json.dumps({chip.name: _chip_figures(chip) for chip in CHIPS.values()}, indent=1)
     header = [
         "chip",
         "devices",
@@ -66,7 +69,7 @@ def _notes(chip: Chip) -> Iterator[str]:
         yield f"       {', '.join(figures)}: {source}"
 
 
-def _figures(chip: Chip) -> dict[str, Any]:
+def _chip_figures(chip: Chip) -> dict[str, Any]:
     return {
         "devices": chip.devices,
         "largest": chip.largest,
@@ -80,4 +83,32 @@ def _figures(chip: Chip) -> dict[str, Any]:
         "examples": list(chip.examples),
         "clock": chip.clock and chip.clock.value,
         "sources": chip.sources,
+    }
+
+
+def variable_table(path: str, *, as_json: bool) -> str:
+    """Return the table of a file's variables; raises `ArtifactError` for a damaged file."""
+    require_file(Path(path))
+    variables = list_variables(path)
+    if as_json:
+        return json.dumps([_figures(variable) for variable in variables], indent=1)
+    total = sum(variable.bytes for variable in variables)
+    end = f"{len(variables)} variable{'s' * (len(variables) != 1)}, {size_text(total)} unsharded"
+    header = ["variable", "shape", "dtype", "size", ""]
+    return "\n".join([*table([header, *map(_row, variables)]), end])
+
+
+def _row(variable: SavedVariable) -> list[str]:
+    shape = str(list(variable.shape))
+    assigned = "assigned" if variable.is_assigned else "read"
+    return [variable.name, shape, str(variable.dtype), size_text(variable.bytes), assigned]
+
+
+def _figures(variable: SavedVariable) -> dict[str, object]:
+    return {
+        "name": variable.name,
+        "shape": list(variable.shape),
+        "dtype": str(variable.dtype),
+        "bytes": variable.bytes,
+        "is_assigned": variable.is_assigned,
     }

@@ -1,0 +1,360 @@
+"""Drawings of one graph, or of chosen nodes: for graphviz, for Mermaid, and as SVG.
+
+An edge leads from a node to its user.
+
+* Graphviz draws groups as clusters. It does not end in minutes on a training step of 700 nodes: the
+  edges from variables to the optimizer are long, and it searches a position for each, and for its
+  label, in every rank. So groups of a large graph are closed, each drawn as one box, types are
+  tooltips, and the search is limited.
+* Mermaid is drawn by code hosts and notebooks from a fenced block: at most 500 edges and 50,000
+  characters, limits that a page cannot raise. So long names are shortened, and a larger graph is
+  refused.
+* SVG is laid out by networkx, in layers from inputs to outputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from heapq import heapify, heappop, heappush
+from html import escape
+
+from graphdist.errors import ArgumentError
+from graphdist.ir.graph import Graph
+from graphdist.viz.identities import paths
+from graphdist.viz.model import Model, Record, model_of
+from graphdist.viz.program import ShownProgram
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The chosen nodes of a model, by their positions in order, and the edges between them."""
+
+    model: Model
+    positions: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
+
+    @property
+    def records(self) -> list[tuple[int, Record]]:
+        """Return the chosen nodes with their positions."""
+        return [(position, self.model.records[position]) for position in self.positions]
+
+
+def drawing_of(model: Model, chosen: Collection[int] | None = None) -> Drawing:
+    """Return the drawing of some records of a model, or of all."""
+    positions = tuple(range(len(model.records)) if chosen is None else sorted(chosen))
+    drawn = set(positions)
+    edges = tuple(
+        (producer, position)
+        for position in positions
+        for producer in model.records[position].inputs
+        if producer in drawn
+    )
+    return Drawing(model, positions, edges)
+
+
+def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
+    """Return for each path the closed group to draw in its place, None for a node of its own.
+
+    Groups are opened from the outside in, small ones first, as long as there are at most `most`
+    boxes.
+
+    >>> closed_to([("a",), ("a", "b"), ("a", "b")], 2)
+    [None, ('a', 'b'), ('a', 'b')]
+    >>> closed_to([("a",), ("a", "b"), ("a", "b")], 1)
+    [('a',), ('a',), ('a',)]
+    """
+    inside: defaultdict[Path, set[Path]] = defaultdict(set)  # the groups directly in a group
+    alone = Counter(paths)  # its own nodes
+    for path in alone:
+        for depth in range(len(path)):
+            inside[path[:depth]].add(path[: depth + 1])
+    opened: set[Path] = {()}
+    boxes = alone[()] + len(inside[()])
+    waiting = [(1, alone[path] + len(inside[path]), path) for path in inside[()]]
+    heapify(waiting)
+    while waiting:
+        depth, size, path = heappop(waiting)
+        if boxes - 1 + size > most:
+            continue
+        boxes += size - 1
+        opened.add(path)
+        for group in inside[path]:
+            heappush(waiting, (depth + 1, alone[group] + len(inside[group]), group))
+
+    @cache
+    def closed(path: Path) -> Path | None:
+        beginnings = (path[:depth] for depth in range(1, len(path) + 1))
+        return next((group for group in beginnings if group not in opened), None)
+
+    return [closed(path) for path in paths]
+
+
+SMALL = 500
+"""The most boxes of one drawing that can still be read."""
+
+
+def refuse_large(graph: Graph, boxes: int, form: str) -> None:
+    """Raise `ArgumentError` for a drawing with more than `SMALL` boxes."""
+    if boxes > SMALL:
+        raise ArgumentError(
+            f"{form} draws at most {SMALL} nodes, {graph.name!r} has {boxes}",
+            hint="use html or model-explorer, or choose nodes: --focus NODE, --filter REGEX",
+        )
+
+
+_MOST_BOXES = 150
+"""What graphviz lays out in about two seconds."""
+_MOST_LABELS = 100
+_LIMITS = "nslimit=1; nslimit1=1; mclimit=0.5;"
+"""How long graphviz tries to shorten edges and to avoid crossings, in its own units."""
+
+
+def dot_text(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
+    """Return the last graph of a program, or chosen nodes of it, in graphviz's language.
+
+    Raises `ArgumentError` for a graph that is large even with all its groups closed.
+    """
+    drawing = drawing_of(model_of(program.graph), chosen)
+    boxes = _Boxes(drawing)
+    refuse_large(program.graph, len(boxes.paths), "dot")
+    lines = [
+        f"digraph {_dot_quoted(program.graph.name)} {{",
+        f"  rankdir=TB; {_LIMITS}",
+        '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="sans-serif"];',
+        '  edge [fontname="sans-serif", fontsize=9];',
+    ]
+    open_path: Path = ()
+    clusters = 0
+    for box, path in sorted(boxes.paths.items(), key=lambda entry: entry[1]):
+        shared = _common_length(open_path, path)
+        lines += ["  }"] * (len(open_path) - shared)
+        for name in path[shared:]:
+            lines.append(f"  subgraph cluster_{clusters} {{ label={_dot_quoted(name)};")
+            clusters += 1
+        open_path = path
+        lines.append(f"  {box} [{boxes.attributes(box)}];")
+    lines += ["  }"] * len(open_path)
+    lines += boxes.edges()
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+class _Boxes:
+    """The boxes of a drawing for graphviz: `n7` is a node, `g3` a closed group."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        self.drawing = drawing
+        every = paths(drawing.model)
+        around = [every[position] for position in drawing.positions]
+        closed = closed_to(around, _MOST_BOXES)
+        numbers = {path: f"g{i}" for i, path in enumerate(dict.fromkeys(filter(None, closed)))}
+        self.box_of = {
+            position: f"n{position}" if group is None else numbers[group]
+            for position, group in zip(drawing.positions, closed, strict=True)
+        }
+        self.paths: dict[str, Path] = {}
+        for position, path, group in zip(drawing.positions, around, closed, strict=True):
+            self.paths[self.box_of[position]] = path if group is None else group[:-1]
+        self._names = {box: path[-1] for path, box in numbers.items()}
+        self._sizes = Counter(self.box_of.values())
+        self._with_collectives = {
+            self.box_of[position]
+            for position, record in drawing.records
+            if record.facts.is_collective
+        }
+
+    def attributes(self, box: str) -> str:
+        """Return the attributes of a box in graphviz's language."""
+        model = self.drawing.model
+        if box in self._names:
+            label = f"{self._names[box]}\n{self._sizes[box]:,} nodes"
+            attributes = [f"label={_dot_quoted(label)}", "peripheries=2"]
+        else:
+            attributes = _box_attributes(model, model.records[int(box[1:])])
+        if box in self._with_collectives:
+            attributes.append('fillcolor="#ffd591"')
+        return ", ".join(attributes)
+
+    def edges(self) -> list[str]:
+        """Return a line for each edge between two boxes; the label is the first value's type."""
+        labels: dict[tuple[str, str], str] = {}
+        counts: Counter[tuple[str, str]] = Counter()
+        for producer, position in self.drawing.edges:
+            ends = self.box_of[producer], self.box_of[position]
+            counts[ends] += ends[0] != ends[1]
+            types = self.drawing.model.records[producer].facts.types
+            labels.setdefault(ends, ", ".join(types))
+        kind = "label" if len(counts) <= _MOST_LABELS else "edgetooltip"
+        texts = {
+            ends: labels[ends] if count == 1 else f"{count:,} values"
+            for ends, count in counts.items()
+            if count
+        }
+        return [
+            f"  {start} -> {end} [{kind}={_dot_quoted(text)}];"
+            for (start, end), text in texts.items()
+        ]
+
+
+def _common_length(path: Path, other: Path) -> int:
+    count = 0
+    while count < min(len(path), len(other)) and path[count] == other[count]:
+        count += 1
+    return count
+
+
+def _box_attributes(model: Model, record: Record) -> list[str]:
+    tooltip = f"{model.text(record)}\n{record.facts.place}".rstrip()
+    label = f"{record.facts.op}\n{record.id}"
+    return [f"label={_dot_quoted(label)}", f"tooltip={_dot_quoted(tooltip)}"]
+
+
+def _dot_quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return '"' + "".join(letter for letter in escaped if letter.isprintable()) + '"'
+
+
+_MOST_EDGES = 500
+_MOST_CHARACTERS = 50_000
+_LETTERS_IN_MERMAID = 40
+_PLAIN = set("._,-+*/%@()=: []")
+
+
+def mermaid_text(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
+    """Return the last graph of a program, or chosen nodes of it, as a Mermaid flowchart.
+
+    Raises `ArgumentError` for more than Mermaid draws.
+    """
+    drawing = drawing_of(model_of(program.graph), chosen)
+    refuse_large(program.graph, len(drawing.positions), "mermaid")
+    lines = ["flowchart TD"]
+    for position, record in drawing.records:
+        label = "<br/>".join(
+            map(_mermaid_escaped, (record.facts.op, record.id, *record.facts.types))
+        )
+        left, right = ("{{", "}}") if record.facts.is_collective else ("[", "]")
+        lines.append(f'  n{position}{left}"{label}"{right}')
+    lines += [f"  n{producer} --> n{position}" for producer, position in drawing.edges]
+    collectives = [f"n{at}" for at, record in drawing.records if record.facts.is_collective]
+    if collectives:
+        lines.append("  classDef collective fill:#ffd591,stroke:#ad6800,color:#000")
+        lines.append(f"  class {','.join(collectives)} collective")
+    text = "\n".join(lines) + "\n"
+    for amount, most, what in (
+        (len(drawing.edges), _MOST_EDGES, "edges"),
+        (len(text), _MOST_CHARACTERS, "characters"),
+    ):
+        if amount > most:
+            raise ArgumentError(
+                f"mermaid draws at most {most:,} {what}, {program.graph.name!r} takes {amount:,}",
+                hint="use html, dot or svg, or choose nodes: --focus NODE, --filter REGEX",
+            )
+    return text
+
+
+def _mermaid_escaped(text: str) -> str:
+    """Return text with numeric entities for all characters that Mermaid or HTML interpret."""
+    text = _shortened(text, _LETTERS_IN_MERMAID)
+    return "".join(
+        letter
+        if (letter.isalnum() and letter.isascii()) or letter in _PLAIN
+        else f"#{ord(letter)};"
+        for letter in text
+    )
+
+
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 190, 46, 24, 54, 20
+_LETTERS_IN_SVG = 26
+_STYLE = (
+    "text{font:12px sans-serif;fill:#1f2328}.type{font-size:10px;fill:#59636e}"
+    "rect{fill:#fff;stroke:#8c959f}.collective rect{fill:#ffd591;stroke:#ad6800}"
+    "path{fill:none;stroke:#8c959f}"
+)
+
+
+def svg_text(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
+    """Return the last graph of a program, or chosen nodes of it, as an SVG document.
+
+    Raises `ArgumentError` for more than `SMALL` nodes.
+    """
+    model = model_of(program.graph)
+    drawing = drawing_of(model, chosen)
+    refuse_large(program.graph, len(drawing.positions), "svg")
+    corners = _corners(drawing)
+    width = max((x for x, _ in corners.values()), default=0) + _WIDTH + _MARGIN
+    height = max((y for _, y in corners.values()), default=0) + _HEIGHT + _MARGIN
+    edges = [_edge(corners[producer], corners[position]) for producer, position in drawing.edges]
+    boxes = [_box(model, record, corners[position]) for position, record in drawing.records]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img">',
+            f"<title>{_svg_escaped(program.graph.name)}</title>",
+            f'<style>{_STYLE}</style><rect width="100%" height="100%" stroke="none"/>',
+            *edges,
+            *boxes,
+            "</svg>\n",
+        ]
+    )
+
+
+def _corners(drawing: Drawing) -> dict[int, tuple[int, int]]:
+    """Return the upper left corner of each record, by its position."""
+    if not drawing.positions:
+        return {}
+    import networkx as nx  # slow to import, and few draw
+
+    drawn = nx.DiGraph()
+    drawn.add_nodes_from(drawing.positions)
+    drawn.add_edges_from(drawing.edges)
+    layers = [sorted(layer) for layer in nx.topological_generations(drawn)]
+    for index, layer in enumerate(layers):
+        for position in layer:
+            drawn.add_node(position, layer=index)
+    laid_out = nx.multipartite_layout(drawn, subset_key="layer", align="horizontal")
+    # The layout is scaled to a square; in the widest layer neighbours are one box apart.
+    widest = sorted(laid_out[position][0] for position in max(layers, key=len))
+    apart = widest[1] - widest[0] if len(widest) > 1 else 1.0
+    left = min(x for x, _ in laid_out.values())
+    return {
+        position: (
+            round(_MARGIN + (laid_out[position][0] - left) / apart * (_WIDTH + _GAP_X)),
+            _MARGIN + drawn.nodes[position]["layer"] * (_HEIGHT + _GAP_Y),
+        )
+        for position in drawing.positions
+    }
+
+
+def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
+    x, y, to_x, to_y = start[0] + _WIDTH // 2, start[1] + _HEIGHT, end[0] + _WIDTH // 2, end[1]
+    middle = (y + to_y) // 2
+    return f'<path d="M{x} {y}C{x} {middle} {to_x} {middle} {to_x} {to_y}"/>'
+
+
+def _box(model: Model, record: Record, corner: tuple[int, int]) -> str:
+    x, y = corner
+    types = ", ".join(record.facts.types)
+
+    def label(text: str) -> str:
+        return _svg_escaped(_shortened(text, _LETTERS_IN_SVG))
+
+    kind = ' class="collective"' if record.facts.is_collective else ""
+    return (
+        f"<g{kind}><title>{_svg_escaped(model.text(record))}</title>"
+        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
+        f'<text x="{x + 8}" y="{y + 19}">{label(f"{record.facts.op} {record.id}")}</text>'
+        f'<text class="type" x="{x + 8}" y="{y + 36}">{label(types)}</text>'
+        "</g>"
+    )
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _svg_escaped(text: str) -> str:
+    return escape("".join(letter for letter in text if letter.isprintable()), quote=False)

@@ -1,0 +1,1 @@
+"""The pictures of docs/images: `python -m graphdist.tools.pictures`."""
