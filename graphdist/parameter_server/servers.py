@@ -31,7 +31,7 @@ from graphdist.parameter_server.messages import (
 )
 from graphdist.parameter_server.updates import as_module
 from graphdist.passes.halves import Update
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 
 _SECONDS_OF_A_MOVE = 30.0

@@ -19,7 +19,7 @@ from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.program_agreement import agree_on_operations
 from graphdist.runtime.processes.resharding import agree_to_gather
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 from tests.errors.refusal import Refused
 
