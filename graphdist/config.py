@@ -43,7 +43,7 @@ from graphdist.quoted import quoted, unquoted
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.processes.addresses import BIND_VARIABLE, is_host
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 from graphdist.version import versions
 from graphdist.whole_numbers import whole_number

@@ -31,8 +31,8 @@ class RunningReplica(Protocol):
     def num_replicas_in_sync(self) -> int:
         """Return how many replicas run together."""
 
-    def known_number(self) -> int:
-        """Return the replica's number; the replica is then traced on its own."""
+    def known_replica_id(self) -> int:
+        """Return the replica id as a Python value; each replica is then traced."""
 
     def made_once(self, make: Callable[[], Made]) -> Made:
         """Call `make` once for all replicas, and return the same object to each."""

@@ -1,10 +1,10 @@
-"""Worker 0's values on all workers.
+"""Broadcasts worker 0's values to all workers.
 
-Before a broadcast the workers exchange shapes and dtypes, to make sure that these agree, and
-checksums: a worker whose value is another one says so once for each line. Values that no seed fixes
-are usual, so it is no error. A small
-value travels with that exchange. A large value goes through the devices, as the sum of worker 0's
-bits and of the others' zeros, cut and padded to a few sizes so that few programs are compiled.
+Before a broadcast the workers exchange shapes and dtypes, which must agree, and checksums. A worker
+whose value differs logs that once for each line. It is no error, since initial values without a
+seed differ. A small value is sent with that exchange. A large value goes through the devices, as
+the sum of worker 0's bits and the others' zeros, in parts padded to a few sizes, so that few
+programs are compiled.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def from_first_worker(
     is_small = bits.nbytes <= SENT_WITH_EXCHANGE
     sends = is_small and workers.index == 0
     mine = {**described, "bits": b64encode(bits.tobytes()).decode()} if sends else described
-    given = workers.exchange(f"value {workers.ordinal('value')}", mine, what, at)
-    texts = [f"{told['dtype']}{told['shape']}" for told in given]
+    of_all = workers.exchange(f"value {workers.ordinal('value')}", mine, what, at)
+    texts = [f"{each['dtype']}{each['shape']}" for each in of_all]
     for worker, text in enumerate(texts):
         if text != texts[0]:
             raise WorkerError(
@@ -57,17 +57,17 @@ def from_first_worker(
                 source=at,
                 hint="all workers make the same variables, in the same order",
             )
-    if described["crc32"] != given[0]["crc32"]:
-        _warn_of_another(f"{what} at {at}", workers.name(0))
+    if described["crc32"] != of_all[0]["crc32"]:
+        _warn_of_difference(f"{what} at {at}", workers.name(0))
     if is_small:
-        received = np.frombuffer(b64decode(given[0]["bits"]), np.uint8)
+        received = np.frombuffer(b64decode(of_all[0]["bits"]), np.uint8)
     else:
         received = _through_devices(bits, devices)
     return received.copy().view(value.dtype).reshape(value.shape)
 
 
 @lru_cache(maxsize=256)
-def _warn_of_another(what: str, first: str) -> None:
+def _warn_of_difference(what: str, first: str) -> None:
     _log.warning("%s differs from that of %s, which all workers have now", what, first)
 
 
@@ -90,7 +90,7 @@ def _through_devices(bits: np.ndarray[Any, Any], devices: Devices) -> np.ndarray
 
 @cache
 def _sum_of_words(devices: Devices, size: int) -> tuple[WorkerStep, NamedSharding]:
-    """Return a step that adds up one row of words per worker, and the sharding of the rows."""
+    """Return a step that sums one row of words per worker, and the sharding of the rows."""
     assert devices.workers is not None
     count = len(devices) // len(devices.workers)
     firsts = np.array(devices.devices[::count])

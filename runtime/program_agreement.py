@@ -1,8 +1,8 @@
-"""The check that all workers are about to run the same program.
+"""Checks that all workers are about to run the same program.
 
 Programs with different collectives would wait for each other for ever. So before the first run of a
-program all workers exchange a hash of its final graph. If hashes differ, they exchange the graphs,
-line by line, to name the first line that differs. Every worker compares the same two graphs: worker
+program all workers exchange a hash of its final graph. If hashes differ, they exchange the lines of
+the graphs, to name the first line that differs. Every worker compares the same two graphs: worker
 0's and the first one that differs from it.
 """
 
@@ -22,15 +22,16 @@ from graphdist.ir.source import UNKNOWN, Source, at_line
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+from graphdist.runtime.processes.workers import first_different
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 """An address in the text of an operation, which differs between processes."""
 
 
 def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers have shown the same graph; a single worker returns at once.
+    """Return once all workers have the same graph; a single worker returns at once.
 
-    Raises `WorkerError` for graphs that differ, and what `Workers.exchange` raises.
+    Raises `WorkerError` for graphs that differ, and the errors of `Workers.exchange`.
     """
     workers = devices.workers
     if workers is None:
@@ -38,7 +39,7 @@ def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
     number = workers.ordinal("program")
     what = f"the first run of {graph.name!r}"
     hashes = workers.exchange(f"program {number}", content_hash(graph), what, at)
-    other = next((worker for worker, found in enumerate(hashes) if found != hashes[0]), None)
+    other = first_different(hashes)
     if other is None:
         return
     described = workers.exchange(f"graph {number}", list(_description(graph)), what, at)
@@ -46,47 +47,45 @@ def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
 
 
 def agree_on_operations(text: str, what: str, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers are about to carry out the operations of a text together.
+    """Return once all workers are about to execute the same operations, described by a text.
 
-    Raises `WorkerError` where they differ, as by a number that depends on the worker.
+    Raises `WorkerError` if they differ, for example in a value that depends on the worker.
     """
     workers = devices.workers
     if workers is None:
         return
     digest = sha256(_ADDRESS.sub("", text).encode()).hexdigest()
-    given = workers.exchange(f"operations {workers.ordinal('operations')}", digest, what, at)
-    for worker, other in enumerate(given):
-        if other != given[0]:
-            raise WorkerError(
-                f"{what} is made by other operations on {workers.name(worker)} than on "
-                f"{workers.name(0)}",
-                source=at,
-                hint="each worker makes its slices of one value: let the function depend on "
-                "nothing that differs, or on arrays made outside of it, which are worker 0's",
-            )
+    digests = workers.exchange(f"operations {workers.ordinal('operations')}", digest, what, at)
+    if (other := first_different(digests)) is not None:
+        raise WorkerError(
+            f"{what} is made by other operations on {workers.name(other)} than on "
+            f"{workers.name(0)}",
+            source=at,
+            hint="each worker makes its shards of one value: the function must not depend on "
+            "values that differ, except arrays made outside of it, which are worker 0's",
+        )
 
 
 def agree_on_file(name: str, digest: str, devices: Devices, at: Source = UNKNOWN) -> None:
     """Return once all workers have read the same file of a step; a single worker returns at once.
 
-    Raises `WorkerError` for files that differ, and what `Workers.exchange` raises.
+    Raises `WorkerError` for files that differ, and the errors of `Workers.exchange`.
     """
     workers = devices.workers
     if workers is None:
         return
     what = f"the loading of {name}"
     digests = workers.exchange(f"file {workers.ordinal('file')}", digest, what, at)
-    for worker, other in enumerate(digests):
-        if other != digests[0]:
-            raise WorkerError(
-                f"{name} on {workers.name(worker)} is another file than on {workers.name(0)}",
-                source=at,
-                hint="give all workers the same file",
-            )
+    if (other := first_different(digests)) is not None:
+        raise WorkerError(
+            f"{name} on {workers.name(other)} is another file than on {workers.name(0)}",
+            source=at,
+            hint="give all workers the same file",
+        )
 
 
 def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers have compiled a program: from then on a step can be timed."""
+    """Return once all workers have compiled a program: then the time limit of steps can apply."""
     if devices.workers is not None:
         key = f"compiled {devices.workers.ordinal('compiled')}"
         devices.workers.exchange(key, None, f"the first run of {graph.name!r}", at)
@@ -94,14 +93,12 @@ def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) ->
 
 def first_collective(graph: Graph) -> tuple[str, Source]:
     """Return the text and the user's line of the first collective; ("", UNKNOWN) without one."""
-    found: Sequence[Node] = collectives(graph)
-    if not found:
-        return "", UNKNOWN
-    return node_lines(graph)[found[0]], found[0].source
+    nodes: Sequence[Node] = collectives(graph)
+    return (node_lines(graph)[nodes[0]], nodes[0].source) if nodes else ("", UNKNOWN)
 
 
 def _description(graph: Graph) -> Iterator[list[Any]]:
-    """Yield for each node its line, a key of its computation, and its source."""
+    """Yield for each node its line, a hash of its computation, and its source."""
     yield [print_graph(graph).partition("{")[0], graph.name, "", 0, ""]
     lines = node_lines(graph)
     for node in walk(graph):
@@ -119,15 +116,14 @@ def _difference(
     first, two = next((pair for pair in pairs if pair[0][:2] != pair[1][:2]), (nothing, nothing))
     same = " (with another constant)" if first[0] == two[0] else ""
     return WorkerError(
-        f"program number {number} differs between {workers.name(0)} and "
-        f"{workers.name(other)}{same}",
+        f"program {number} differs between {workers.name(0)} and {workers.name(other)}{same}",
         source=_source(first) or at,
         other=_source(two),
         node=f"worker 0: {first[0].strip()}\nworker {other}: {two[0].strip()}",
         where=f"graphs {described[0][0][1]!r} and {described[other][0][1]!r}, where they first "
         f"differ",
-        hint="all workers run the same program on values of the same shapes: what depends on the "
-        "worker belongs into arguments, not into code",
+        hint="all workers run the same program on values of the same shapes: values that depend on "
+        "the worker belong into arguments, not into code",
     )
 
 

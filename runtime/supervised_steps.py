@@ -1,14 +1,14 @@
-"""Steps whose collectives span several processes: run so that nothing waits for ever.
+"""Runs steps with collectives over several processes so that no worker waits for ever.
 
-On CPU a collective runs inside the call, where nothing can interrupt it. So the call is made on a
-thread, and the caller waits for that thread and for news of the other workers at the same time.
-When another worker fails, or a step takes longer than allowed, the caller raises, and the thread is
-left behind. On accelerators calls return at once, and the thread waits for their results: news
-interrupt a caller that waits in graphdist. A caller that waits inside JAX, for a value, cannot be
-interrupted: the process is ended.
+On CPU a collective runs inside the call and cannot be interrupted. So the call runs on a thread,
+and the caller waits for this thread and for reports of other workers at the same time. If another
+worker fails, or a step takes longer than allowed, the caller raises and abandons the thread. On
+accelerators calls return at once, and the thread waits for their results: a report interrupts a
+caller that waits in graphdist. A caller that waits for a value inside JAX cannot be interrupted, so
+the process is ended.
 
-Ctrl-C reaches a caller that waits. If the step ends all the same, because the other workers have
-joined it, the variables get its results. If not, the donated arguments of the step are lost.
+Ctrl-C interrupts a waiting caller. If the step still ends, because the other workers have joined
+it, the variables get its results. If not, the donated arguments of the step are lost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ StepFunction = Callable[..., Any]
 
 
 def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFunction:
-    """Return a function that runs a step, and raises when other workers keep it from ending."""
+    """Return a function that runs a step, and raises if other workers prevent its end."""
     if devices.workers is None:
         return function
     first = partial(first_collective, graph)
@@ -53,7 +53,7 @@ def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFu
 def supervised_call(
     function: StepFunction, name: str, devices: Devices, at: Source = UNKNOWN
 ) -> StepFunction:
-    """Return a function that makes a call of all workers, as `supervised` does for a step.
+    """Return a function that supervises a call of all workers, like `supervised` a step.
 
     The function returns a sequence of arrays. `name` and `at` are for errors.
     """
@@ -64,7 +64,7 @@ def supervised_call(
 
 
 def _with_x64_as_now(function: StepFunction) -> StepFunction:
-    """Convert NumPy arrays as this thread does: a context manager of JAX sets one thread only."""
+    """Return a function with this thread's `enable_x64`, which JAX sets for each thread."""
     enable_x64 = jax.enable_x64.value
 
     def run(*arrays: Any) -> Any:
@@ -85,14 +85,14 @@ class WorkerStep:
         devices: Devices,
         workers: ClusterWorkers,
     ) -> None:
-        """Take the function that runs the step on arrays of these devices."""
+        """Wrap the function that runs the step on arrays of these devices."""
         self._function, self._name, self._workers = function, name, workers
         self._first_collective = first_collective
         self._timeout, self._is_cpu = devices.timeout_seconds, devices.platform == "cpu"
         self._interrupted: Any = None
 
     def take_interrupted(self) -> Any:
-        """Return, once, the results of a step whose caller was interrupted, or None."""
+        """Return the results of a step whose caller was interrupted, at most once, or None."""
         outputs, self._interrupted = self._interrupted, None
         return outputs
 
@@ -133,7 +133,7 @@ class WorkerStep:
                 self._workers.note_stuck()
 
     def wait(self, call: Call, step: int) -> None:
-        """Return once a call has ended; raises what keeps it from that."""
+        """Return once a call has ended; raises `WorkerError` if other workers prevent that."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
         while not call.wait(interval):
@@ -142,7 +142,7 @@ class WorkerStep:
                 if deadline is not None and time.monotonic() > deadline:
                     self._workers.fail(self.too_late(step))
             except WorkerError:
-                if call.wait(BEAT_SECONDS):  # the collective has noticed too
+                if call.wait(BEAT_SECONDS):  # the collective has failed, too
                     return
                 _runner.abandon()
                 self._workers.note_stuck()
@@ -150,7 +150,7 @@ class WorkerStep:
 
     def too_late(self, step: int) -> CollectiveTimeoutError:
         """Return the error for a step that takes longer than allowed."""
-        time.sleep(2 * BEAT_SECONDS)  # for the latest news of all
+        time.sleep(2 * BEAT_SECONDS)  # for the latest heartbeats of all
         missing = self._workers.behind(step)
         collective, source = self._first_collective()
         who = f"{self._workers.names(missing)} did not arrive" if missing else "all have begun it"
@@ -181,7 +181,7 @@ def _watch(step: WorkerStep, call: Call, number: int) -> None:
     try:
         step.wait(call, number)
     except WorkerError as error:
-        time.sleep(BEAT_SECONDS)  # for the news to leave
+        time.sleep(BEAT_SECONDS)  # until the report is sent
         end_process(error)
 
 
@@ -205,12 +205,12 @@ def _wait_for(outputs: Sequence[Any]) -> None:
         try:
             output.block_until_ready()
         except RuntimeError:
-            if not output.is_deleted():  # else donated to a later step, which is waited for too
+            if not output.is_deleted():  # a deleted one was donated to a later step
                 raise
 
 
 def _ignore(value: Any, error: BaseException | None) -> None:
-    """Take no notice: an error of a watched step is raised where its result is used."""
+    """Do nothing: an error of a watched step is raised where its result is used."""
 
 
 _runner, _watcher = Runner("graphdist-steps"), Runner("graphdist-watched-steps")

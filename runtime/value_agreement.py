@@ -1,18 +1,17 @@
-"""The check that a value which every worker has is the same on all of them.
+"""Checks that mirrored arguments and variables are equal on all workers.
 
 A mirrored argument, a Python number or a variable is one value of the program, and each process has
-a copy of it. A process that passes another learning rate trains another model, and no collective
-fails. So before the first call of a program, and again after every so many steps, each worker
-computes a checksum of each mirrored input, and all exchange these: a message of a few bytes for
-each input, which does not pass through the devices.
+a copy. A process with another learning rate would train another model, and no collective would
+fail. So before the first call of a program, and again at intervals, each worker computes a checksum
+of each mirrored input, and all exchange them: a few bytes per input, without the devices.
 
-Where checksums differ, the workers compare the blocks of the first input that differs, and then the
+If checksums differ, the workers compare the blocks of the first input that differs, and then the
 elements of a block, so that the error names the argument or variable, the element, and the values.
 All workers see the same messages, and raise the same error before the step runs.
 
-On CPUs a checksum is the CRC-32 of the memory. Elsewhere the device computes it: the sum of all
-32-bit words, each times an odd number that depends on its place, modulo 2**32. So one word that
-differs always changes it, and any other change does with a probability of 1 - 2**-32.
+On CPUs a checksum is the CRC-32 of the memory. Elsewhere the device computes the sum of all 32-bit
+words, each times an odd number that depends on its index, modulo 2**32. So a change of one word
+always changes it, and any other change does with a probability of 1 - 2**-32.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ BLOCK = 4096
 
 
 class ValueAgreement:
-    """The check of one program's mirrored inputs; `inputs` says in words what each input is."""
+    """Checks the mirrored inputs of one program; `inputs` describes each input for errors."""
 
     def __init__(
         self, graph: Graph, devices: Devices, inputs: Sequence[Named], every: int | None
     ) -> None:
-        """Check before the first call, and whenever the workers have made `every` more steps."""
+        """Check before the first call, and then every `every` steps."""
         assert devices.workers is not None
         self._name, self._devices, self._workers = graph.name, devices, devices.workers
         self._number = self._workers.ordinal("compared program")
-        found, count = input_distributions(graph), len(graph.variables)
+        distributions, count = input_distributions(graph), len(graph.variables)
         # Arguments first: a variable may differ because an argument does.
-        places = [*range(count, len(found)), *range(count)]
-        self._mirrored = [place for place in places if found[place] is MIRRORED]
+        indices = [*range(count, len(distributions)), *range(count)]
+        self._mirrored = [index for index in indices if distributions[index] is MIRRORED]
         self._inputs, self._every = inputs, every
         self._is_new = True
 
@@ -70,16 +69,18 @@ class ValueAgreement:
 
     def _check(self, arrays: Sequence[jax.Array]) -> None:
         """Raise `WorkerError` if an input differs between workers."""
-        own = [_own_copy(arrays[place]) for place in self._mirrored]
-        told = self._exchanged([self._number, self._name, self._every, *map(self._checksum, own)])
-        if len({number for number, *_ in told}) > 1:
-            self._raise_other_programs([(number, name) for number, name, *_ in told])
-        _, _, every, *checksums = zip(*told, strict=True)
+        own = [_own_copy(arrays[index]) for index in self._mirrored]
+        rows = self._exchanged([self._number, self._name, self._every, *map(self._checksum, own)])
+        if len({number for number, *_ in rows}) > 1:
+            self._raise_other_programs([(number, name) for number, name, *_ in rows])
+        _, _, every, *checksums = zip(*rows, strict=True)
         if len({*every}) > 1:
             self._raise_different("the number of steps between two checks of values", list(every))
         different = [i for i, of_all in enumerate(checksums) if len({*of_all}) > 1]
         if different:
-            self._locate(own[different[0]], self._inputs[self._mirrored[different[0]]])
+            self._raise_different_input(
+                own[different[0]], self._inputs[self._mirrored[different[0]]]
+            )
 
     def _checksum(self, array: Any) -> int:
         if self._devices.platform == "cpu" or not isinstance(array, jax.Array):
@@ -87,8 +88,8 @@ class ValueAgreement:
         with jax.enable_x64(True):
             return int(weighted_sum(array))
 
-    def _locate(self, array: Any, named: Named) -> NoReturn:
-        """Raise the error for an input that differs: find the first element that does."""
+    def _raise_different_input(self, array: Any, named: Named) -> NoReturn:
+        """Find the first element of an input that differs between workers, and raise the error."""
         values = _numbers(array).reshape(-1)
         blocks = [values[start : start + BLOCK] for start in range(0, values.size, BLOCK)]
         of_blocks = self._exchanged([crc32(_bytes(block)) for block in blocks])
@@ -103,13 +104,13 @@ class ValueAgreement:
         if len(named) > 1:
             what += f", element [{element - starts[piece]}]," if size > 1 else ""
         elif values.size > 1:
-            place = [int(i) for i in np.unravel_index(element, _numbers(array).shape)]
-            what += f", element {place},"
+            index = [int(i) for i in np.unravel_index(element, _numbers(array).shape)]
+            what += f", element {index},"
         self._raise_different(what, [part[in_block] for part in of_all])
 
     def _raise_other_programs(self, called: list[tuple[int, str]]) -> NoReturn:
         other = next(i for i, program in enumerate(called) if program != called[0])
-        which = [f"{name!r}, its program number {number}" for number, name in called]
+        which = [f"{name!r}, its program {number}" for number, name in called]
         raise WorkerError(
             f"{self._workers.name(0)} calls {which[0]}, and {self._workers.name(other)} calls "
             f"{which[other]}",
@@ -117,29 +118,29 @@ class ValueAgreement:
         )
 
     def _raise_different(self, what: str, values: list[Any]) -> NoReturn:
-        """Raise the error for a value of which each worker has another."""
+        """Raise the error for a value that differs between workers."""
         texts = [str(value) for value in values]
         if len({*texts}) == 1:  # 0.0 and -0.0, or two nan
             texts = [np.asarray(value).tobytes().hex() for value in values]
         usual = Counter(texts).most_common(1)[0][0]
         odd = next(text for text in texts if text != usual)
         has = {
-            text: self._workers.names([i for i, found in enumerate(texts) if found == text])
+            text: self._workers.names([i for i, other in enumerate(texts) if other == text])
             for text in (usual, odd)
         }
         raise WorkerError(
             f"{what} is {usual} on {has[usual]}, but {odd} on {has[odd]}, where {self._name!r} is "
             f"called",
-            hint="it is one value for all workers: compute it on all of them alike, or give each "
-            "replica its own by strategy.experimental_distribute_values_from_function",
+            hint="it is one value for all workers: compute the same value on all of them, or give "
+            "each replica its own by strategy.experimental_distribute_values_from_function",
         )
 
-    def _exchanged(self, said: Any) -> list[Any]:
+    def _exchanged(self, value: Any) -> list[Any]:
         key = f"values {self._workers.ordinal('values')}"
         what = f"the comparison of the values that {self._name!r} is called with"
         limit = self._devices.timeout_seconds
         return self._workers.exchange(
-            key, said, what, seconds=float("inf") if limit is None else limit
+            key, value, what, seconds=float("inf") if limit is None else limit
         )
 
 
@@ -163,7 +164,7 @@ def _own_copy(array: Any) -> Any:
 
 
 def _as_numbers(array: Any) -> Any:
-    """Return the numbers of random keys, and other arrays as they are."""
+    """Return the integers of random keys, and other arrays unchanged."""
     if not isinstance(array, jax.Array):
         return array
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
@@ -180,5 +181,5 @@ def _bytes(array: Any) -> memoryview:
 
 
 def _first_difference(of_workers: Sequence[Sequence[Any]]) -> int:
-    """Return the first place at which the sequences of the workers differ."""
+    """Return the first index at which the workers' sequences differ."""
     return next(i for i, of_all in enumerate(zip(*of_workers, strict=True)) if len({*of_all}) > 1)

@@ -34,7 +34,7 @@ from graphdist.parameter_server.messages import (
 )
 from graphdist.passes.cut_step import Update
 from graphdist.runtime.emit import emit
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 
 _SECONDS_OF_A_MOVE = 30.0

@@ -46,7 +46,7 @@ from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import ServerStorage
 from graphdist.parameter_server.strategy import VariablesApart, WorkerStrategy
 from graphdist.runtime.devices import Devices, working_devices
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here, where_raised
 from graphdist.values.distributed import PerReplica

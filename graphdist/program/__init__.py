@@ -1,1 +1,1 @@
-"""A function on its way to a call: traced for a signature, lowered, compiled and called."""
+"""Compiled functions: traced for a signature, lowered, compiled and called."""

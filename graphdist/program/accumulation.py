@@ -1,4 +1,4 @@
-"""Gradient accumulation: a batch is computed in parts, one after the other, to save memory."""
+"""Gradient accumulation: a batch is processed in microbatches, one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 GATHERS = ("auto", "once", "each")
-"""How often a loop over microbatches gathers variables in slices."""
+"""How often a loop over microbatches gathers sharded variables."""
 
 
 def accumulate(
@@ -31,19 +31,19 @@ def accumulate(
     reduce_op: ReduceOp | str = ReduceOp.MEAN,
     gather: str = "auto",
 ) -> Callable[Parameters, Result]:
-    """Return a function that calls `fn` on parts of the batch in a loop, and combines the results.
+    """Return a function that calls `fn` on each microbatch in a loop, and combines the results.
 
     The positional arguments `batch_argnums`, by default the last, are pytrees of arrays with first
-    dimensions of one length, which are cut into `microbatches` equal parts. The results of `fn`, a
-    pytree of arrays, are averaged or summed, in float32 at least, and keep their dtypes; but a mean
-    of integers is a float32, and a sum of booleans an int32. Where `fn` reduces over the replicas,
-    as in `all_reduce("MEAN", gradients)`, the compiler reduces the total, once.
+    dimensions of one length, which are split into `microbatches` equal parts. The results of `fn`,
+    a pytree of arrays, are averaged or summed, in float32 at least, and keep their dtypes; but a
+    mean of integers is a float32, and a sum of booleans an int32. If `fn` reduces over the
+    replicas, as in `all_reduce("MEAN", gradients)`, the compiler reduces only the total.
 
-    `gather` is about variables in slices: "once" gathers those that `fn` reads before the loop, for
-    all microbatches, "each" in each microbatch, which takes less memory and sends more; "auto" does
-    the first as far as `graphdist.passes.placed_values` has memory for it.
+    `gather` says when sharded variables that `fn` reads are gathered: "once" before the loop,
+    "each" in each microbatch, which takes less memory and sends more bytes; "auto" means "once" as
+    far as `graphdist.passes.placed_values` has memory for it.
 
-    Raises `ArgumentError` for fewer than one microbatch, a batch that cannot be cut and another
+    Raises `ArgumentError` for fewer than one microbatch, a batch that cannot be split and another
     `gather`, and `ArgumentTypeError` for a `microbatches` that is no integer, an `fn` that is not
     callable, a position that is no integer, and a result that is not a number.
 
@@ -63,8 +63,8 @@ def accumulate(
         )
     require_function(fn, "accumulate")
     op = ReduceOp.of(reduce_op)
-    places = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
-    if not places or not all(isinstance(place, int) for place in places):
+    argnums = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    if not argnums or not all(isinstance(argnum, int) for argnum in argnums):
         raise ArgumentTypeError(
             f"batch_argnums is {batch_argnums!r}: it is an int, or several",
             source=here(),
@@ -77,12 +77,11 @@ def accumulate(
         )
 
     def accumulated(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        positions = _positions(places, len(args))
-        parts = {place: _cut(args[place], microbatches) for place in positions}
+        positions = _positions(argnums, len(args))
+        parts = {position: _split(args[position], microbatches) for position in positions}
 
         def call(part: dict[int, Any]) -> Any:
-            replaced = [part.get(place, argument) for place, argument in enumerate(args)]
-            return fn(*replaced, **kwargs)
+            return fn(*(part.get(i, argument) for i, argument in enumerate(args)), **kwargs)
 
         return _summed(call, parts, microbatches, op, gather)
 
@@ -92,14 +91,14 @@ def accumulate(
 def _summed(
     call: Callable[[Any], Any], parts: Any, microbatches: int, op: ReduceOp, gather: str
 ) -> Any:
-    """Return the sum or mean of the results of `call` on the parts."""
+    """Return the sum or mean of the results of `call` on the microbatches."""
     first = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), parts)
     shapes = jax.eval_shape(lambda part: jax.tree.map(_as_part, call(part)), first)
 
-    is_told = gather != "auto" and current_trace() is not None
+    is_marked = gather != "auto" and current_trace() is not None
 
     def add(total: Any, part: Any) -> tuple[Any, None]:
-        total = jax.tree.map(lambda t: marked(t, gather=gather), total) if is_told else total
+        total = jax.tree.map(lambda t: marked(t, gather=gather), total) if is_marked else total
         return jax.tree.map(lambda t, x: t + jnp.asarray(x, t.dtype), total, call(part)), None
 
     zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, _total_dtype(shape, op)), shapes)
@@ -122,7 +121,7 @@ def _as_part(result: Any) -> jax.Array:
     else:
         what = f"a value of type {type_name(result)}"
     raise ArgumentTypeError(
-        f"an accumulated function returned {what}: parts are added up",
+        f"an accumulated function returned {what}: the results of microbatches are summed",
         source=here(),
         hint="return numbers",
     )
@@ -145,41 +144,41 @@ def _is_inexact(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
-def _positions(places: Sequence[int], count: int) -> list[int]:
-    for place in places:
-        if not -count <= place < count:
+def _positions(argnums: Sequence[int], count: int) -> list[int]:
+    for argnum in argnums:
+        if not -count <= argnum < count:
             raise ArgumentError(
-                f"argument {place} of an accumulated function is its batch, but it was called with "
-                f"{count} positional arguments",
+                f"argument {argnum} of an accumulated function is its batch, but it was called "
+                f"with {count} positional arguments",
                 source=here(),
                 hint="pass the batch by position, and say which it is: batch_argnums=1",
             )
-    return [place % count for place in places]
+    return [argnum % count for argnum in argnums]
 
 
-def _cut(batch: Any, microbatches: int) -> Any:
-    """Return the batch with leaves of shape [microbatches, rows of each, ...]."""
+def _split(batch: Any, microbatches: int) -> Any:
+    """Return the batch with leaves of shape [microbatches, rows per microbatch, ...]."""
     rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(rows) != 1 or rows == {()}:
-        found = ", ".join(str(list(jnp.shape(leaf))) for leaf in jax.tree.leaves(batch)) or "none"
+        shapes = ", ".join(str(list(jnp.shape(leaf))) for leaf in jax.tree.leaves(batch)) or "none"
         raise ArgumentError(
-            f"the batch of an accumulated function has leaves of shape {found}: they need a first "
+            f"the batch of an accumulated function has leaves of shape {shapes}: they need a first "
             f"dimension of the same length",
             source=here(),
         )
     ((length,),) = rows
     if length % microbatches:
         raise ArgumentError(
-            f"a batch of {length} rows is cut into {microbatches} microbatches: it does not divide",
+            f"a batch of {length} rows does not divide into {microbatches} microbatches",
             source=here(),
             hint=f"use {_divisor(length, microbatches)} microbatches, or another batch size",
         )
 
-    def cut(leaf: Any) -> jax.Array:
+    def split(leaf: Any) -> jax.Array:
         array = jnp.asarray(leaf)
         return array.reshape(microbatches, length // microbatches, *array.shape[1:])
 
-    return jax.tree.map(cut, batch)
+    return jax.tree.map(split, batch)
 
 
 def _divisor(length: int, most: int) -> int:

@@ -1,15 +1,15 @@
-"""Calls of users' functions that are traced, and the refusal of those that change an argument.
+"""Refuses users' functions that change an argument in place while they are traced.
 
-A traced function gets other dicts, lists and modules than its caller has: they are built again
-around values of the trace. Python would change the caller's, and so does `nnx.jit` for the modules
-of flax. Here a change would be lost, and so it is refused, as `tf.function` refuses it.
+A traced function gets copies of its caller's dicts, lists and modules, with values of the trace.
+Python would change the caller's objects, and `nnx.jit` does so for modules of flax. Here a change
+would be lost, so it is refused, as `tf.function` does.
 
-An argument is changed if its structure is another one after the call, or one of its leaves is
-another object. This is looked at once a trace: calls of a compiled program do without.
+An argument is changed if its structure differs after the call, or one of its leaves is another
+object. This is checked once per trace, not in calls of a compiled program.
 
-One change is none: `nnx.merge` makes a module of the very variables of a state, so that training
-the module changes the state. If the function returns these variables, as `nnx.state(module)`, it
-hands its caller what became of the state, as functions under `jax.jit` do.
+There is one exception: `nnx.merge` makes a module of the variables of a state themselves, so that
+training the module changes the state. If the function returns these variables, for example as
+`nnx.state(module)`, its caller gets the changed state, as from functions under `jax.jit`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphdist.tracing.user_lines import (
     source_of_function,
     source_of_value,
 )
-from graphdist.values.distributed import DistributedValues, type_name
+from graphdist.values.distributed import is_distributed, type_name
 from graphdist.values.pytrees import argument_name
 
 _PLAIN = (bool, int, float, complex, str, bytes)
@@ -38,23 +38,23 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 def call_with_copies(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str
 ) -> Any:
-    """Return `fn(*args, **kwargs)` of arguments that are copies of the caller's.
+    """Return `fn(*args, **kwargs)`; raises `ArgumentError` if the function changes an argument.
 
-    `what` names the function in the `ArgumentError` that is raised if it changes one of them. A
-    function of graphdist's may change them: it hands on what it is given, to the user's.
+    `what` names the function in the error. graphdist's own functions are not checked: they pass
+    their arguments to the user's function.
     """
     code = code_of(fn)
     if code is not None and owner_of(code.co_filename) is CodeOwner.GRAPHDIST:
         return fn(*args, **kwargs)
-    paths = [(SequenceKey(0), SequenceKey(place)) for place in range(len(args))]
+    paths = [(SequenceKey(0), SequenceKey(index)) for index in range(len(args))]
     paths += [(SequenceKey(1), DictKey(name)) for name in kwargs]
-    given = [
+    contents = [
         _Contents.of(argument, path)
         for argument, path in zip((*args, *kwargs.values()), paths, strict=True)
         if not jax.tree_util.all_leaves([argument])
     ]
     result = fn(*args, **kwargs)
-    for before in given:
+    for before in contents:
         for path, leaf in before.changes(result):
             raise _refused(fn, what, before.argument, path, leaf)
     return result
@@ -62,7 +62,7 @@ def call_with_copies(
 
 @dataclass(frozen=True)
 class _Contents:
-    """What an argument holds: its structure, and its leaves by their paths."""
+    """The contents of an argument: its structure, and its leaves by their paths."""
 
     argument: Any
     path: tuple[Any, ...]
@@ -71,22 +71,20 @@ class _Contents:
 
     @classmethod
     def of(cls, argument: Any, path: tuple[Any, ...]) -> _Contents:
-        """Look at an argument that stands at a path of `(args, kwargs)`."""
-        found, structure = tree_flatten_with_path(
-            argument, is_leaf=lambda leaf: isinstance(leaf, DistributedValues)
-        )
-        return cls(argument, path, structure, {keystr(at): (at, leaf) for at, leaf in found})
+        """Return the contents of an argument, which has this path in `(args, kwargs)`."""
+        leaves, structure = tree_flatten_with_path(argument, is_leaf=is_distributed)
+        return cls(argument, path, structure, {keystr(at): (at, leaf) for at, leaf in leaves})
 
     def changes(self, result: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield the path of each change since then, and the leaf there if it is a new one."""
+        """Yield the path of each change, and the leaf at it if that is new, else None."""
         now, again = (self.of(self.argument, self.path) for _ in range(2))
-        given = {id(leaf) for _, leaf in self.leaves.values()}
+        old = {id(leaf) for _, leaf in self.leaves.values()}
         returned = _ids_below("State", self.argument) & _ids_below("Variable", result)
         for name, (path, leaf) in now.leaves.items():
             if again.leaves[name][1] is not leaf or id(leaf) in returned:
-                continue  # it is made whenever it is asked for, or the caller gets it
+                continue  # each flattening makes a new leaf, or the function returns the leaf
             if name not in self.leaves or not _is_same(self.leaves[name][1], leaf):
-                yield (*self.path, *path), None if id(leaf) in given else leaf
+                yield (*self.path, *path), None if id(leaf) in old else leaf
         for name, (path, _) in self.leaves.items():
             if name not in now.leaves:
                 yield (*self.path, *path), None
@@ -109,9 +107,9 @@ def _is_of_flax(value: Any, name: str) -> bool:
 
 
 def _ids_below(name: str, tree: Any) -> set[int]:
-    """Return the identities of the leaves in the objects of a class of flax in a pytree."""
-    found = jax.tree.leaves(tree, is_leaf=lambda node: _is_of_flax(node, name))
-    of_class = [node for node in found if _is_of_flax(node, name)]
+    """Return the identities of the leaves in a pytree's objects of a class of flax."""
+    nodes = jax.tree.leaves(tree, is_leaf=lambda node: _is_of_flax(node, name))
+    of_class = [node for node in nodes if _is_of_flax(node, name)]
     return {id(leaf) for leaf in jax.tree.leaves(of_class)}
 
 
@@ -135,12 +133,12 @@ def _refused(
             type(argument).__name__
         )
         hint = (
-            f"change a copy, such as {copy or f'copy.copy({parameter})'}, and return what the "
-            f"caller needs of it; keep state from call to call in a gd.Variable"
+            f"change a copy, such as {copy or f'copy.copy({parameter})'}, and return the values "
+            f"that the caller needs; keep state from call to call in a gd.Variable"
         )
     return ArgumentError(
         f"argument {name!r} of {what} is changed in place: a compiled function gets a copy of the "
-        f"{type_name(argument)}, and the caller's would stay as it was",
+        f"{type_name(argument)}, so that the caller's would not change",
         source=source_of_value(leaf) or source_of_function(fn),
         hint=hint,
     )

@@ -1,12 +1,12 @@
-"""The signature of a call: the keys of its leaves, which decide which program runs.
+"""The signature of a call: the keys of its leaves, which select the program.
 
-The key of an array or a distributed value holds its shape and dtype; the key of a Python number its
-class, since it becomes a weakly typed scalar, as in JAX. Every other leaf is static: its key holds
+The key of an array or a distributed value has its shape and dtype; the key of a Python number its
+class, since it becomes a weakly typed scalar, as in JAX. Every other leaf is static: its key has
 the value, which must have a hash. One program is compiled for each signature.
 
-Two static values have the same key if the same program is traced from them. So 1, 1.0 and True
-differ although they are equal, and 0.0 differs from -0.0, while nan has one key although it is not
-equal to itself.
+Two static values have the same key if they make the same program. So the keys of 1, 1.0 and True
+differ although these are equal, and those of 0.0 and -0.0; nan has one key although it is not equal
+to itself.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _LEAKED = "return it from the function that computed it, or keep it in a gd.Vari
 
 
 class UnusableLeaf(Exception):
-    """A leaf that cannot be an argument; `refusal` finds out which one, and names it."""
+    """A leaf cannot be an argument; `refusal` finds its name."""
 
 
 class StaticValue:
-    """A value that is part of a program; it equals the values that make the same program."""
+    """A value that is part of a program; it is equal to values that make the same program."""
 
     def __init__(self, value: Any) -> None:
         """Raise `TypeError` for a value that has no hash."""
@@ -68,9 +68,9 @@ class StaticValue:
 
 
 def _identity(value: Any) -> Any:
-    """Return an object that is equal for values that make one program.
+    """Return an object that is equal for values that make the same program.
 
-    For objects of other classes it is the class and the object: their `__eq__` decides.
+    For most classes it is the class and the object, whose `__eq__` decides.
     """
     kind = type(value)
     if isinstance(value, float):
@@ -87,17 +87,17 @@ def _identity(value: Any) -> Any:
 
 
 class StaticArgument(StaticValue):
-    """An argument the user named as static; it is a single leaf even if it is a pytree."""
+    """An argument that the user named as static; it is one leaf even if it is a pytree."""
 
     def __init__(self, value: Any, name: str) -> None:
-        """Hide the value; raises `ArgumentTypeError` if it has no hash."""
+        """Wrap the value; raises `ArgumentTypeError` if it has no hash."""
         try:
             super().__init__(value)
         except TypeError:
             raise ArgumentTypeError(
                 f"static argument {name!r} is a {type_name(value)}, which has no hash",
                 source=here(),
-                hint="pass a value with a hash, such as a tuple in place of a list",
+                hint="pass a value with a hash, such as a tuple instead of a list",
             ) from None
 
 
@@ -107,35 +107,35 @@ def static_key(value: Any) -> LeafKey:
 
 
 def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
-    """Return the key of a leaf: the properties that decide which program runs."""
+    """Return the key of a leaf: the properties that select the program."""
     return KEYS[python_numbers_are_static][type(leaf)](leaf)
 
 
 class _Keys(dict[type, Callable[[Any], LeafKey]]):
-    """The function that returns the key of a leaf, by the leaf's type.
+    """The functions that return keys, by the type of the leaf.
 
-    It is kept by type, since every call looks it up: a chain of `isinstance` would cost more than
-    the key itself.
+    A look-up by type is fast, which matters since every call needs it: a chain of `isinstance`
+    would cost more than the key itself.
     """
 
     def __missing__(self, kind: type) -> Callable[[Any], LeafKey]:
-        self[kind] = found = _key_function(kind)
-        return found
+        self[kind] = key_of = _key_function(kind)
+        return key_of
 
 
 KEYS = (_Keys({kind: lambda leaf: (_NUMBER, type(leaf)) for kind in _NUMBERS}), _Keys())
-"""Indexed by whether Python numbers are static."""
+"""Two tables: `KEYS[False]` if Python numbers are inputs, `KEYS[True]` if they are static."""
 
 
 class _ArrayKeys(dict[type, Callable[[Any], LeafKey] | None]):
-    """The same for types of arrays; None for every other type.
+    """These functions for types of arrays; None for every other type.
 
     An array is always a leaf of a pytree, so arguments of these types need no flattening.
     """
 
     def __missing__(self, kind: type) -> Callable[[Any], LeafKey] | None:
-        found = _key_function(kind)
-        self[kind] = found if found in (_jax_key, _array_key, _per_replica_key) else None
+        key_of = _key_function(kind)
+        self[kind] = key_of if key_of in (_jax_key, _array_key, _per_replica_key) else None
         return self[kind]
 
 
@@ -164,7 +164,7 @@ def _jax_key(leaf: Any) -> LeafKey:
 def refusal(
     fn: Callable[..., Any], name: str, args: Any, kwargs: Any, python_numbers_are_static: bool
 ) -> ArgumentTypeError:
-    """Return the error for the first argument that raises `UnusableLeaf`, with its name."""
+    """Return the error for the first argument that cannot be used, with its name."""
     for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
         try:
             leaf_key(leaf, python_numbers_are_static)
@@ -178,18 +178,19 @@ def refusal(
 def _tracer_key(leaf: Any) -> LeafKey:
     if not isinstance(jnp.zeros(()), jax.core.Tracer):
         raise UnusableLeaf(
-            "was computed while a function was traced: it stands for no numbers", _LEAKED
+            "was computed while a function was traced: it belongs to that trace and has no numbers",
+            _LEAKED,
         )
     raise UnusableLeaf(
         "is a value that JAX is tracing",
-        "take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",
+        "use jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",
     )
 
 
 def _array_key(leaf: Any) -> LeafKey:
     if leaf.dtype.kind not in "biufcV":
         raise UnusableLeaf(
-            f"is an array of dtype {leaf.dtype}, which devices do not hold",
+            f"is an array of dtype {leaf.dtype}, which devices cannot hold",
             "encode it as numbers, or leave it out of the arguments",
         )
     return _ARRAY, leaf.shape, leaf.dtype, False
@@ -257,12 +258,12 @@ def _components_key(leaf: PerReplica) -> LeafKey:
 
 
 def is_static(key: LeafKey) -> bool:
-    """Return whether the leaf is part of the program rather than an input of it."""
+    """Return whether the leaf is part of the program, not an input."""
     return key[0] is _STATIC
 
 
 def is_per_replica(key: LeafKey) -> bool:
-    """Return whether the leaf is one value a replica."""
+    """Return whether the leaf is per-replica."""
     return key[0] in (_PER_REPLICA, _COMPONENTS)
 
 
@@ -277,7 +278,7 @@ def is_number(key: LeafKey) -> bool:
 
 
 def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
-    """Return the graph's type of the input `name`; `ArgumentError` for unequal components."""
+    """Return the graph's type of an input; raises `ArgumentError` for unequal components."""
     if key[0] is _PER_REPLICA:
         type = Type(program_dtype(key[2].dtype), *key[2][1:])
         return type.distributed(MIRRORED) if num_replicas == 1 else type
@@ -305,7 +306,7 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
 
 
 def program_dtype(dtype: str) -> str:
-    """Return the dtype that a program has for this one: 32 bits for 64 without `jax_enable_x64`.
+    """Return the dtype in a program: without `jax_enable_x64` it has 32 bits instead of 64.
 
     >>> program_dtype("i64"), program_dtype("bf16")
     ('i32', 'bf16')
@@ -316,7 +317,7 @@ def program_dtype(dtype: str) -> str:
 
 
 def is_converted(key: LeafKey) -> bool:
-    """Return whether the leaf, made under `jax_enable_x64`, has 64 bits and the program 32."""
+    """Return whether a 64-bit leaf, made under `jax_enable_x64`, becomes a 32-bit input."""
     if key[0] not in (_PER_REPLICA, _ARRAY):
         return False
     name = key[2].dtype if key[0] is _PER_REPLICA else dtype_name(key[2])
@@ -346,9 +347,9 @@ def _shapes(key: LeafKey) -> Shapes | None:
 
 
 def rows_of(leaf: Any, key: LeafKey) -> tuple[int, ...] | None:
-    """Return the number of rows that each replica has of an input; None if all have equally many.
+    """Return each replica's count of rows of an input; None if all are equal.
 
-    For a value that was computed from unequal rows it is the numbers of those rows.
+    For a value that was computed from unequal rows it returns the counts of those rows.
     """
     shapes = _shapes(key) if is_per_replica(key) else None
     if shapes is None:

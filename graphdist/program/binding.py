@@ -1,9 +1,14 @@
-"""A compiled step bound to the user's arguments and results and to its variables' storage.
+"""A compiled step, bound to the user's arguments and results and to its variables' storage.
 
 `feeds` turn the leaves of a call's arguments into inputs, `run` runs the step on them and on the
 variables' buffers, `take` builds the user's result from the outputs. A binding never changes: when
-variables move to other storage, the program replaces it. So a call that has read the binding once
-uses feeds, step and result of the same program, whatever other threads do.
+variables move to other storage, the program replaces it. So a call reads the binding once, and uses
+feeds, step and result of the same program, also if other threads replace it.
+
+`CheckedStep` is a step whose outputs are checked, under `jax_debug_nans` and `jax_debug_infs`. It
+donates nothing, so that the variables get their old buffers back if a value is refused. The check
+waits for the devices, so it runs after the lock of the stores is released. Meanwhile the step of
+another thread may have replaced the new buffers; these are kept.
 """
 
 from __future__ import annotations
@@ -18,10 +23,9 @@ import numpy as np
 from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.program.argument_keys import LeafKey, is_converted, is_per_replica, is_static
-from graphdist.program.checked_step import CheckedStep
 from graphdist.program.interface import OUTPUT, Interface, filled
 from graphdist.runtime.bound_step import BoundStep, StateBuffers
-from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers
+from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore
 from graphdist.runtime.executable import Step
 from graphdist.runtime.resharding import resharded
 from graphdist.state.layout import Layout
@@ -33,7 +37,7 @@ from graphdist.values.pytrees import unflatten
 
 
 class Binding:
-    """A step, and the conversions around it, for the current storage of its variables."""
+    """A step and its conversions, for the current storage of its variables."""
 
     def __init__(
         self,
@@ -77,14 +81,47 @@ class Binding:
         interface, num_assigned = self.interface, len(self.assigned)
         if any(interface.per_replica) or any(leaf is not OUTPUT for leaf in interface.statics):
             described = _described(interface, self.layout, self.output_shapes)
-            return lambda outputs: _put_together(interface, described, outputs[num_assigned:])
+            return lambda outputs: _result(interface, described, outputs[num_assigned:])
         if interface.structure == jax.tree.structure(0):
             return itemgetter(num_assigned)
         return lambda outputs: interface.structure.unflatten(outputs[num_assigned:])
 
 
+class CheckedStep(BoundStep):
+    """A step that is undone if its outputs have nan or infinities that JAX is set to refuse."""
+
+    def __init__(self, step: Step, state: StateBuffers, layout: Layout) -> None:
+        """Bind a step that has a check."""
+        super().__init__(step, state)
+        assert step.check is not None
+        self._check, self._assigned, self._holders = step.check, layout.assigned, layout.holders
+        # Then the step runs on copies: the store has neither its inputs nor its outputs.
+        self._is_on_copies = step.devices.parameter_device is not None or isinstance(
+            state.store, BorrowedBuffers
+        )
+
+    def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
+        """Run the step; if it raises `InvalidNumberError`, the variables keep their old values."""
+        before = [holder.held for holder in self._assigned]
+        outputs = super().run(inputs)
+        if outputs is None:
+            return None
+        arrays, results = self._check.last_step()
+        error = self._check.error(arrays, results)
+        if error is None:
+            return outputs
+        with BufferStore.lock:
+            for holder, old, new in zip(self._assigned, before, results, strict=False):
+                buffers = holder.strategy.buffers.buffers
+                if buffers[holder.place] is new:
+                    buffers[holder.place] = arrays[self._holders.index(holder)]
+                elif self._is_on_copies:
+                    buffers[holder.place] = old
+        raise error
+
+
 def _feeds(interface: Interface, layout: Layout) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Return for each input the number of its leaf, and the function that makes it an array."""
+    """Return for each input the index of its leaf, and the function that makes it an array."""
     inputs = layout.graph.inputs[len(layout.graph.variables) :]
     dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
     return [
@@ -117,7 +154,7 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
             return shared(leaf.array)
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise shape_without_value(leaf, name)
-        # A copy: JAX may read the caller's memory while the step runs, after the caller changed it.
+        # A copy, since JAX may read the caller's memory while the step runs.
         return np.array(leaf, numpy_dtype(dtype))
 
     if is_converted(key):
@@ -132,21 +169,21 @@ def _described(
     results = layout.graph.outputs[len(layout.graph.assigned) :]
     outputs = zip(output_shapes, results, interface.per_replica, interface.shapes, strict=True)
     return [
-        (shape, output.type.distribution or PER_REPLICA, of_each, interface.rows.get(place))
+        (shape, output.type.distribution or PER_REPLICA, shapes, interface.rows.get(index))
         if per_replica
         else None
-        for place, (shape, output, per_replica, of_each) in enumerate(outputs)
+        for index, (shape, output, per_replica, shapes) in enumerate(outputs)
     ]
 
 
-def _put_together(
+def _result(
     interface: Interface, described: Sequence[tuple[Any, ...] | None], outputs: list[jax.Array]
 ) -> Any:
     """Return the user's result; each output that is described becomes a `PerReplicaArray`."""
     results = iter(
         [
-            array if of_each is None else PerReplicaArray(array, interface.strategy, *of_each)
-            for array, of_each in zip(outputs, described, strict=True)
+            array if args is None else PerReplicaArray(array, interface.strategy, *args)
+            for array, args in zip(outputs, described, strict=True)
         ]
     )
     leaves = [filled(leaf, results) for leaf in interface.statics]

@@ -1,4 +1,4 @@
-"""The names in the code of a function: what it can read and change without being given it."""
+"""The names in the code of a function: globals, modules and attributes that it may use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphdist.tracing.user_lines import CodeOwner, owner_of
 _ANY_ATTRIBUTE = frozenset(
     ("getattr", "hasattr", "vars", "asdict", "astuple", "attrgetter", "methodcaller")
 )
-"""Functions that are given the name of an attribute, or read all."""
+"""Functions that take the name of an attribute, or read all attributes."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,20 @@ class CodeNames:
 @lru_cache(maxsize=4096)
 def names_of(code: types.CodeType) -> CodeNames:
     """Return the names in code."""
-    found: dict[str, set[str]] = {"global": set(), "module": set(), "attribute": set()}
+    names: dict[str, set[str]] = {"global": set(), "module": set(), "attribute": set()}
     codes = [code]
     for each in codes:
         codes += [constant for constant in each.co_consts if isinstance(constant, types.CodeType)]
         for instruction in dis.get_instructions(each):
             kind = _KINDS.get(instruction.opname)
             if kind is not None:
-                found[kind].add(str(instruction.argval))
-    attributes = frozenset(found["attribute"])
+                names[kind].add(str(instruction.argval))
+    attributes = frozenset(names["attribute"])
     return CodeNames(
-        tuple(sorted(found["global"])),
-        tuple(sorted(found["module"])),
+        tuple(sorted(names["global"])),
+        tuple(sorted(names["module"])),
         attributes,
-        bool(_ANY_ATTRIBUTE & (found["global"] | attributes) or "__dict__" in attributes),
+        bool(_ANY_ATTRIBUTE & (names["global"] | attributes) or "__dict__" in attributes),
         owner_of(code.co_filename),
     )
 
@@ -58,4 +58,4 @@ _KINDS = {
     "IMPORT_FROM": "attribute",
     "IMPORT_NAME": "module",
 }
-"""The instructions of Python's code that have a name, by where the name is looked up."""
+"""The bytecode instructions that have a name, with the kind of the name."""

@@ -1,7 +1,7 @@
-"""Tells once of a function that takes the elements of a dataset one by one, and why.
+"""Warns once of a function that reads the elements of a dataset one by one, with the reason.
 
-Loops over distributed datasets run in compiled chunks of steps. Where the host asks an iterator for
-one element after the other, each step costs a call from Python, which a small model does not hide.
+Loops over distributed datasets run in compiled chunks of steps. If the host reads one element after
+the other, each step costs a call from Python, which is longer than the step of a small model.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from graphdist.tracing.user_lines import here
 
 
 class ElementByElementWarning(UserWarning):
-    """A function takes elements one by one; a loop over the dataset would run several at once."""
+    """A function reads elements one by one; a loop over the dataset would run several at once."""
 
 
 class ElementNotice:
-    """Notices that a line of a function asks one iterator again and again in a call."""
+    """Notices if a line of a function reads an iterator several times in a call."""
 
     def __init__(self, name: str) -> None:
-        """Take the name of the function."""
+        """Start without reads of the function of this name."""
         self._name = name
-        self._asked: dict[int, set[Frame | None]] = {}
-        self._is_told = False
+        self._lines: dict[int, set[Frame | None]] = {}
+        self._has_warned = False
         self.reasons: dict[str, str] = {}
-        """Why functions were not converted, by their names; of the loop that is run, by ""."""
+        """By function, the reason why it was not converted; by "", why the loop is not compiled."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Count the elements that are asked for in a call of the function."""
-        if self._is_told:
+        """Note the lines that read elements in a call of the function."""
+        if self._has_warned:
             yield
             return
-        self._asked.clear()
-        with noticed(self._asks):
+        self._lines.clear()
+        with noticed(self._note_read):
             yield
 
-    def _asks(self, iterator: DistributedIterator[Any]) -> None:
-        if id(iterator) not in self._asked:  # one element a call is a step, whose line costs time
-            self._asked[id(iterator)] = set()
+    def _note_read(self, iterator: DistributedIterator[Any]) -> None:
+        if id(iterator) not in self._lines:  # a single read is normal: do not look for its line
+            self._lines[id(iterator)] = set()
             return
         frame = here().frame
-        if frame not in self._asked[id(iterator)]:
-            self._asked[id(iterator)].add(frame)
-        elif not self._is_told:
-            self._is_told = True
-            self._tell("" if frame is None else f" at {frame.file}:{frame.line}", frame)
+        if frame not in self._lines[id(iterator)]:
+            self._lines[id(iterator)].add(frame)
+        elif not self._has_warned:
+            self._has_warned = True
+            self._warn("" if frame is None else f" at {frame.file}:{frame.line}", frame)
 
-    def _tell(self, place: str, frame: Frame | None) -> None:
+    def _warn(self, line: str, frame: Frame | None) -> None:
         why = self._reason("" if frame is None else frame.function)
         warnings.warn(
-            f"{self._name} takes elements one by one{place}: {why}. A loop `for batch in dataset` "
-            f"in the function runs several steps in one program, which is faster where steps are "
+            f"{self._name} takes elements one by one{line}: {why}. A loop `for batch in dataset` "
+            f"in the function runs several steps in one program, which is faster if steps are "
             f"short.",
             ElementByElementWarning,
             stacklevel=4,
@@ -69,7 +69,7 @@ class ElementNotice:
             return self.reasons[""]
         if function in _EXPRESSIONS:
             return f"a {_EXPRESSIONS[function]} is no loop that is compiled"
-        return "the line asks an iterator for them"
+        return "the line reads an iterator"
 
 
 _EXPRESSIONS = {"<genexpr>": "generator expression", "<lambda>": "lambda"}

@@ -1,8 +1,8 @@
 """`@gd.function`: a Python function compiled for the strategy it uses, once for each signature.
 
-A call flattens the arguments, looks up the program of their signature and runs it. A new signature
-is compiled first: the function is traced (`tracing`), transformed (`passes`), emitted and compiled
-(`runtime`).
+A call flattens the arguments, looks up the program of their signature and runs it. For a new
+signature the function is compiled first: traced (`tracing`), transformed (`passes`), emitted and
+compiled (`runtime`).
 """
 
 from __future__ import annotations
@@ -38,16 +38,20 @@ from graphdist.program.argument_keys import (
     UnusableLeaf,
     refusal,
 )
-from graphdist.program.dumping import dump_of, next_function
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import OtherSettings, settings_of_calls
-from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
+from graphdist.program.kept_programs import (
+    DEFAULT_MAX_PROGRAMS,
+    KeptPrograms,
+    checked_limit,
+    next_call,
+)
 from graphdist.program.looping_function import LoopingFunction, dataset_behind, undone_if_met
 from graphdist.program.methods import BoundFunction, Methods
 from graphdist.program.program import RunnableProgram, compile_program
 from graphdist.program.progress import compiling
 from graphdist.program.retracing import Retracing, Signature
-from graphdist.program.stages import Traced
+from graphdist.program.stages import Traced, dump_of, next_function
 from graphdist.program.step_functions import (
     hide_static,
     pipeline_of,
@@ -78,12 +82,13 @@ class Function(Generic[Parameters, Result_co]):
         compiler_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         python_numbers_are_static: bool = False,
-        max_programs: int | None = MOST,
+        max_programs: int | None = DEFAULT_MAX_PROGRAMS,
         steps_per_execution: int | None = None,
     ) -> None:
         """Wrap `fn`; nothing is traced before the first call.
 
-        `pipeline_for` returns the passes for a target, `max_programs` is how many are kept.
+        `pipeline_for` returns the passes for a target, `max_programs` limits the programs that are
+        kept.
         """
         require_function(fn, "gd.function")
         require_options(name, compiler_options)
@@ -94,11 +99,11 @@ class Function(Generic[Parameters, Result_co]):
         self._steps = checked_steps(steps_per_execution)
         self._pipeline_for = pipeline_for
         self._compiler_options = compiler_options
-        self._numbers_are_static = python_numbers_are_static
+        self._ids_are_static = python_numbers_are_static
         self._kept = KeptPrograms(checked_limit(max_programs))
         self._programs = self._kept.current
         self._retracing = Retracing(fn, self.name)
-        self._number = next_function()
+        self._id = next_function()
         self._looping: LoopingFunction | None = None
         self._methods = Methods(self._bound_to)
 
@@ -109,18 +114,18 @@ class Function(Generic[Parameters, Result_co]):
         return self._like(self.fn, list(self._static))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function[..., Any]:
-        """Return a function without programs; a method of a copied object is the copy's."""
+        """Return a function without programs; a method belongs to the copy of its object."""
         return self._like(copy.deepcopy(self.fn, memo), list(self._static))
 
     def __reduce__(self) -> str:
         """Return the name by which another process finds the function in its module."""
         path = str(getattr(self, "__qualname__", ""))
-        found: Any = sys.modules.get(str(getattr(self, "__module__", "")))
+        named: Any = sys.modules.get(str(getattr(self, "__module__", "")))
         for name in path.split("."):
-            found = getattr(found, name, None)
-        if found is not self:
+            named = getattr(named, name, None)
+        if named is not self:
             refuse_to_pickle(
-                f"{self!r}, which is compiled by this process and no name of a module,",
+                f"{self!r}, which is compiled by this process and has no name in a module,",
                 "define it at the top level of a module that the other process imports, or call "
                 "gd.function there",
             )
@@ -144,11 +149,11 @@ class Function(Generic[Parameters, Result_co]):
 
     @property
     def function(self) -> Function[Parameters, Result_co]:
-        """Return the function that keeps the programs: for a method, one for each object."""
+        """Return the function that keeps the programs; a method has one per object."""
         return self
 
     def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
-        """Return a function for one object, which is held weakly: programs go with the object."""
+        """Return a function for one object, held weakly: its programs are dropped with it."""
         fn: Callable[..., Any] = self.fn
 
         @wraps(fn)
@@ -176,8 +181,8 @@ class Function(Generic[Parameters, Result_co]):
             self._pipeline_for,
             self._compiler_options,
             self.name,
-            self._numbers_are_static,
-            self._kept.most,
+            self._ids_are_static,
+            self._kept.limit,
             self._steps,
         )
 
@@ -194,11 +199,11 @@ class Function(Generic[Parameters, Result_co]):
                 try:
                     result = program.call(leaves)
                 except OtherSettings:
-                    pass  # JAX is set otherwise than when it was compiled: look for another one
+                    pass  # it was compiled under other settings of JAX: look for another program
                 else:
                     program.last_call = next_call()
                     return result
-            # This reference keeps the program alive: another thread may drop it from `_kept`.
+            # This reference keeps the program alive if another thread drops it from `_kept`.
             program = self._program(args, kwargs, signature)
             return program.call(leaves)
         except Exception as error:
@@ -213,29 +218,29 @@ class Function(Generic[Parameters, Result_co]):
         return LoopingFunction(self.fn, self.name, self._steps, self._part, met)
 
     def _part(self, fn: Callable[..., Any], name: str) -> Function[..., Any]:
-        """Return a part of the function, compiled with its options."""
+        """Return a part of the function, compiled with the same options."""
         return Function(fn, (), self._pipeline_for, self._compiler_options, name)
 
     def _program(self, args: Any, kwargs: Any, signature: Signature) -> RunnableProgram:
-        """Return the program for the current settings of JAX; compile it if there is none."""
+        """Return the program for the current settings of JAX; compile a new one if needed."""
         program = self._kept.for_context(signature)
         if program is None:
             with compiling(self.name):
                 traced, interface = self._trace(args, kwargs, signature)
                 why = partial(self._retracing.reason, signature, args, kwargs)
-                program = compile_program(traced, interface, dump_of(self._number, why))
+                program = compile_program(traced, interface, dump_of(self._id, why))
             drops_first = self._kept.keep(signature, program)
             self._retracing.compiled(signature, args, kwargs, self._kept, drops_first)
         return program
 
     @property
     def latest(self) -> Traced | None:
-        """Return the function as it was traced for its latest call; None if it was not called."""
+        """Return the trace of the latest call's program; None before the first call."""
         program = self._kept.latest
         return None if program is None else program.traced
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """Trace for these arguments, which may be arrays, distributed values or their shapes.
+        """Trace for these arguments: arrays, distributed values, or their shapes.
 
         Shapes are `jax.ShapeDtypeStruct` and `gd.PerReplicaSpec`.
         """
@@ -247,8 +252,8 @@ class Function(Generic[Parameters, Result_co]):
                 return self._trace_of_loops(args, kwargs, met)
 
     def _trace_of_loops(self, args: Any, kwargs: Any, met: DatasetInTrace) -> Traced:
-        """Trace with loops over so many elements of each dataset as one program takes."""
-        given = stacked_specs((args, kwargs), self._steps)
+        """Trace the function with its loops, each over the elements of one program."""
+        specs = stacked_specs((args, kwargs), self._steps)
         if not any(isinstance(leaf, DistributedDataset) for leaf in tree_leaves((args, kwargs))):
             raise UnsupportedError(
                 f"{self.name} loops over a dataset that is no argument: its graph has no elements",
@@ -256,7 +261,7 @@ class Function(Generic[Parameters, Result_co]):
                 hint="give it the dataset as an argument, or trace the function of one step",
             )
         looping = self._looping or self._looped(met)
-        return self._like(looping.fn, list(self._static)).trace(*given[0], **given[1])
+        return self._like(looping.fn, list(self._static)).trace(*specs[0], **specs[1])
 
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -268,7 +273,7 @@ class Function(Generic[Parameters, Result_co]):
         strategy = None if entry is None else entry.strategy
         try:
             if not kwargs:
-                # Most steps take arrays alone: flattening them would cost more than all the rest.
+                # Most steps take only arrays: to flatten them would cost more than all the rest.
                 keys = []
                 for leaf in args:
                     key_of = ARRAY_KEYS[type(leaf)]
@@ -278,10 +283,10 @@ class Function(Generic[Parameters, Result_co]):
                 else:
                     return args, (len(args), tuple(keys), strategy, settings_of_calls())
             leaves, structure = tree_flatten((args, kwargs))
-            key_of_type = KEYS[self._numbers_are_static]
+            key_of_type = KEYS[self._ids_are_static]
             keys = [key_of_type[type(leaf)](leaf) for leaf in leaves]
         except UnusableLeaf:
-            raise refusal(self.fn, self.name, args, kwargs, self._numbers_are_static) from None
+            raise refusal(self.fn, self.name, args, kwargs, self._ids_are_static) from None
         return leaves, (structure, tuple(keys), strategy, settings_of_calls())
 
     def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
@@ -294,12 +299,12 @@ class Function(Generic[Parameters, Result_co]):
 
 
 class Method(Function[Parameters, Result_co]):
-    """A `Function` looked up on an object, which it holds as Python's methods do."""
+    """A `Function` looked up on an object, to which it refers, like a method of Python."""
 
     __slots__ = ("_function", "_instance")
 
     def __init__(self, function: Function[Parameters, Result_co], instance: Any) -> None:
-        """Stand for the function that is kept for an object: both have one state."""
+        """Share the state of the function that is kept for an object."""
         self.__dict__ = function.__dict__
         self._function, self._instance = function, instance
 
@@ -327,7 +332,7 @@ def function(
     allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
-    max_programs: int | None = MOST,
+    max_programs: int | None = DEFAULT_MAX_PROGRAMS,
     steps_per_execution: int | None = None,
 ) -> Function[Others, Result]: ...
 
@@ -340,7 +345,7 @@ def function(
     allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
-    max_programs: int | None = MOST,
+    max_programs: int | None = DEFAULT_MAX_PROGRAMS,
     steps_per_execution: int | None = None,
 ) -> Callable[[Callable[Others, Result]], Function[Others, Result]]: ...
 
@@ -353,24 +358,23 @@ def function(
     allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
-    max_programs: int | None = MOST,
+    max_programs: int | None = DEFAULT_MAX_PROGRAMS,
     steps_per_execution: int | None = None,
     **others: Any,
 ) -> Any:
     """Compile a Python function for the strategy it uses.
 
     Use it as `@gd.function` or `@gd.function(...)`. Arrays, pytrees of them and distributed values
-    are inputs, Python numbers are weakly typed scalars, anything else is static: the function is
+    are inputs, Python numbers are weakly typed scalars, other values are static: the function is
     compiled once for each signature. `static_argnames` names more static arguments. `passes`
     replaces the default pipeline (`graphdist.passes.pipeline`), which omits the passes that change
-    how results are rounded if `allow_reassociation` is False. `compiler_options` are options of
-    XLA. The function keeps at most `max_programs` programs, None for all: a new one replaces the
-    one that was not called for longest, which is compiled again if it is called. Loops over
-    distributed datasets run `steps_per_execution` steps in a program; None finds a number that is
-    worth it.
+    the rounding of results if `allow_reassociation` is False. `compiler_options` are options of
+    XLA. The function keeps at most `max_programs` programs, with None all: a new program replaces
+    the least recently called one, which is compiled again when it is called. Loops over distributed
+    datasets run `steps_per_execution` steps in a program; None chooses a count that saves time.
 
-    Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before
-    anything runs.
+    Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before it
+    runs.
 
     >>> import jax
     >>> @function

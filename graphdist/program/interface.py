@@ -1,7 +1,7 @@
-"""How leaves of a function's arguments and results correspond to inputs and outputs of its graph.
+"""Maps the leaves of a function's arguments and results to inputs and outputs of its graph.
 
 The arrays of a result are outputs of the graph. The other leaves of a result are kept from the
-trace, and every call puts them back in their places between the outputs.
+trace, and every call inserts them between the outputs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphdist.values.distributed import (
 
 @dataclass
 class Interface:
-    """How leaves of arguments and results correspond to inputs and outputs of the graph."""
+    """The leaves of arguments and results, as inputs and outputs of the graph."""
 
     keys: tuple[LeafKey, ...]
     names: list[str]
@@ -38,13 +38,13 @@ class Interface:
     """The path of each leaf of the arguments in `(args, kwargs)`."""
     structure: Any = None
     statics: list[Any] = field(default_factory=list)
-    """The leaves of the result; `OUTPUT` in place of each array."""
+    """The leaves of the result; `OUTPUT` instead of each array."""
     per_replica: list[bool] = field(default_factory=list)
-    """For each output, whether the user gets it as a per-replica value."""
+    """For each output, whether it becomes a per-replica value."""
     shapes: list[Shapes | None] = field(default_factory=list)
     """For each output, its shape on each replica; None if they are equal."""
     rows: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """For outputs computed from unequal numbers of rows, the number of each replica."""
+    """For outputs computed from unequal counts of rows, by index, each replica's count."""
 
 
 OUTPUT = object()
@@ -56,7 +56,7 @@ class _Parts:
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = [OUTPUT if isinstance(part, Slot) else part for part in parts]
 
-    def put_together(self, results: Iterator[Any]) -> PerReplica:
+    def filled(self, results: Iterator[Any]) -> PerReplica:
         return PerReplica(
             [
                 next(results).values[replica] if part is OUTPUT else part
@@ -66,17 +66,17 @@ class _Parts:
 
 
 class MirroredLeaf:
-    """A leaf that the user gets as a `Mirrored` value."""
+    """A leaf of the result that is a `Mirrored` value."""
 
     def __init__(self, num_replicas: int) -> None:
         self.num_replicas = num_replicas
 
-    def put_together(self, results: Iterator[Any]) -> Mirrored:
-        """Return the leaf around the next output."""
+    def filled(self, results: Iterator[Any]) -> Mirrored:
+        """Return the leaf with the next output."""
         return Mirrored(next(results), self.num_replicas)
 
 
-def take_apart(result: Any, interface: Interface) -> list[Any]:
+def output_arrays(result: Any, interface: Interface) -> list[Any]:
     """Return the arrays of a result; note its structure and its other leaves in the interface."""
     leaves, interface.structure = jax.tree.flatten(
         result, is_leaf=lambda leaf: isinstance(leaf, PerReplica | Mirrored)
@@ -104,14 +104,14 @@ def take_apart(result: Any, interface: Interface) -> list[Any]:
         elif is_array(leaf):
             add(leaf, False, None)
         else:
-            # The gradient of an integer is a tracer of dtype float0, which no device holds.
+            # The gradient of an integer is a tracer of dtype float0, which devices cannot hold.
             is_float0 = getattr(leaf, "dtype", None) == jax.dtypes.float0
             interface.statics[-1] = np.zeros(leaf.shape, leaf.dtype) if is_float0 else leaf
     return outputs
 
 
 def filled(leaf: Any, results: Iterator[Any]) -> Any:
-    """Return a leaf of the result; leaves that hold outputs take the next ones from `results`."""
+    """Return a leaf of the result, with the next outputs in `results` if it has arrays."""
     if leaf is OUTPUT:
         return next(results)
-    return leaf.put_together(results) if isinstance(leaf, _Parts | MirroredLeaf) else leaf
+    return leaf.filled(results) if isinstance(leaf, _Parts | MirroredLeaf) else leaf

@@ -1,12 +1,12 @@
-"""Settings of JAX that decide which program runs.
+"""Settings of JAX that select the program of a call.
 
-JAX's trace context holds the settings on which a traced function depends. Reading it costs a
-microsecond, so calls do not read it. Instead they rely on `jax.jit`: a step is a jitted function,
-JAX traces it again under other settings, and that trace raises `OtherSettings`.
+JAX's trace context has the settings that a traced function depends on. To read it costs a
+microsecond, so calls do not read it, but rely on `jax.jit`: a step is a jitted function, JAX traces
+it again under other settings, and that trace raises `OtherSettings`.
 
 Three settings are not in the trace context, and are part of a signature instead. `jax_debug_nans`
-and `jax_debug_infs` need another executable, one that keeps the variables' values from before the
-step. `jax_default_prng_impl` decides which kind of key a seed becomes.
+and `jax_debug_infs` need another executable, which keeps the variables' values from before the
+step. `jax_default_prng_impl` selects the kind of key that a seed becomes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Settings: TypeAlias = tuple[bool, bool, str]
 
 
 class OtherSettings(BaseException):
-    """A program is called under other settings of JAX than it was made for: another must run.
+    """A program is called under other settings of JAX than it was compiled for.
 
-    It is not an `Exception`, since JAX spends milliseconds on filtering tracebacks of exceptions.
+    It is no `Exception`, since JAX spends milliseconds on filtering tracebacks of exceptions.
     """
 
 
@@ -37,7 +37,7 @@ def settings_of_calls() -> Settings:
 
 
 def require_same_settings() -> Callable[[], None]:
-    """Return a function that raises `OtherSettings` unless JAX is set as it is now.
+    """Return a function that raises `OtherSettings` if JAX's settings have changed since.
 
     >>> require = require_same_settings()
     >>> require()
@@ -57,7 +57,7 @@ def require_same_settings() -> Callable[[], None]:
 
 
 def checked_numbers() -> frozenset[str]:
-    """Return the kinds of numbers that JAX is set to refuse: "nan", "inf", both or none.
+    """Return the values that JAX is set to refuse: "nan", "inf", both or none.
 
     >>> with jax.debug_nans(True):
     ...     checked_numbers()
@@ -71,8 +71,8 @@ def checked_numbers() -> frozenset[str]:
 class Arithmetic:
     """The settings that JAX reads while a traced program is folded, emitted and lowered.
 
-    They are stored at the trace and restored for every later stage, since the user may make the
-    stages one by one, under other settings: the program must keep its meaning.
+    They are stored at the trace and restored for every later stage: the user may make a stage under
+    other settings, which must not change the program's results.
     """
 
     enable_x64: bool
@@ -85,7 +85,7 @@ class Arithmetic:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore these settings in this thread for the duration of a `with` block.
+        """Restore these settings in this thread within a `with` block.
 
         >>> with jax.enable_x64(True):
         ...     was = Arithmetic.current()
@@ -106,7 +106,7 @@ def all_settings() -> dict[str, Any]:
 
 
 def changed_setting(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe the first setting that differs; some parts of the context have no name.
+    """Return the first setting that differs, as text; some parts of the context have no name.
 
     >>> changed_setting({"jax_enable_x64": False}, {"jax_enable_x64": True})
     'jax_enable_x64 was False, is True'

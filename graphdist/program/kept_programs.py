@@ -1,18 +1,18 @@
 """The programs that a function keeps, up to a limit; the least recently called are dropped.
 
-The key of a program is its signature and JAX's trace context. A call looks up the signature alone,
-in `current`, because reading the context costs a microsecond: `current` holds, for each signature,
-the program of the context in which it was called last. If the context has changed since, the
-program raises `OtherSettings`, and the full key is looked up.
+The key of a program is its signature and JAX's trace context. To read the context costs a
+microsecond, so a call first looks up the signature alone, in `current`, which has the program of
+the latest context for each signature. If the context has changed since, that program raises
+`OtherSettings`, and the full key is looked up.
 
-A call stores its number in the program. That costs less at each call than a list in order of use
-would, and only a drop has to sort. A dropped program frees its executable, unless a call is under
-way or the user holds one of its stages.
+All calls are counted, and a program stores the count of its last call. That costs less than a list
+in order of use, and programs are sorted only when one is dropped. A dropped program frees its
+executable, unless a call is running or the user holds one of its stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from itertools import count
 from typing import Any  # Any: limits that users give
 
@@ -21,26 +21,26 @@ from graphdist.program.program import RunnableProgram
 from graphdist.tracing.trace_context import trace_context
 from graphdist.tracing.user_lines import here
 
-MOST = 128
-"""How many programs a function keeps, if it is not told.
+DEFAULT_MAX_PROGRAMS = 128
+"""The most programs that a function keeps by default.
 
-A small program takes 2 or 3 MiB, a large one tens. The limit leaves room for texts of lengths up to
-1,024 in steps of 8, and a function that gets new shapes for ever does not fill the memory.
+A small program takes 2 or 3 MiB, a large one tens. The limit allows texts of lengths up to 1,024 in
+steps of 8, and a function that gets new shapes for ever does not fill the memory.
 """
 
 next_call = count(1).__next__
-"""Return the next number for a call; calls of all functions of the process are numbered."""
+"""Return the count of calls, of all functions of the process."""
 
 
 class KeptPrograms:
-    """The programs of one function, `most` at once, None for all.
+    """The programs of one function: at most `limit`, with None all.
 
-    `num_dropped` counts the programs that were dropped to make room.
+    `num_dropped` counts the programs that were dropped because of the limit.
     """
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, limit: int | None) -> None:
         """Start empty."""
-        self.most = most
+        self.limit = limit
         self.num_dropped = 0
         self.current: dict[Hashable, RunnableProgram] = {}
         self._of_contexts: dict[tuple[Hashable, Any], RunnableProgram] = {}
@@ -54,7 +54,7 @@ class KeptPrograms:
         return max(self._programs(), key=lambda kept: kept.last_call, default=None)
 
     def for_context(self, signature: Hashable) -> RunnableProgram | None:
-        """Return the program for the current settings of JAX and make it current; or None."""
+        """Return the program for JAX's current settings, and make it current; None without one."""
         program = self._of_contexts.get((signature, trace_context().reference))
         if program is not None:
             program.last_call = next_call()
@@ -62,20 +62,20 @@ class KeptPrograms:
         return program
 
     def keep(self, signature: Hashable, program: RunnableProgram) -> bool:
-        """Keep a program for the current settings; return whether this is the first to drop others.
+        """Keep a program for the current settings; return whether the limit drops a first program.
 
         The key refers to the context weakly: once JAX has cleared a context, its programs cannot be
-        found again, and are dropped first.
+        found again, and are dropped.
         """
         programs = list(self._of_contexts.items())
         self._drop({program for (_, context), program in programs if context() is None})
         program.last_call = next_call()
         self._of_contexts[signature, trace_context().reference] = program
         self.current[signature] = program
-        if self.most is None:
+        if self.limit is None:
             return False
         by_age = sorted(self._programs(), key=lambda kept: kept.last_call)
-        oldest = by_age[: max(0, len(by_age) - self.most)]
+        oldest = by_age[: max(0, len(by_age) - self.limit)]
         self._drop(set(oldest))
         self.num_dropped += len(oldest)
         return 0 < self.num_dropped == len(oldest)
@@ -84,17 +84,12 @@ class KeptPrograms:
         return {*self._of_contexts.values(), *self.current.values()}
 
     def _drop(self, programs: set[RunnableProgram]) -> None:
-        """Drop programs; the dicts are copied first, since another thread may be adding to them."""
-        if not programs:
-            return
-        for kept in self._dicts():
+        """Drop programs; the dicts are copied first, since another thread may add to them."""
+        dicts: tuple[dict[Any, RunnableProgram], ...] = (self.current, self._of_contexts)
+        for kept in dicts if programs else ():
             for key, program in list(kept.items()):
                 if program in programs:
                     kept.pop(key, None)
-
-    def _dicts(self) -> Iterator[dict[Any, RunnableProgram]]:
-        yield self.current
-        yield self._of_contexts
 
 
 def checked_limit(max_programs: Any) -> int | None:
@@ -103,7 +98,7 @@ def checked_limit(max_programs: Any) -> int | None:
     >>> checked_limit(8), checked_limit(None)
     (8, None)
     """
-    hint = "write how many programs to keep, such as 32, or None to keep all"
+    hint = "give the number of programs to keep, such as 32, or None to keep all"
     if max_programs is None:
         return None
     if isinstance(max_programs, bool) or not isinstance(max_programs, int):
@@ -112,7 +107,7 @@ def checked_limit(max_programs: Any) -> int | None:
         )
     if max_programs < 1:
         raise ArgumentError(
-            f"max_programs is {max_programs}: a function keeps at least the program it runs",
+            f"max_programs is {max_programs}: a function keeps at least 1 program, which it runs",
             source=here(),
             hint=hint,
         )

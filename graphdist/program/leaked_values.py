@@ -1,12 +1,11 @@
-"""Values of a trace in objects that outlive it: refused by name.
+"""Refuses functions that leave values of their trace in objects that outlive it.
 
-A method that assigns `self.w = self.w + x`, and a function that does so to a global variable, to a
-variable around it or to an item of a dict there, leaves a value of the trace behind. It stands for
-no numbers, and calls of the compiled program assign nothing. Looked at are the variables that a
-function names, and the attributes of the objects in them, once a trace. Names that begin with an
-underscore may hold such values: a cache fills itself again in each trace. So may lists and sets, by
-which programs look at what is traced, and objects of the libraries in `_LIBRARIES`, which look
-after theirs.
+A method that assigns `self.w = self.w + x` leaves a value of the trace in the object, which has no
+numbers, and calls of the compiled program assign nothing. So does a function that assigns a global
+variable, a variable of an enclosing function, or an item of a dict in one. Once per trace the
+variables that a function names are checked, and the attributes of their objects. Values of a trace
+are allowed in names that begin with an underscore, since each trace fills a cache again; in lists
+and sets, by which programs inspect a trace; and in objects of the libraries in `_LIBRARIES`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _COLLECTIONS = (list, set, deque)
 
 @dataclass(frozen=True)
 class _Place:
-    """A variable or an attribute: an item of a namespace, or a cell."""
+    """A place that stores a value: a key of a namespace, or a closure cell."""
 
     name: str
     holder: dict[str, Any] | types.CellType
@@ -43,7 +42,7 @@ class _Place:
             return self.holder.get(self.key)
         try:
             return self.holder.cell_contents
-        except ValueError:  # it has no value yet
+        except ValueError:  # the cell is empty
             return None
 
     def put(self, value: Any) -> None:
@@ -54,10 +53,10 @@ class _Place:
 
 
 class NamedValues:
-    """What a function's variables and its objects hold."""
+    """The values of a function's variables, and of the attributes of their objects."""
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any]) -> None:
-        """Look at them before the function is traced with these arguments."""
+        """Store the values, before the function is traced with these arguments."""
         self._fn, self._args = fn, args
         self._before = {
             place.name: (place.value, set(map(id, _traced(place.value))))
@@ -65,7 +64,7 @@ class NamedValues:
         }
 
     def refuse_leaks(self, what: str) -> None:
-        """Raise `ArgumentError` if one holds another value of a trace now; put the old one back."""
+        """Restore the old value, and raise `ArgumentError`, if one has a new value of a trace."""
         for place in self._places():
             value, known = self._before.get(place.name, (None, set()))
             for leaf in _traced(place.value):
@@ -74,18 +73,18 @@ class NamedValues:
                         place.put(value)
                     raise ArgumentError(
                         f"{what} leaves a value of its trace in {place.name}: a compiled function "
-                        f"runs without Python, and would assign nothing at the next call",
+                        f"runs without Python, so the next call would assign nothing",
                         source=source_of_value(leaf),
                         hint="make it a gd.Variable and assign that, or return the value",
                     )
 
     def _places(self) -> Iterator[_Place]:
-        found = list(_variables(self._fn))
-        objects = [(place.name, place.value) for place in found]
-        objects += [(f"the {type(given).__name__} that it is given", given) for given in self._args]
+        variables = list(_variables(self._fn))
+        objects = [(place.name, place.value) for place in variables]
+        objects += [(f"the {type(arg).__name__} that it is given", arg) for arg in self._args]
         instance = _instance(self._fn)
         objects += [] if instance is None else [("self", instance)]
-        yield from found
+        yield from variables
         for name, value in objects:
             if _has_attributes(value):
                 for key in list(vars(value)):
@@ -95,7 +94,7 @@ class NamedValues:
 
 
 def _variables(fn: Any) -> Iterator[_Place]:
-    """Yield the variables around a function, and the ones of its module that it names."""
+    """Yield the closure variables of a function, and the global variables that it names."""
     function = inspect.unwrap(fn)
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType):
@@ -110,7 +109,7 @@ def _variables(fn: Any) -> Iterator[_Place]:
 
 def _instance(fn: Any) -> Any:
     """Return the object of a method; None for a function."""
-    reference = getattr(fn, "instance", None)  # of a method, which `Function.__get__` wraps
+    reference = getattr(fn, "instance", None)  # set by `Function._bound_to`
     return reference() if callable(reference) else getattr(fn, "__self__", None)
 
 
@@ -121,8 +120,8 @@ def _has_attributes(value: Any) -> bool:
 
 
 def _traced(value: Any) -> list[Any]:
-    """Return the values of a trace in a pytree that is no collection."""
-    with suppress(Exception):  # a dict whose keys have no order is no pytree
+    """Return the values of a trace in a pytree that is no list or set."""
+    with suppress(Exception):  # a dict with keys that cannot be sorted is no pytree
         if not isinstance(value, (*_OF_CODE, *_COLLECTIONS)):
             leaves = jax.tree.leaves(value)
             return [leaf for leaf in leaves if isinstance(leaf, jax.core.Tracer)]

@@ -1,21 +1,29 @@
 """The body of a converted loop over a dataset, as a function from state to state.
 
-The state are the variables of Python that the body assigns, by name, if they are arrays and
-numbers. The others are the rest, which no step may change.
+The state has the Python variables that the body assigns, by name, if they are arrays or numbers.
+All other variables are `rest`, which no step may change. `state_of` returns the Python state that
+the loop's functions read, without the variables that the loop carries.
+
+A body is traced once for all elements. If Python needs the value of a traced array, it may be an
+array outside of the loop, which can be a constant of the program instead of an input:
+`NeedsNumbers` asks for that. Otherwise the error is explained in terms of loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any  # Any: users' values
 
 import jax
 import jax.numpy as jnp
 
 from graphdist.data.dataset_reduction import as_array, in_steps, require_same_kind
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.program.loop_operators import (
     GetState,
     LoopOperators,
@@ -25,13 +33,14 @@ from graphdist.program.loop_operators import (
     is_traced,
     is_value,
 )
-from graphdist.tracing.user_lines import here
+from graphdist.program.python_state import PythonState
+from graphdist.tracing.user_lines import here, where_raised
 from graphdist.values.distributed import is_array, structure_text
 
 
 @dataclass(frozen=True)
 class ConvertedLoop:
-    """The functions that the conversion made of a loop, in one call of the user's function."""
+    """The functions of a converted loop, in one call of the user's function."""
 
     operators: LoopOperators
     names: tuple[str, ...]
@@ -40,11 +49,11 @@ class ConvertedLoop:
     get_state: GetState
     set_state: SetState
     converted_from: ConvertedLoop | None = None
-    """The loop that has the user's functions, if this one has others."""
+    """The loop with the user's functions, if this one has other functions."""
 
     @property
     def of_user(self) -> ConvertedLoop:
-        """Return the loop that has the user's functions."""
+        """Return the loop with the user's functions."""
         return self.converted_from or self
 
     def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -57,8 +66,8 @@ class ConvertedLoop:
 
 
 def with_numbers(loop: ConvertedLoop, numbered: Numbered) -> ConvertedLoop:
-    """Return a loop that gives the body of `loop` each element with its numbers."""
-    numbers = [each.first for each in numbered.numbers]
+    """Return a loop that calls the body of `loop` with each element and its counts."""
+    numbers = [each.first for each in numbered.counters]
 
     def get() -> tuple[Any, ...]:
         return (*numbers, *loop.get_state())
@@ -69,21 +78,21 @@ def with_numbers(loop: ConvertedLoop, numbered: Numbered) -> ConvertedLoop:
 
     def body(element: Any) -> None:
         items = [element] if numbered.num_others == 1 else list(element)
-        for each, number in zip(numbered.numbers, numbers, strict=True):
-            items.insert(each.place, number)
+        for each, number in zip(numbered.counters, numbers, strict=True):
+            items.insert(each.position, number)
         loop.body(tuple(items))
         numbers[:] = [
-            number + each.step for each, number in zip(numbered.numbers, numbers, strict=True)
+            number + each.step for each, number in zip(numbered.counters, numbers, strict=True)
         ]
 
-    names = (*(f"the number at {each.place}" for each in numbered.numbers), *loop.names)
+    names = (*(f"the count at {each.position}" for each in numbered.counters), *loop.names)
     return ConvertedLoop(loop.operators, names, loop.extra_test, body, get, put, loop.of_user)
 
 
 def sum_loop(
     operators: LoopOperators, fn: Callable[[Any], Any], start: Any
 ) -> tuple[ConvertedLoop, Callable[[], Any]]:
-    """Return a loop that adds up what a function returns for each element, and the sum so far."""
+    """Return a loop that sums a function's results for each element, and the sum so far."""
     total = start
 
     def get() -> tuple[Any, ...]:
@@ -103,22 +112,22 @@ def sum_loop(
 
 
 class LoopBody:
-    """One step of a loop, given the rest."""
+    """One step of a loop, with fixed values of the variables in `rest`."""
 
     def __init__(self, loop: ConvertedLoop, rest: dict[str, Any]) -> None:
-        """Take the functions of the loop."""
+        """Start before the first step."""
         self.loop, self.rest = loop, rest
         self.last: dict[str, Any] = {}
         """The state after the latest steps."""
         self.has_run = False
-        """Whether a step has been run."""
+        """Whether a step has run."""
 
     def set(self, state: dict[str, Any]) -> None:
-        """Give the variables the values of a state."""
+        """Set the variables to the values of a state."""
         values = {**self.rest, **state}
         self.loop.set_state(tuple(values[name] for name in self.loop.names))
 
-    def goes_on(self, state: dict[str, Any]) -> bool:
+    def continues(self, state: dict[str, Any]) -> bool:
         """Return whether `break` has not left the loop."""
         self.last = state
         if self.loop.extra_test is None:
@@ -133,13 +142,13 @@ class LoopBody:
         """
         loop = self.loop
         self.set(state)
-        goes_on = True if loop.extra_test is None else loop.extra_test()
-        if not is_traced(goes_on):
-            if goes_on:  # the host may run several steps, of which one has left the loop
+        continues = True if loop.extra_test is None else loop.extra_test()
+        if not is_traced(continues):
+            if continues:  # an earlier step of the same program may have left the loop
                 loop.body(element)
             return self._after(state)
         loop.operators.if_stmt(
-            goes_on,
+            continues,
             lambda: loop.body(element),
             lambda: None,
             loop.get_state,
@@ -150,7 +159,7 @@ class LoopBody:
         return {name: value for name, value in self._after(state).items() if name in state}
 
     def _after(self, state: dict[str, Any]) -> dict[str, Any]:
-        found = {}
+        state_after = {}
         for name, value in zip(self.loop.names, self.loop.get_state(), strict=True):
             before = self.rest.get(name)
             if name in self.rest and (value is before or isinstance(value, Undefined)):
@@ -163,8 +172,8 @@ class LoopBody:
                     hint="change arrays and numbers in the loop; build other objects outside of it",
                 )
             _require_same_structure(name, state.get(name, value), value)
-            found[name] = jax.tree.map(as_array, value)
-        return found
+            state_after[name] = jax.tree.map(as_array, value)
+        return state_after
 
 
 def _require_same_structure(name: str, before: Any, after: Any) -> None:
@@ -174,16 +183,16 @@ def _require_same_structure(name: str, before: Any, after: Any) -> None:
             f"{name} is {old} before a step of the loop, and {new} after it: the loop is one "
             f"program for all elements",
             source=here(),
-            hint="keep its structure: write into an array that is large enough, "
+            hint="keep its structure: write to an array that is large enough, "
             "x = x.at[i].set(value), or collect results in a loop outside the function",
         )
 
 
 def scan(loop: ConvertedLoop, elements: Any) -> None:
-    """Run a loop over stacked elements, in a trace; give the variables their last values.
+    """Run a loop over stacked elements, in a trace; set the variables to their last values.
 
-    A variable without a value before the loop begins with zeros, a number with the dtype that a
-    step gives it. Raises `ArgumentError` for a variable whose type changes from step to step.
+    A variable without a value before the loop starts as zeros. A Python number gets the dtype that
+    it has after a step. Raises `ArgumentError` for a variable whose type changes between steps.
     """
     carried, rest = loop.values()
     state = jax.tree.map(as_array, carried)
@@ -206,5 +215,173 @@ def _zero(stacked: jax.ShapeDtypeStruct) -> Any:
 
 
 def is_carried(value: Any) -> bool:
-    """Return whether a value is an array or a number; a flag is a constant until a step sets it."""
+    """Return whether a value is carried: an array or a number, but not a bool."""
     return is_value(value) and not isinstance(value, bool)
+
+
+NEED_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""JAX's errors if Python needs a value, which a trace does not have."""
+
+
+class NeedsNumbers(Exception):
+    """Python may need the values of an array that is an input."""
+
+
+@contextmanager
+def noticed_needs(can_retry: bool) -> Iterator[None]:
+    """Raise `NeedsNumbers` for an error that a tracer instead of an array may have caused.
+
+    If the step cannot be traced again with constants, explain JAX's error in terms of loops.
+    """
+    try:
+        yield
+    except GraphdistError:
+        raise
+    except (TypeError, ValueError, AttributeError, *NEED_VALUES) as error:
+        if can_retry:
+            raise NeedsNumbers from error
+        explained = _explained_need(error)
+        if explained is None:
+            raise
+        what, hint = explained
+        raise ArgumentError(
+            f"{what} in a loop over a dataset, whose body is traced once for all elements",
+            source=where_raised(error),
+            hint=hint,
+        ) from error
+
+
+def _explained_need(error: Exception) -> tuple[str, str] | None:
+    """Return what Python needs, as text, and a hint."""
+    text = str(error)
+    if isinstance(error, jax.errors.TracerIntegerConversionError):
+        return (
+            "a traced value is an index of a Python sequence, or a Python integer,",
+            "make the sequence an array: jnp.asarray(sequence)[index]",
+        )
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return (
+            "a traced value is given to a function that takes NumPy arrays",
+            "use the function of jax.numpy; change arrays by x = x.at[i].add(value)",
+        )
+    if isinstance(error, NEED_VALUES):
+        return (
+            "Python needs the value of a traced array",
+            "write the condition with jnp.where, or leave the loop first",
+        )
+    if "item assignment" in text or "setting an array element" in text:
+        return "an array is changed in place", "assign a new one: x = x.at[i].set(value)"
+    if "unhashable type" in text and "Tracer" in text:
+        return (
+            "a traced value is a key of a dict or set",
+            "use an array that it is an index of: x = x.at[i].set(value)",
+        )
+    return None
+
+
+# The Python state around the loop.
+
+
+def state_of(
+    loop: ConvertedLoop,
+    rest: dict[str, Any],
+    attributes: set[str],
+    arrays_are_constants: bool = False,
+) -> PythonState:
+    """Return the state that a loop's functions read; `rest` has the variables that are not carried.
+
+    Raises `ArgumentError` for an item in the loop's state whose index the loop changes.
+    """
+    of_user = loop.of_user
+    functions = [function for function in (of_user.body, of_user.extra_test) if function]
+    carried = frozenset(_carried_places(of_user))
+    values = {name: value for name, value in rest.items() if not isinstance(value, Undefined)}
+    return PythonState(
+        functions, values, attributes, frozenset(of_user.names), carried, arrays_are_constants
+    )
+
+
+def place_of(loop: ConvertedLoop, name: str) -> tuple[Any, Any] | None:
+    """Return the object and key of a named attribute or item; None if it has no value."""
+    owner_code, key_code, attribute = _parts(name)
+    body: Any = loop.body
+    variables = body.__globals__, _variables(body)
+    try:
+        owner = eval(owner_code, *variables)
+        if key_code is not None:
+            return owner, eval(key_code, *variables)
+    except Exception:  # a variable in the name has no value
+        return None
+    is_in_dict = hasattr(owner, "__dict__") and not isinstance(owner, type)
+    return vars(owner) if is_in_dict else owner, attribute
+
+
+def remove_undefined(loop: ConvertedLoop) -> None:
+    """Remove attributes and items that the loop assigns, but that have got no value."""
+    for name, value in zip(loop.names, loop.get_state(), strict=True):
+        if name.isidentifier() or not isinstance(value, Undefined):
+            continue
+        place = place_of(loop, name)
+        if place is None:
+            continue
+        owner, key = place
+        if isinstance(owner, dict):
+            owner.pop(key, None)
+        elif isinstance(key, str):
+            delattr(owner, key)
+
+
+def _carried_places(loop: ConvertedLoop) -> Iterator[tuple[int, Any]]:
+    body: Any = loop.body
+    for name in loop.names:
+        if name.isidentifier():
+            if name not in body.__code__.co_freevars:
+                yield id(body.__globals__), name
+            continue
+        _require_fixed_index(loop, name)
+        place = place_of(loop, name)
+        if place is not None:
+            owner, key = place
+            if isinstance(owner, list) and isinstance(key, int) and key < 0:
+                key += len(owner)
+            yield id(owner), key
+
+
+def _require_fixed_index(loop: ConvertedLoop, name: str) -> None:
+    node = ast.parse(name, mode="eval").body
+    for part in ast.walk(node):
+        if not isinstance(part, ast.Subscript):
+            continue
+        for variable in ast.walk(part.slice):
+            if isinstance(variable, ast.Name) and variable.id in loop.names:
+                raise ArgumentError(
+                    f"a loop over a dataset changes {name}, and its index {variable.id}: the body "
+                    f"is traced once for all elements",
+                    source=here(),
+                    hint="use an array: x = x.at[i].set(value)",
+                )
+
+
+def _variables(body: Any) -> dict[str, Any]:
+    variables = {}
+    for name, cell in zip(body.__code__.co_freevars, body.__closure__ or (), strict=True):
+        with suppress(ValueError):  # the cell is empty
+            variables[name] = cell.cell_contents
+    return variables
+
+
+@lru_cache(maxsize=1024)
+def _parts(name: str) -> tuple[types.CodeType, types.CodeType | None, str | None]:
+    """Return the code of the object, and the code of the index or the name of the attribute."""
+    node: Any = ast.parse(name, mode="eval").body
+
+    def code(part: Any) -> types.CodeType:
+        return compile(ast.fix_missing_locations(ast.Expression(part)), "<loop>", "eval")
+
+    if isinstance(node, ast.Attribute):
+        return code(node.value), None, node.attr
+    return code(node.value), code(node.slice), None

@@ -1,9 +1,9 @@
 """Source conversion of functions that loop over datasets: statements become calls of operators.
 
-`diastatic-malt`, which is TensorFlow's AutoGraph by itself, does it. The converted function shares
-globals and closure with the user's, and its code has the user's file and lines. Loops are
-converted, and everything in them: `if`, `break`, `continue`, `and`, `or`, `not`. Conditions outside
-of loops stay as they are.
+`diastatic-malt`, TensorFlow's AutoGraph as a package, converts them. The converted function shares
+globals and closure with the user's function, and its code has the user's file and lines. Loops are
+converted, and the statements in them: `if`, `break`, `continue`, `and`, `or`, `not`. Conditions
+outside of loops are not converted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def converted(fn: Callable[..., Any], operators: object) -> Callable[..., Any]:
     Raises `MissingExtraError` without the extra `loops`, `UnsupportedError` for a function without
     source, a generator, and a loop that `return` leaves.
     """
-    instance = getattr(fn, "instance", None)  # of a method, which `Function.__get__` wraps
+    instance = getattr(fn, "instance", None)  # set by `Function._bound_to`
     if instance is not None:
         method = converted(vars(fn)["__wrapped__"], operators)
         return lambda *args, **kwargs: method(instance(), *args, **kwargs)
@@ -45,9 +45,9 @@ def converted(fn: Callable[..., Any], operators: object) -> Callable[..., Any]:
 def converted_code(function: types.FunctionType) -> types.CodeType:
     """Return the code of a function with its loops as calls of operators.
 
-    Raises what `converted` raises.
+    Raises the errors of `converted`.
     """
-    # A decorator's function says that it is the decorated one, whose source Python would find.
+    # A wrapper's `__wrapped__` would make Python find the source of the wrapped function.
     function = types.FunctionType(
         function.__code__,
         function.__globals__,
@@ -66,7 +66,7 @@ def converted_code(function: types.FunctionType) -> types.CodeType:
 def with_code(
     function: types.FunctionType, code: types.CodeType, operators: object
 ) -> types.FunctionType:
-    """Return a function with the code that `converted_code` made of it."""
+    """Return a function with its converted code, from `converted_code`."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[OPERATORS] = types.CellType(operators)
     closure = tuple(cells[free] for free in code.co_freevars)
@@ -78,21 +78,21 @@ def with_code(
 
 
 def has_operators(function: types.FunctionType) -> bool:
-    """Return whether a function has operators in its code."""
+    """Return whether a function is converted."""
     return OPERATORS in function.__code__.co_freevars
 
 
 def _has_source(function: types.FunctionType) -> bool:
-    """Return whether Python finds the source of a function, and not another one in its place.
+    """Return whether Python finds the source of a function, and not that of another function.
 
-    All code of `exec` is of the file "<string>". Since Python 3.13 so is the code of `python -c`,
-    whose source Python finds for both.
+    All code of `exec` has the file "<string>", and since Python 3.13 also the code of `python -c`,
+    whose source Python then finds for both.
     """
     try:
         statements = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     except (OSError, TypeError):
         return False
-    except SyntaxError:  # a string over several lines, which begin further left
+    except SyntaxError:  # a multi-line string whose lines are indented less
         return True
     names = [one.name for one in statements if isinstance(one, ast.FunctionDef)]
     return names == [function.__code__.co_name]
@@ -142,7 +142,7 @@ def _transformed(function: types.FunctionType) -> Any:
 
 
 def _names_around(function: types.FunctionType) -> frozenset[str]:
-    """Return the names of variables that a function only reads."""
+    """Return the names of the function's closure and global variables."""
     code = function.__code__
     names = {*code.co_freevars, *names_of(code).globals}
     return frozenset(names.difference(code.co_varnames, code.co_cellvars))
@@ -151,8 +151,8 @@ def _names_around(function: types.FunctionType) -> frozenset[str]:
 def _control_flow(node: Any, context: Any, around: frozenset[str]) -> Any:
     """Convert loops, and the conditions in them.
 
-    A parameter of a function in a loop may have the name of a variable around: the loop does not
-    assign that.
+    A parameter of a function in a loop may have the name of a variable in `around`: the loop does
+    not assign that variable.
     """
     from malt.converters import control_flow
     from malt.pyct import cfg, qual_names
@@ -171,7 +171,7 @@ def _control_flow(node: Any, context: Any, around: frozenset[str]) -> Any:
         def visit_FunctionDef(self, node: Any) -> Any:
             self.outermost = self.outermost or node
             if node is not self.outermost and _returns_early(node):
-                return node  # its statements stay as they are
+                return node  # its statements are not converted
             return super().visit_FunctionDef(node)
 
         def visit_For(self, node: Any) -> Any:
@@ -185,9 +185,9 @@ def _control_flow(node: Any, context: Any, around: frozenset[str]) -> Any:
 
         def _inside(self, visit: Callable[[Any], Any], node: Any) -> Any:
             self.depth += 1
-            found = visit(node)
+            result = visit(node)
             self.depth -= 1
-            return found
+            return result
 
     graphs = cfg.build(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
@@ -201,9 +201,9 @@ def _refuse_returns(tree: Any, function: types.FunctionType) -> None:
 
     for loop in _own_nodes(tree):
         if isinstance(loop, ast.For | ast.While):
-            found = next((node for node in _own_nodes(loop) if isinstance(node, ast.Return)), None)
-            if found is not None:
-                line = anno.getanno(found, anno.Basic.ORIGIN).loc.lineno
+            end = next((node for node in _own_nodes(loop) if isinstance(node, ast.Return)), None)
+            if end is not None:
+                line = anno.getanno(end, anno.Basic.ORIGIN).loc.lineno
                 raise _refused("a loop is left by return", function, line, "use break")
     for nested in ast.walk(tree):
         if isinstance(nested, ast.FunctionDef) and nested is not tree and _returns_early(nested):
@@ -221,7 +221,7 @@ def _refuse_returns(tree: Any, function: types.FunctionType) -> None:
 
 
 def _returns_early(function: ast.FunctionDef) -> bool:
-    """Return whether there is a `return` in a condition or loop of a function."""
+    """Return whether a condition or loop of a function has a `return`."""
     blocks = (ast.For, ast.While, ast.If, ast.With, ast.Try)
     return any(
         isinstance(inner, ast.Return)
@@ -232,7 +232,7 @@ def _returns_early(function: ast.FunctionDef) -> bool:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below one, without the functions that are defined there."""
+    """Yield the descendants of a node, except those of functions that are defined in it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, FUNCTIONS):
             yield child
@@ -254,17 +254,17 @@ def _code(tree: Any, function: types.FunctionType) -> types.CodeType:
     free = [*function.__code__.co_freevars, OPERATORS]
     parameters = [ast.arg(name) for name in dict.fromkeys(free)]
     outer = ast.FunctionDef(
-        "made",
+        "factory",
         ast.arguments([], parameters, None, [], [], None, []),
         [tree, ast.Return(ast.Name(tree.name, ast.Load()))],
         [],
     )
     module = ast.fix_missing_locations(ast.Module([outer], []))
     compiled = compile(module, function.__code__.co_filename, "exec")
-    made = next(code for code in compiled.co_consts if isinstance(code, types.CodeType))
+    factory = next(code for code in compiled.co_consts if isinstance(code, types.CodeType))
     return next(
         code
-        for code in made.co_consts
+        for code in factory.co_consts
         if isinstance(code, types.CodeType) and code.co_name == tree.name
     )
 

@@ -1,8 +1,8 @@
-"""Statements of converted code: Python's own, or operations of the graph for traced values.
+"""The operators of converted code: Python's statements, or operations of the graph.
 
-A condition on a traced value becomes a `cond`, a loop on one a `while`. Values that the statements
-change come and go by the functions that the conversion makes, `get_state` and `set_state`. They
-must be arrays or numbers in all branches; anything else must be the same object in all of them.
+A condition on a traced value becomes a `cond`, a loop on one a `while`. The functions `get_state`
+and `set_state`, which the conversion makes, read and set the values that the statements change. A
+value must be an array or a number in all branches, or the same object in all branches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SetState = Callable[[tuple[Any, ...]], None]
 
 
 DATASETS = (DistributedDataset, ZippedDatasets, TakenElements, StackedElements)
-"""What loops run over in chunks of steps, or in a graph."""
+"""The datasets whose loops run in chunks of steps, or in a graph."""
 
 
 class LoopOperators:
@@ -36,7 +36,7 @@ class LoopOperators:
 
     @property
     def Undefined(self) -> type[Undefined]:
-        """Return the class of what stands for a variable without a value."""
+        """Return the class of the objects that mark variables without a value."""
         return Undefined
 
     def ld(self, value: Any) -> Any:
@@ -49,7 +49,7 @@ class LoopOperators:
         return value
 
     def ldu(self, load: Callable[[], Any], name: str) -> Any:
-        """Return the value of an attribute or item, or that it has none."""
+        """Return the value of an attribute or item, or `Undefined` without one."""
         try:
             return load()
         except (AttributeError, KeyError, NameError):
@@ -73,7 +73,7 @@ class LoopOperators:
         names: Sequence[str],
         options: Any,
     ) -> None:
-        """Run `for element in iterated`; `extra_test` is false once it was left by `break`."""
+        """Run `for element in iterated`; `extra_test` is false after a `break`."""
         if isinstance(iterated, TracedRange):
             self._count(iterated, extra_test, body, get_state, set_state, names)
             return
@@ -101,7 +101,7 @@ class LoopOperators:
             number, *rest = state
             set_state(tuple(rest))
 
-        def goes_on() -> Any:
+        def continues() -> Any:
             ahead = jnp.where(numbers.step > 0, number < numbers.stop, number > numbers.stop)
             return ahead if extra_test is None else jnp.logical_and(ahead, extra_test())
 
@@ -110,7 +110,7 @@ class LoopOperators:
             body(number)
             number = number + numbers.step
 
-        self.while_stmt(goes_on, step, get, put, ("the number", *names), {})
+        self.while_stmt(continues, step, get, put, ("the number", *names), {})
 
     def while_stmt(
         self,
@@ -139,7 +139,7 @@ class LoopOperators:
                 for is_carried, value in zip(carried, before, strict=True)
             )
 
-        def goes_on(arrays: Any) -> Any:
+        def continues(arrays: Any) -> Any:
             set_state(merged(arrays))
             return test()
 
@@ -155,7 +155,7 @@ class LoopOperators:
 
         values = zip(before, carried, strict=True)
         start = [as_arrays(value) for value, is_carried in values if is_carried]
-        set_state(merged(jax.lax.while_loop(goes_on, step, start)))
+        set_state(merged(jax.lax.while_loop(continues, step, start)))
 
     def if_stmt(
         self,
@@ -229,7 +229,7 @@ class LoopOperators:
         return TracedRange(jnp.asarray(start), jnp.asarray(stop), jnp.asarray(step))
 
     def iterating(self, fn: Any) -> Any:
-        """Return the operator in place of a function that a loop iterates over."""
+        """Return the operator that replaces a function whose result a loop iterates over."""
         operators = (
             (range, self.range_),
             (zip, self.zip_),
@@ -239,36 +239,36 @@ class LoopOperators:
         return next((operator for of, operator in operators if of is fn), self.called(fn))
 
     def called(self, fn: Any) -> Any:
-        """Return a function to call in place of one."""
+        """Return the function that is called instead of `fn`."""
         return fn
 
     def sum_of(self, add: Any, iterable: Any, fn: Callable[[Any], Any], *start: Any) -> Any:
-        """Return `add((fn(element) for element in iterable), *start)`; `add` is called `sum`."""
+        """Return `add((fn(element) for element in iterable), *start)`; `add` has the name `sum`."""
         return add((fn(element) for element in iterable), *start)
 
     def in_turn(self, numbers: Any, iterator: Callable[[], Any], ask: Callable[[], Any]) -> InTurn:
-        """Return numbers, each with an element of an iterator."""
+        """Return the numbers of a range, each with an element of an iterator."""
         return InTurn(numbers, iterator, ask)
 
     def zip_(self, *iterables: Any, strict: bool = False) -> Any:
         """Return tuples of the elements, also of distributed datasets and ranges."""
         if strict:
             return zip(*iterables, strict=True)
-        ranges = {place: each for place, each in enumerate(iterables) if isinstance(each, range)}
+        ranges = {index: each for index, each in enumerate(iterables) if isinstance(each, range)}
         others = [each for each in iterables if not isinstance(each, range)]
         if not ranges or not others:
             return zipped(iterables)
         elements = others[0] if len(others) == 1 else zipped(others)
-        # An iterator that comes before a range is asked once more at the end of the range.
+        # `zip` reads an iterator before a range once more at the end of the range.
         if not (is_chunked(elements) and (isinstance(elements, DATASETS) or 0 in ranges)):
             return zip(*iterables, strict=False)
-        numbers = [Counting(place, each.start, each.step) for place, each in ranges.items()]
-        return Numbered(first_of(elements, min(map(len, ranges.values()))), numbers, len(others))
+        counters = [Counter(index, each.start, each.step) for index, each in ranges.items()]
+        return Numbered(first_of(elements, min(map(len, ranges.values()))), counters, len(others))
 
     def enumerate_(self, iterable: Any, start: Any = 0) -> Any:
-        """Return the elements with their numbers, also of a distributed dataset."""
+        """Return the elements with their counts, also of a distributed dataset."""
         if is_chunked(iterable) or isinstance(iterable, Numbered):
-            return Numbered(iterable, [Counting(0, start, 1)], 1)
+            return Numbered(iterable, [Counter(0, start, 1)], 1)
         return enumerate(iterable, start)
 
     def islice_(self, iterable: Any, *numbers: Any) -> Any:
@@ -288,33 +288,33 @@ class LoopOperators:
 
 
 class Undefined:
-    """Stands for a variable without a value."""
+    """Marks a variable without a value."""
 
     def __init__(self, name: str) -> None:
-        """Take the name of the variable."""
+        """Keep the name of the variable."""
         self.name = name
 
 
-class Counting(NamedTuple):
-    """Numbers that count the elements of a loop: the place in its tuples, the first, the step."""
+class Counter(NamedTuple):
+    """A count in the tuples of a loop: its position in the tuple, its first value and its step."""
 
-    place: int
+    position: int
     first: Any
     step: int
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """Elements with numbers, in tuples; `num_others` of their items are not numbers."""
+    """Elements with counts, in tuples; `num_others` of their items are no counts."""
 
     elements: Any
-    numbers: Sequence[Counting]
+    counters: Sequence[Counter]
     num_others: int
 
 
 @dataclass(frozen=True)
 class InTurn:
-    """Numbers, each with the element that `ask` returns, which asks what `iterator` returns."""
+    """Numbers, each with the element that `ask` reads from the iterator that `iterator` returns."""
 
     numbers: Any
     iterator: Callable[[], Any]
@@ -322,7 +322,7 @@ class InTurn:
 
 
 def is_chunked(elements: Any) -> bool:
-    """Return whether a loop over these elements runs in chunks, if nothing leaves it by `break`."""
+    """Return whether a loop over these elements runs in chunks, unless `break` leaves it."""
     if isinstance(elements, DistributedIterator):
         return elements.can_be_stacked
     return isinstance(elements, DATASETS)
@@ -339,10 +339,10 @@ def first_of(elements: Any, most: int) -> Any:
 
 
 class TracedRange:
-    """A range of numbers that are known when the program runs."""
+    """A range whose bounds are known only when the program runs."""
 
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
-        """Take the numbers, as arrays."""
+        """Keep the bounds, as arrays."""
         self.start, self.stop, self.step = start, stop, step
 
 
@@ -352,7 +352,7 @@ def is_traced(value: Any) -> bool:
 
 
 def is_value(value: Any) -> bool:
-    """Return whether a value is made of arrays and numbers, which programs can carry."""
+    """Return whether a value is a pytree of arrays and numbers, which programs can carry."""
     leaves = jax.tree.leaves(value)
     return bool(leaves) and all(
         is_array(leaf) or isinstance(leaf, bool | int | float | complex) for leaf in leaves
@@ -360,15 +360,15 @@ def is_value(value: Any) -> bool:
 
 
 def as_arrays(value: Any) -> Any:
-    """Return a value with its numbers as arrays."""
+    """Return a pytree with Python numbers converted to arrays."""
     return jax.tree.map(jnp.asarray, value)
 
 
 def _require_flag(condition: Any) -> None:
-    """Raise `ArgumentError` for a condition of several values."""
+    """Raise `ArgumentError` for a condition that is no scalar."""
     if condition.shape:
         raise ArgumentError(
-            f"a condition has the shape {list(condition.shape)}: it is true or false at once",
+            f"a condition has the shape {list(condition.shape)}, but it must be one scalar, []",
             source=here(),
             hint="reduce it: jnp.any(condition), jnp.all(condition)",
         )

@@ -1,20 +1,20 @@
 """Functions that loop over distributed datasets: the host runs them, and compiles their loops.
 
-The first trace of a function finds a distributed dataset, or needs a value that no trace has, such
-as the end of a `range`, while an argument is a dataset or an iterator. From then on the host calls
-the converted function (`loop_conversion.py`), and everything outside of its loops over datasets
-happens as outside of functions. A loop over a dataset is a reduction
-(`graphdist.data.dataset_reduction`): its body is traced once, and runs in chunks of steps. The host
-runs a body that asks another dataset or an iterator for elements, step by step.
+A function is such a function if its first trace meets a distributed dataset, or needs a value that
+a trace does not have, such as the end of a `range`, while an argument is a dataset or an iterator.
+From then on the host calls the converted function (`loop_conversion.py`), whose code outside of
+loops over datasets runs like code outside of functions. A loop over a dataset is a reduction
+(`graphdist.data.dataset_reduction`): its body is traced once, and runs in chunks of steps. A body
+that reads another dataset or an iterator runs step by step.
 
-What a body uses and does, and where it goes:
+The values of a body:
 
-* Variables of Python that it assigns are the state, if they are arrays and numbers. One without a
-  value before the loop gets it in the first step, which runs by itself. Anything else that it
-  assigns, or changes, is refused: the trace would change it once, for all elements.
-* What it reads of Python's state, also through functions that it calls, is found in each call
-  (`python_state.py`): arrays are inputs of the program; with other values another program is
-  compiled. If Python needs the numbers of arrays, such as a size, they are constants from then on.
+* Python variables that it assigns are the loop's state, if they are arrays or numbers. A variable
+  without a value before the loop gets one in the first step, which is a program of its own. Other
+  assignments and changes are refused: the trace would make them once for all elements.
+* The Python state that it reads, also in functions that it calls, is found in each call
+  (`python_state.py`). Arrays are inputs of the program; for other values another program is
+  compiled. If Python needs the values of arrays, such as a size, arrays become constants.
 """
 
 from __future__ import annotations
@@ -37,17 +37,27 @@ from graphdist.data.looped_datasets import StackedElements, ZippedDatasets
 from graphdist.errors import ArgumentError, MissingExtraError, UnsupportedError
 from graphdist.program.code_names import names_of
 from graphdist.program.element_by_element import ElementNotice
-from graphdist.program.loop_body import ConvertedLoop, LoopBody, scan, sum_loop, with_numbers
+from graphdist.program.loop_body import (
+    NEED_VALUES,
+    ConvertedLoop,
+    LoopBody,
+    NeedsNumbers,
+    noticed_needs,
+    remove_undefined,
+    scan,
+    state_of,
+    sum_loop,
+    with_numbers,
+)
 from graphdist.program.loop_conversion import (
     converted,
     converted_code,
     has_operators,
     with_code,
 )
-from graphdist.program.loop_needs import NEED_VALUES, NeedsNumbers, noticed_needs
 from graphdist.program.loop_operators import (
     DATASETS,
-    Counting,
+    Counter,
     GetState,
     InTurn,
     LoopOperators,
@@ -56,7 +66,6 @@ from graphdist.program.loop_operators import (
     Undefined,
     is_chunked,
 )
-from graphdist.program.loop_state import remove_undefined, state_of
 from graphdist.program.python_state import PythonState
 from graphdist.program.retracing import WARN_AT, RetraceWarning
 from graphdist.tracing.state import current_trace
@@ -69,12 +78,12 @@ if TYPE_CHECKING:
 MakeFunction = Callable[[Callable[..., Any], str], "Function[..., Any]"]
 Dataset: TypeAlias = DistributedDataset[Any] | ZippedDatasets | TakenElements
 
-_MOST_PROGRAMS = 16
-"""How many programs a loop keeps."""
+_MAX_PROGRAMS = 16
+"""The most programs that a loop keeps."""
 
 
 def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
-    """Return why the host runs a function whose trace raised an error; None if it does not."""
+    """Return the dataset error behind an error of a trace, for which the host runs the function."""
     if isinstance(error, DatasetInTrace):
         return error
     leaves = jax.tree.leaves(arguments)
@@ -90,14 +99,14 @@ def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
 
 @contextmanager
 def undone_if_met(fn: Callable[..., Any], arguments: Any) -> Iterator[None]:
-    """Undo what a trace changed of Python's state, if it met a dataset: the host does it again."""
+    """Undo a trace's changes of the Python state if it met a dataset: the host repeats them."""
     state = PythonState((), {"fn": fn, "arguments": arguments}, set())
     with state.undone(lambda error: dataset_behind(error, arguments) is not None):
         yield
 
 
 class LoopingFunction:
-    """A function that the host runs; call it as the user's."""
+    """A function that the host runs; call it like the user's function."""
 
     def __init__(
         self,
@@ -109,7 +118,7 @@ class LoopingFunction:
     ) -> None:
         """Convert a function that met a dataset; `make` compiles a part of it under a name.
 
-        Raises what `converted` raises, unless there is no loop to convert.
+        Raises the errors of `converted`, unless the function met no loop.
         """
         self._notice = ElementNotice(name)
         if getattr(fn, "__name__", "") == "<lambda>":
@@ -133,7 +142,7 @@ class LoopingFunction:
 
 
 class _NotTraced(Exception):
-    """Why the first step of a loop over an iterator cannot be traced; nothing has happened."""
+    """The first step of a loop over an iterator cannot be traced; no step has run."""
 
 
 class _Operators(LoopOperators):
@@ -178,13 +187,13 @@ class _Operators(LoopOperators):
         is_one = is_iterator and iterated.iterator() is iterator
         if is_one and isinstance(numbers, range) and current_trace() is None:
             elements = TakenElements(iterator, len(numbers), requires_all=True)
-            counted = Numbered(elements, [Counting(0, numbers.start, numbers.step)], 1)
+            counted = Numbered(elements, [Counter(0, numbers.start, numbers.step)], 1)
             self._run(counted, loop, one_by_one)
         else:
             one_by_one()
 
     def sum_of(self, add: Any, iterable: Any, fn: Any, *start: Any) -> Any:
-        """Return the sum of what a function returns for each element."""
+        """Return the sum of a function's results for each element."""
         if add is not sum or not (is_chunked(iterable) or isinstance(iterable, Numbered)):
             return super().sum_of(add, iterable, fn, *start)
         loop, total = sum_loop(self, fn, *(start or (0,)))
@@ -192,7 +201,7 @@ class _Operators(LoopOperators):
         return total()
 
     def called(self, fn: Any) -> Any:
-        """Return a function to call in place of one: it is converted if it is given a dataset."""
+        """Return the function that is called instead of `fn`: converted if it finds a dataset."""
         function, owner = _function_of(fn)
         if not isinstance(function, types.FunctionType) or has_operators(function):
             return fn
@@ -209,17 +218,17 @@ class _Operators(LoopOperators):
         return call
 
     def _converted(self, function: types.FunctionType) -> types.FunctionType:
-        """Return a function with its loops converted; itself if it cannot be."""
+        """Return a function with its loops converted, or unchanged if that fails."""
         code = function.__code__
         if code not in self._codes:
             try:
                 self._codes[code] = converted_code(function)
-            except Exception as error:  # of the converter: without it the function is called
+            except Exception as error:  # the function is called without conversion
                 self._codes[code] = None
                 why_not = str(error).partition("\n")[0].rpartition("cannot be converted: ")[2]
                 self._notice.reasons[function.__name__] = why_not
-        found = self._codes[code]
-        return function if found is None else with_code(function, found, self)
+        new_code = self._codes[code]
+        return function if new_code is None else with_code(function, new_code, self)
 
     def _run(
         self,
@@ -229,7 +238,7 @@ class _Operators(LoopOperators):
     ) -> None:
         """Run a loop: in chunks, in a trace as a loop of the graph, or element by element.
 
-        `otherwise` does the last, for an iterator whose loop cannot be compiled.
+        `otherwise` runs it element by element, if it is over an iterator.
         """
         elements: Any = iterated
         body: Any = loop.of_user.body
@@ -259,13 +268,13 @@ class _Operators(LoopOperators):
             self._loops[key].run(elements, loop, iterator)
         except _NotTraced as why_not:
             self._notice.reasons[""] = str(why_not)
-            self._not_traced.add(key)  # each call would trace it in vain
+            self._not_traced.add(key)  # a trace in the next call would fail again
             one_by_one()
 
     def _is_chunked(self, elements: Any, loop: ConvertedLoop) -> bool:
         """Return whether a loop runs in chunks.
 
-        An iterator goes on behind the element with which a loop is left, so no more are taken.
+        A loop over an iterator that `break` may leave does not: it must not read further elements.
         """
         if not isinstance(elements, TakenElements):
             return isinstance(elements, DistributedDataset | ZippedDatasets)
@@ -281,7 +290,7 @@ class _Operators(LoopOperators):
 
 
 def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function that a call runs, and the object that is its first argument, if any."""
+    """Return the function that a call of `fn` runs, and a tuple of its bound first argument."""
     if isinstance(fn, types.MethodType):
         return fn.__func__, (fn.__self__,)
     if isinstance(fn, types.FunctionType | type):
@@ -292,22 +301,22 @@ def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @lru_cache(maxsize=1024)
 def _call_of(kind: type) -> Any:
-    """Return what calls of a class's objects run."""
+    """Return the function that calls of a class's objects run."""
     return inspect.getattr_static(kind, "__call__", None)
 
 
-def finds_dataset(function: types.FunctionType, given: Sequence[Any]) -> bool:
-    """Return whether a function can reach a dataset or an iterator by a name of its own.
+def finds_dataset(function: types.FunctionType, args: Sequence[Any]) -> bool:
+    """Return whether one of a function's names refers to a dataset or an iterator.
 
-    Looked at are its arguments, the attributes of a method's object, its closure and globals.
+    These are its arguments, the attributes of a method's object, its closure and globals.
     """
 
     def reached() -> Iterator[Any]:
-        yield from given
-        if given and "." in function.__qualname__ and hasattr(given[0], "__dict__"):
-            yield from vars(given[0]).values()
+        yield from args
+        if args and "." in function.__qualname__ and hasattr(args[0], "__dict__"):
+            yield from vars(args[0]).values()
         for cell in function.__closure__ or ():
-            with suppress(ValueError):  # it has no value yet
+            with suppress(ValueError):  # the cell is empty
                 yield cell.cell_contents
         for name in names_of(function.__code__).globals:
             yield function.__globals__.get(name)
@@ -316,7 +325,7 @@ def finds_dataset(function: types.FunctionType, given: Sequence[Any]) -> bool:
 
 
 class _Loop:
-    """One loop of a function: its programs, by the Python state that its body reads."""
+    """One loop of a function, and its programs by the Python state that its body reads."""
 
     def __init__(self, name: str, steps: int | None, make: MakeFunction) -> None:
         self.name, self.steps, self._make = name, steps, make
@@ -324,12 +333,12 @@ class _Loop:
         self._num_compiled = 0
         self._attributes: set[str] = set()
         self._arrays_are_constants = False
-        self._lock = RLock()  # a trace uses the functions of the call that needs it
+        self._lock = RLock()  # a trace uses the functions of the current call
 
     def run(
         self, dataset: Dataset, loop: ConvertedLoop, iterator: DistributedIterator[Any] | None
     ) -> None:
-        """Run the loop, and give the variables their last values.
+        """Run the loop, and set the variables to their last values.
 
         Raises `_NotTraced` if the first step of a loop over an iterator cannot be traced.
         """
@@ -339,14 +348,14 @@ class _Loop:
             try:
                 body.last = carried
                 body.last = self._run(dataset, body, iterator)
-            finally:  # no variable keeps a value of the trace
+            finally:  # no variable may keep a value of the trace
                 body.set({**carried, **body.last})
                 remove_undefined(loop.of_user)
 
     def _run(
         self, dataset: Dataset, body: LoopBody, iterator: DistributedIterator[Any] | None
     ) -> dict[str, Any]:
-        """Return the state after the loop; an iterator gets back what no step was run for."""
+        """Return the state after the loop; put an unused element back to the iterator."""
         program, state = self._program(body)
         chunks = iter(dataset.chunks(program.reduction.size))
         first = next(chunks, None)
@@ -387,8 +396,8 @@ class _Loop:
         undefined = [name for name, each in body.rest.items() if isinstance(each, Undefined)]
         key = (tuple(undefined), *state.key)
         program = self._programs.pop(key, None) or self._compiled(state)
-        self._programs[key] = program  # the last: those used least recently are dropped
-        if len(self._programs) > _MOST_PROGRAMS:
+        self._programs[key] = program  # moved to the end: the first is the least recently used
+        if len(self._programs) > _MAX_PROGRAMS:
             del self._programs[next(iter(self._programs))]
         return program, state
 
@@ -404,10 +413,10 @@ class _Loop:
 
 
 class _Program:
-    """The compiled steps of a loop, for one state of Python."""
+    """The compiled steps of a loop, for one Python state."""
 
     def __init__(self, loop: _Loop, kept: list[Any], make: MakeFunction) -> None:
-        self._kept = kept  # alive, since keys name objects by their identity
+        self._kept = kept  # these objects must live, since keys have their identities
         self._body: LoopBody | None = None
         self._state: PythonState | None = None
         self._can_retry = False
@@ -426,7 +435,7 @@ class _Program:
     ) -> dict[str, Any]:
         """Return the state after the loop.
 
-        Raises `NeedsNumbers` if it can be tried with arrays as constants.
+        Raises `NeedsNumbers` if arrays must be constants.
         """
         # The trace of a new shape calls the body of this call.
         self._body, self._state, self._can_retry = body, state, can_retry
@@ -435,10 +444,10 @@ class _Program:
             body.last = self._single((carried, first.element, state.arrays), {})
             body.has_run = True
             self._can_retry = False
-            found: dict[str, Any] = self.reduction.run(
-                body.last, chunks, (state.arrays,), body.goes_on
+            last: dict[str, Any] = self.reduction.run(
+                body.last, chunks, (state.arrays,), body.continues
             )
-            return found
+            return last
         finally:
             self._body = self._state = None
             self.reduction = self._make_reduction()

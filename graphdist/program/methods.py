@@ -1,12 +1,11 @@
-"""Methods: the compiled function of each object, and an object's function as an argument takes it.
+"""Methods: a compiled function per object, or one function with the object as first argument.
 
-A function that is a method is compiled for each object on its own, since the object is part of the
-program. Objects are told apart by identity, as Python's methods are: objects of a dataclass may be
-equal and have no hash. The functions are kept as long as their objects: they refer to them weakly,
-and the `Method` of `function.py` that is looked up on an object holds both.
+A method is compiled for each object, since the object is part of the program. Objects are
+distinguished by identity, like Python's methods: objects of a dataclass may be equal and have no
+hash. A function is kept as long as its object, to which it refers weakly; the `Method` of
+`function.py` that is looked up on an object refers to both.
 
-An object that is a pytree is an argument in place of that, and so is one that cannot be referred to
-weakly.
+If the object is a pytree, or has no weak references, it is an argument of the function instead.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ if TYPE_CHECKING:
 
 
 class Methods:
-    """The functions of one method, by the object that each belongs to."""
+    """The functions of one method, by their objects."""
 
     def __init__(self, make: Callable[[Callable[[], Any]], Function[..., Any]]) -> None:
-        """Keep functions that `make` makes for a weak reference to an object."""
+        """Start empty; `make` makes the function for a weak reference to an object."""
         self._make = make
         self._of: dict[int, tuple[weakref.ref[Any], Function[..., Any]]] = {}
 
     def of(self, instance: Any) -> Function[..., Any] | None:
-        """Return the function of an object; None where the object is an argument."""
-        found = self._of.get(id(instance))
-        if found is not None:  # an entry goes before another object can have its number
-            return found[1]
+        """Return the function of an object; None if the object is an argument."""
+        entry = self._of.get(id(instance))
+        if entry is not None:  # an entry is removed before another object can have its id
+            return entry[1]
         if not jax.tree_util.all_leaves([instance]):  # a pytree: its arrays are arguments
             return None
-        number, functions = id(instance), self._of
+        key, functions = id(instance), self._of
         try:
-            reference = weakref.ref(instance, lambda _: functions.pop(number, None))
+            reference = weakref.ref(instance, lambda _: functions.pop(key, None))
         except TypeError:
             return None
-        return functions.setdefault(number, (reference, self._make(reference)))[1]
+        return functions.setdefault(key, (reference, self._make(reference)))[1]
 
 
 class BoundFunction(Generic[Parameters, Result_co]):

@@ -1,8 +1,9 @@
-"""Calls in functions that loop over datasets, as calls of operators, before loops are converted.
+"""Replaces calls in functions that loop over datasets by calls of operators.
 
-A loop over a range in which `next(iterator)` is called once becomes a loop over pairs of a number
-and an element, if that is the same: the call runs each time, nothing else leaves the loop, and
-nothing around it catches the end of the iterator. A sum of a generator expression becomes a loop.
+This comes before the conversion of loops. A loop over a range that calls `next(iterator)` once
+becomes a loop over pairs of a number and an element, if both do the same: every iteration makes the
+call, no other statement leaves the loop, and no enclosing statement catches the end of the
+iterator. A sum of a generator expression becomes a loop.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from collections.abc import Iterator
 from typing import Any  # Any: syntax trees that are visited
 
 OPERATORS = "ag__"
-"""The name by which converted code finds the operators."""
+"""The name of the operators in converted code."""
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-"""Nodes whose statements and expressions run when they are called, and not where they stand."""
+"""Nodes whose statements and expressions run when they are called, not where they are written."""
 
 
 def with_operators(tree: Any, function: types.FunctionType) -> Any:
-    """Return the syntax tree of a function with its calls as calls of operators."""
+    """Return the syntax tree of a function with its calls replaced by calls of operators."""
     return _Calls(_is_builtin_next(function)).visit(tree)
 
 
 class _Calls(ast.NodeTransformer):
-    """Makes operators of calls.
+    """Replaces calls by operators.
 
-    What a loop iterates over may be distributed: `range`, `zip`, `enumerate`, `islice`. A function
-    that is called may have a loop over a dataset itself. A loop over a range that asks an iterator
-    for one element each time becomes one over the numbers and the elements.
+    `range`, `zip`, `enumerate` and `islice` in a loop may have distributed arguments. A function
+    that is called may have a loop over a dataset. A loop over a range that reads one element of an
+    iterator in each iteration becomes a loop over the numbers and the elements.
     """
 
     def __init__(self, next_is_python: bool) -> None:
@@ -63,11 +64,11 @@ class _Calls(ast.NodeTransformer):
         )
 
     def _catching(self, node: ast.AST) -> Any:
-        """Visit statements whose `StopIteration` is caught: a loop that ends by it stays."""
+        """Visit statements that catch `StopIteration`, in which loops are not changed."""
         self._num_tries += 1
-        found = self.generic_visit(node)
+        result = self.generic_visit(node)
         self._num_tries -= 1
-        return found
+        return result
 
     def visit_Call(self, node: ast.Call) -> Any:
         match node:
@@ -92,7 +93,7 @@ class _Calls(ast.NodeTransformer):
 
 
 class _Replaced(ast.NodeTransformer):
-    """Puts an expression in place of another."""
+    """Replaces one expression by another."""
 
     def __init__(self, old: ast.expr, new: ast.expr) -> None:
         self._old, self._new = old, new
@@ -104,7 +105,7 @@ class _Replaced(ast.NodeTransformer):
 
 
 _ELEMENT = "ag__element"
-"""The name of an element that a loop asks an iterator for."""
+"""The name of the element that a loop reads from an iterator."""
 
 
 def _lambda(result: ast.expr, *parameters: str) -> ast.Lambda:
@@ -113,7 +114,7 @@ def _lambda(result: ast.expr, *parameters: str) -> ast.Lambda:
 
 
 def _is_plain(only: ast.comprehension, each: ast.expr) -> bool:
-    """Return whether a generator expression is a function of its elements, and of all of them."""
+    """Return whether a generator expression applies a function to every element."""
     assigns = any(isinstance(node, ast.NamedExpr) for node in ast.walk(each))
     return not (only.ifs or only.is_async or assigns)
 
@@ -146,7 +147,7 @@ def _is_builtin_next(function: types.FunctionType) -> bool:
 
 
 def _asked_each_time(loop: ast.For, next_is_python: bool) -> ast.Call | None:
-    """Return the call by which a loop over a range asks an iterator, once each time; else None."""
+    """Return the only call by which a loop over a range reads an iterator, else None."""
     nodes = [node for statement in loop.body for node in ast.walk(statement)]
     asking = [node for node in nodes if _asks(node, next_is_python)]
     match loop:
@@ -172,7 +173,7 @@ def _asked_each_time(loop: ast.For, next_is_python: bool) -> ast.Call | None:
 
 
 def _may_leave(node: ast.AST, in_inner_loop: bool = False) -> bool:
-    """Return whether a statement may end a time through the loop around it, or catch its errors."""
+    """Return whether a statement may end an iteration of its loop early, or catch its errors."""
     if isinstance(node, ast.Break | ast.Continue):
         return not in_inner_loop
     if isinstance(node, ast.Return | ast.Try | ast.TryStar):
@@ -192,7 +193,7 @@ def _asks(node: ast.AST, next_is_python: bool) -> bool:
 
 
 def _always_run(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below a statement that run once each time that it does."""
+    """Yield the descendants of a statement that run exactly once when it runs."""
     yield node
     if not isinstance(node, _SOMETIMES_RUN):
         for child in ast.iter_child_nodes(node):

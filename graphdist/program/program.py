@@ -1,13 +1,16 @@
-"""One compiled program of a function: its compilation and its calls.
+"""One compiled program of a function: its compilation, its calls and their failures.
 
-To compile, in order: run the passes, given the current storage of the variables; store them as the
-final graph says; write its page, where pages are asked for; agree with the other workers on the
-program; emit and compile it; bind it to the storage (`binding.py`).
+Compilation: run the passes for the current storage of the variables; store the variables as the
+final graph says; write its page, if pages are wanted; agree with the other workers on the program;
+emit and compile it; bind it to the storage (`binding.py`).
 
-To call, in order: turn the arguments into inputs; run the step on them and on the variables'
-buffers (`runtime/bound_step.py`); build the user's result from the outputs. Another program may
-have moved variables to other storage since. Then their layout is restored if that is possible, or
-else the program is compiled again for the storage it finds; and the call starts over.
+A call: turn the arguments into inputs; run the step on them and on the variables' buffers
+(`runtime/bound_step.py`); build the user's result from the outputs. If another program has moved
+variables to other storage since, their layout is restored, or the program is compiled again for the
+new storage; then the call starts again.
+
+A failure: a step takes the buffers of the variables that it assigns. If it fails on the devices,
+their values are lost, and the user must get the error at once, not when the next step reads them.
 """
 
 from __future__ import annotations
@@ -15,19 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import Any, Protocol  # Any: users' arguments and results
+from typing import Any, NoReturn, Protocol  # Any: users' arguments and results
 
+import jax
+import jax.numpy as jnp
+
+from graphdist.errors import GraphdistError, RuntimeFailure
 from graphdist.ir.analyses import walk
 from graphdist.ir.ops import ASSIGN
 from graphdist.ir.source import Source
 from graphdist.program.binding import Binding
-from graphdist.program.dumping import Dump
-from graphdist.program.failures import raise_explained
 from graphdist.program.interface import Interface
-from graphdist.program.jax_settings import require_same_settings
-from graphdist.program.stages import Traced
+from graphdist.program.jax_settings import OtherSettings, require_same_settings
+from graphdist.program.stages import Lowered, Traced
 from graphdist.program.steps import step_of
-from graphdist.runtime.buffers import BufferStore
+from graphdist.runtime.bound_step import called_while_traced
+from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_lost
+from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
 from graphdist.state.layout import Layout, as_stored
 from graphdist.state.storage import HeldBuffer, Storage
@@ -36,33 +43,35 @@ from graphdist.tracing.user_lines import here
 
 
 class RunnableProgram(Protocol):
-    """What a function asks of its programs; a strategy may have programs of its own."""
+    """The interface of programs for a function; a strategy may have its own programs."""
 
     last_call: int
-    """The number of the last call; calls of all programs are numbered in order."""
+    """The count of all programs' calls at the last call of this one."""
     traced: Traced | None
-    """The function as it was traced for the program; None if that is not known."""
+    """The trace of the function for this program; None if that is not known."""
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments and return the user's result."""
 
 
-def compile_program(traced: Traced, interface: Interface, dump: Dump) -> RunnableProgram:
-    """Compile a traced function; raises `DeviceError` for devices that are not here."""
+def compile_program(
+    traced: Traced, interface: Interface, dump: Callable[[Lowered, str], None]
+) -> RunnableProgram:
+    """Compile a traced function; raises `DeviceError` for absent devices."""
     require = require_same_settings()
 
     def compiled(traced: Traced, interface: Interface) -> Program:
         return Program(_compiled(traced, interface, require, dump), traced, require, dump)
 
-    made: RunnableProgram = interface.strategy.program_of(traced, interface, compiled)
-    return made
+    program: RunnableProgram = interface.strategy.program_of(traced, interface, compiled)
+    return program
 
 
 def _compiled(
     traced: Traced,
     interface: Interface,
     require: Callable[[], None],
-    dump: Dump,
+    dump: Callable[[Lowered, str], None],
     moved: str = "",
 ) -> Binding:
     """Compile a traced function for the current storage of its variables."""
@@ -71,7 +80,7 @@ def _compiled(
     strategy = interface.strategy
     lowered = traced.lower()
     layout = Layout(lowered.graph, _values(traced), strategy)
-    with BufferStore.lock:  # no step and no other program may move variables between the two
+    with BufferStore.lock:  # no other thread may move variables between the check and `apply`
         graph = as_stored(traced.graph, traced.variables, strategy)
         if is_current := graph is traced.graph:
             layout.apply()
@@ -101,17 +110,16 @@ class Program:
         binding: Binding,
         traced: Traced | None = None,
         require: Callable[[], None] | None = None,
-        dump: Dump | None = None,
+        dump: Callable[[Lowered, str], None] | None = None,
     ) -> None:
-        """Take the binding, and the traced function that it was compiled from.
+        """Keep the binding, and the traced function that it was compiled from.
 
-        `require` raises if JAX's settings differ from the settings at the trace. A program without
-        a traced function, loaded from a file, cannot be compiled again: it moves the variables.
+        `require` raises if JAX's settings differ from those at the trace. A program without a
+        traced function, from a file, cannot be compiled again: it moves the variables.
         """
         self.name, self._require, self._dump = binding.layout.graph.name, require, dump
         self.traced = traced
         self.last_call = 0
-        """The number of the last call; calls of all programs are numbered in order."""
         self._changing = RLock()
         self._bind(binding)
 
@@ -125,21 +133,21 @@ class Program:
         binding = self._binding
         try:
             inputs = []
-            for leaf, feed in binding.feeds:  # a comprehension would be one more call of Python
+            for leaf, feed in binding.feeds:  # faster than a comprehension
                 inputs.append(feed(leaves[leaf]))
             outputs = binding.run(inputs)
         except BaseException as error:
             if isinstance(error, Exception) and binding.layout.begin_unread_with_zeros():
                 return self.call(leaves)
-            raise_explained(error, self.name, binding.layout)
+            _raise_explained(error, self.name, binding.layout)
         if outputs is None:
             self._follow(binding)
             return self.call(leaves)
         return binding.take(outputs)
 
     def _follow(self, binding: Binding) -> None:
-        """Replace this binding by a binding to the current storage of the variables."""
-        with self._changing:  # one thread compiles, the others find its binding
+        """Replace this binding by one to the current storage of the variables."""
+        with self._changing:  # one thread compiles, the others use its binding
             if self._binding is not binding:
                 return
             with BufferStore.lock:
@@ -174,3 +182,48 @@ class Program:
             if node.op is ASSIGN and ASSIGN.of(node).variable.name == name:
                 return node.source
         return None
+
+
+def _raise_explained(error: BaseException, name: str, layout: Layout) -> NoReturn:
+    """Raise the error of a call of the step `name`, or one that explains it.
+
+    Raises `RuntimeFailure` if values of variables are lost with the step, if a variable has no
+    value, and if the step was called in a function that JAX traces.
+    """
+    if isinstance(error, OtherSettings):
+        raise error
+    if isinstance(error, ValueError) and not HOLDS_BUFFERS[type(jnp.zeros(()))]:
+        # JAX raises ValueError for a traced call of a function with compiler options.
+        error = called_while_traced()
+    for storage in layout.storages:
+        if isinstance(storage.held, jax.ShapeDtypeStruct):
+            storage.require_value()
+    if isinstance(error, GraphdistError) and error.source is None:
+        error.source = here()
+    if isinstance(error, Exception) and not isinstance(error, WorkerError):
+        _raise_if_lost(error, name, layout)
+    raise error
+
+
+def _raise_if_lost(error: Exception, name: str, layout: Layout) -> None:
+    lost = [storage.name for storage in _lost(layout)]
+    if lost:
+        raise RuntimeFailure(
+            f"step {name!r} failed after the buffers of {', '.join(map(repr, lost))} were donated "
+            f"to it: their values are lost",
+            source=here(),
+            hint="restore them from a checkpoint, or assign them again",
+        ) from error
+
+
+def _lost(layout: Layout) -> list[StorageOnDevices]:
+    """Return the variables whose buffers were donated, and that no other step has written since."""
+    assigned = set(layout.assigned)
+    taken = [storage for storage in layout.storages if storage.holder in assigned]
+    held = {storage.holder: storage.holder.held for storage in taken}
+    # Without the lock, since `is_lost` waits for the devices. Meanwhile the step of another thread
+    # may have replaced a buffer; then its variable is not lost.
+    gone = {holder for holder, array in held.items() if is_lost(array)}
+    with BufferStore.lock:
+        gone = {holder for holder in gone if holder.held is held[holder]}
+    return [storage for storage in taken if storage.holder in gone]

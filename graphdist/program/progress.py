@@ -1,9 +1,9 @@
-"""A line on the terminal while a program is compiled, if that takes several seconds.
+"""A progress line on the terminal while a program is compiled, if that takes several seconds.
 
-The line names the function and the current phase. It is rewritten every second, and ends with the
-time of each phase. It is shown only where stderr is a terminal, so that no log fills with it, and
-not after `gd.config.show_compilation(False)`. Code that compiles enters `compiling`, its parts
-enter `phase`. A compilation inside another one counts as a part of it.
+The line names the function and the current phase. It is rewritten every second; at the end it shows
+the time of each phase. It is shown only if stderr is a terminal, to keep logs free of it, and not
+after `gd.config.show_compilation(False)`. Code that compiles enters `compiling`, its parts enter
+`phase`. A compilation inside another one is a part of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Progress:
 
     @contextmanager
     def phase(self, what: str) -> Iterator[None]:
-        """Count the time of the `with` block to a phase."""
+        """Add the time of the `with` block to a phase."""
         outer, start = self._current, time.perf_counter()
         self._current = (what, start)
         try:
@@ -50,7 +50,7 @@ class Progress:
             self._current = outer
             spent = time.perf_counter() - start
             self.seconds[what] = self.seconds.get(what, 0.0) + spent
-            if outer is not None:  # it will count these seconds too
+            if outer is not None:  # its time includes these seconds
                 self.seconds[outer[0]] = self.seconds.get(outer[0], 0.0) - spent
 
     def line(self) -> str:
@@ -75,7 +75,7 @@ _state = _State()
 
 @contextmanager
 def compiling(name: str) -> Iterator[Progress]:
-    """Show the progress of the `with` block, which compiles a function of this name."""
+    """Show the progress of the `with` block, which compiles the function of this name."""
     if _state.current is not None:
         yield _state.current
         return
@@ -92,7 +92,7 @@ def compiling(name: str) -> Iterator[Progress]:
 
 @contextmanager
 def phase(what: str) -> Iterator[None]:
-    """Name the work of the `with` block, for the line that shows the compilation."""
+    """Name the `with` block as a phase of the compilation."""
     if _state.current is None:
         yield
         return

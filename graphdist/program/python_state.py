@@ -1,11 +1,11 @@
-"""The state of Python that functions read, and what they change of it while they are traced.
+"""The Python state that functions read, and their changes of it while they are traced.
 
-A loop over a dataset traces its body once for all elements and for later calls. So a value of
-Python that the body reads would be the one of the first call, and a change would happen once. A
-walk (`python_walk.py`) finds the values in each call. While the body is traced, the places of
-arrays hold tracers. After the trace all places are read again. A place that changed and is not in
-the loop's state is restored, and refused by name. So is a random generator that was drawn from, and
-a Python iterator that the walk reaches, since asking it cannot be undone.
+A loop over a dataset traces its body once for all elements and for later calls. So the body would
+always read the Python values of the first call, and changes would happen once. A walk
+(`python_walk.py`) finds the values in each call. While the body is traced, tracers replace the
+arrays. After the trace all values are read again. A value that changed and is not in the loop's
+state is restored, and an error names it. The same holds for a random generator that was used, and
+for a Python iterator that the walk reaches, since its reads cannot be undone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any  # Any: users' functions and values
 import jax
 
 from graphdist.errors import ArgumentError
-from graphdist.program.places import GeneratorState, Holder, global_generators
+from graphdist.program.python_holders import GeneratorState, Holder, global_generators
 from graphdist.program.python_values import may_be_constant
 from graphdist.program.python_walk import Input, Walk
 from graphdist.tracing.state import current_trace
@@ -25,7 +25,7 @@ from graphdist.tracing.user_lines import here
 
 
 class PythonState:
-    """What some functions read; `replaced` traces them, and refuses what they change."""
+    """The Python state that functions read; `replaced` traces them, and refuses changes."""
 
     def __init__(
         self,
@@ -36,36 +36,38 @@ class PythonState:
         carried: frozenset[tuple[int, Any]] = frozenset(),
         arrays_are_constants: bool = False,
     ) -> None:
-        """Walk from the functions, and from values that they are given, by their names.
+        """Walk from the functions, and from the values of their variables.
 
-        `attributes` are the names of attributes that the functions have been found to read; it
-        grows. `local` are variables, and `carried` other places by their owner's identity and their
-        key, that belong to the state of the loop.
+        `attributes` has the names of attributes that functions are known to read; the walk adds
+        names. The loop carries the variables `local`, and the values at `carried`, which are pairs
+        of the holder's identity and a key.
         """
         known = -1
-        while known < len(attributes):  # an object may be found before the name of its attribute
+        while known < len(
+            attributes
+        ):  # the walk may reach an object before a name of its attributes
             known = len(attributes)
             self._walk = Walk(functions, values, attributes, local, carried, arrays_are_constants)
         self.key = tuple(self._walk.key)
-        """The key of a program that is traced for this state."""
+        """The key of programs that are traced for this state."""
         self.arrays, self.kept = self._walk.arrays, self._walk.kept
 
     @property
     def has_arrays_for_python(self) -> bool:
-        """Return whether there are arrays whose numbers Python may need, and could be given."""
+        """Return whether some arrays can be constants, in case Python needs their values."""
         return any(map(may_be_constant, self.arrays))
 
     @contextmanager
     def replaced(self, arrays: Sequence[Any] | None = None) -> Iterator[None]:
-        """Trace the functions with other arrays; refuse and undo their changes of other values.
+        """Replace the arrays within a trace; undo and refuse the functions' other changes.
 
-        Does nothing outside of a trace: there each change happens as often as Python does it.
+        Outside of a trace it does nothing, since Python makes each change there.
         """
         if current_trace() is None:
             yield
             return
         if self._walk.iterators:
-            raise _refused(f"asks {self._walk.iterators[0]}, for elements", _ITERATOR_HINT)
+            raise _refused(f"reads elements of {self._walk.iterators[0]}", _ITERATOR_HINT)
         holders = [*self._walk.holders, *global_generators()]
         for holder in holders:
             holder.begin()
@@ -77,7 +79,7 @@ class PythonState:
             self._refuse_changes(holders, put)
         except BaseException:
             for holder in holders:
-                holder.carried = set()  # they would keep values of the trace
+                holder.carried = set()  # or they would keep values of the trace
             raise
         finally:
             for holder in holders:
@@ -85,7 +87,7 @@ class PythonState:
 
     @contextmanager
     def undone(self, after: Callable[[Exception], bool]) -> Iterator[None]:
-        """Undo what the functions change if they raise such an error."""
+        """Undo the functions' changes after an error for which `after` returns True."""
         holders = [*self._walk.holders, *global_generators()]
         for holder in holders:
             holder.begin()
@@ -99,23 +101,23 @@ class PythonState:
 
     def _put(self, arrays: Sequence[Any]) -> list[tuple[Input, Any, list[Any], Any]]:
         rest, put = iter(arrays), []
-        for place in self._walk.inputs:
-            leaves = list(place.leaves)
-            for number in place.places:
-                leaves[number] = next(rest)
-            value = jax.tree.unflatten(place.structure, leaves)
-            place.holder.put(place.key, value)
-            put.append((place, value, *jax.tree.flatten(value)))
+        for each in self._walk.inputs:
+            leaves = list(each.leaves)
+            for index in each.indices:
+                leaves[index] = next(rest)
+            value = jax.tree.unflatten(each.structure, leaves)
+            each.holder.put(each.key, value)
+            put.append((each, value, *jax.tree.flatten(value)))
         return put
 
     def _refuse_changes(self, holders: list[Holder], put: list[Any]) -> None:
-        for place, value, leaves, before in put:
+        for each, value, leaves, before in put:
             after, structure = jax.tree.flatten(value)
             if structure != before or any(
                 new is not old for new, old in zip(after, leaves, strict=True)
             ):
-                kind = type(jax.tree.unflatten(place.structure, place.leaves)).__name__
-                raise _refused(f"changes {place.name}, a {kind}", _hint(kind))
+                kind = type(jax.tree.unflatten(each.structure, each.leaves)).__name__
+                raise _refused(f"changes {each.name}, a {kind}", _hint(kind))
         for holder in holders:
             changed = holder.changed()
             if changed is not None:

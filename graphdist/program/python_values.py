@@ -1,4 +1,4 @@
-"""The kinds of Python values, as far as a function that reads them is concerned."""
+"""The kinds of Python values, which the walk over them treats differently."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CONTAINERS = frozenset(("types", "collections", "argparse", "builtins", "_thread
 
 
 class PythonKind(enum.Enum):
-    """How a value is read."""
+    """The kind of a value, by which the walk reads it."""
 
     PLAIN = enum.auto()
     ARRAY = enum.auto()
     TREE = enum.auto()
-    """A pytree that is no list and no dict: its arrays are replaced by making another one."""
+    """A pytree that is no list and no dict: to replace its arrays, a new pytree is built."""
     DICT = enum.auto()
     ELEMENTS = enum.auto()
     FUNCTION = enum.auto()
@@ -101,7 +101,7 @@ def slots_of(kind: type) -> list[str]:
 
 
 def functions_of(value: Any) -> list[Any]:
-    """Return the functions behind an attribute of a class, or its value."""
+    """Return the functions of an attribute of a class, or its value."""
     match value:
         case staticmethod() | classmethod():
             return [value.__func__]
@@ -113,7 +113,7 @@ def functions_of(value: Any) -> list[Any]:
 
 
 def is_called(name: str) -> bool:
-    """Return whether statements on an object may call a method: an operator, say."""
+    """Return whether statements may call a method without its name, such as an operator."""
     return name[:2] == name[-2:] == "__" and name not in _UNCALLED
 
 
@@ -128,11 +128,11 @@ _UNCALLED = frozenset(
         *("__dataclass_fields__", "__dataclass_params__"),
     )
 )
-"""Attributes of classes that no statement on an object uses."""
+"""Attributes of classes that no statement calls."""
 
 
 def wrapped_by(value: Any) -> Any:
-    """Return the user's function behind an object that calls it, as `jax.jit` makes one."""
+    """Return the user's function that an object wraps, such as the result of `jax.jit`."""
     try:
         return getattr(value, "__wrapped__", None) if callable(value) else None
     except Exception:
@@ -156,25 +156,25 @@ def is_of_numbers(array: Any) -> bool:
 
 
 def may_be_constant(array: Any) -> bool:
-    """Return whether the numbers of an array can be part of a key."""
+    """Return whether the values of an array can be part of a key."""
     if isinstance(array, np.ndarray | np.generic):
         return True
     return (
         isinstance(array, jax.Array)
         and not isinstance(array, jax.core.Tracer)
         and not array.is_deleted()
-        and array.is_fully_addressable  # by this process, of several
+        and array.is_fully_addressable
         and array.size <= _MOST_NUMBERS
         and not jax.numpy.issubdtype(array.dtype, jax.dtypes.extended)
     )
 
 
 _MOST_NUMBERS = 64
-"""The size up to which an array of JAX is read, to be part of a key."""
+"""The largest size of an array of JAX whose values become part of a key."""
 
 
 def plain_or_id(value: Any) -> Any:
-    """Return what a key has of a value that is not looked into."""
+    """Return a value's part of a key: type and value of a plain value, the id of an object."""
     return (type(value), value) if isinstance(value, PLAIN) else id(value)
 
 

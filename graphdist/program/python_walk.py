@@ -1,18 +1,18 @@
-"""A walk over what functions read of Python's state.
+"""A walk over the Python state that functions read.
 
-It begins with functions and values. By the names in the code of each function it goes on to closure
-cells, globals, attributes of objects and classes, items of containers, and to all functions,
-methods, partials and callable objects that it finds there. Each value is one of:
+It starts at functions and values. The names in the code of each function lead to closure cells,
+globals, attributes of objects and classes, items of containers, and to all functions, methods,
+partials and callable objects in these. Each value is one of:
 
-* an array: an input, whose place can be given another one;
-* a number, string and the like: part of the key, by type and value;
-* a function: part of the key by its code; the walk goes on in it;
-* a container: part of the key by its length and keys; the walk goes on in its items;
-* another object: part of the key by its identity; the walk goes on in the attributes that any of
+* an array: an input, which can be replaced;
+* a number, string or other plain value: part of the key, by type and value;
+* a function: part of the key by its code; the walk continues in it;
+* a container: part of the key by its length and keys; the walk continues in its items;
+* another object: part of the key by its identity; the walk continues in the attributes that one of
   the functions names.
 
-It does not enter the code of installed packages, but what their functions were given. Nor does it
-enter objects whose classes Python's library and `PACKAGES` define: their caches change while a
+It does not enter the code of installed packages, only the closures of their functions. Nor does it
+enter objects whose classes belong to Python's library or to `PACKAGES`: their caches change while a
 function is traced. Attributes of such a base class are watched only if the functions name them.
 """
 
@@ -30,7 +30,8 @@ import jax
 import numpy as np
 
 from graphdist.program.code_names import names_of
-from graphdist.program.places import (
+from graphdist.program.python_holders import (
+    ArrayElements,
     Attributes,
     Cell,
     Elements,
@@ -38,7 +39,6 @@ from graphdist.program.places import (
     Globals,
     Holder,
     Items,
-    Numbers,
     Slots,
 )
 from graphdist.program.python_values import (
@@ -59,27 +59,27 @@ from graphdist.program.python_values import (
 )
 from graphdist.tracing.user_lines import CodeOwner, owner_of
 
-_MOST_ITEMS = 10_000
-"""How many items of one container are looked at; one that is larger counts as one object."""
+_MAX_ITEMS = 10_000
+"""The most items of a container that the walk enters; a larger container counts as an object."""
 _ANY = "*"
-"""Stands for all names of attributes."""
+"""All names of attributes."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A place with arrays, and the structure that they are the leaves of."""
+    """A value with arrays: where it is held, its leaves and its structure."""
 
     name: str
     holder: Holder
     key: Any
     leaves: list[Any]
     structure: Any
-    places: list[int]
-    """Which leaves are arrays."""
+    indices: list[int]
+    """The indices of the leaves that are arrays."""
 
 
 class Walk:
-    """What a walk has found."""
+    """A walk, and its results."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Walk:
         carried: frozenset[tuple[int, Any]],
         arrays_are_constants: bool,
     ) -> None:
-        """Walk; see `PythonState`. It adds to `attributes` the names that it finds in code."""
+        """Walk, and add the names of attributes in code to `attributes`; see `PythonState`."""
         self._attributes, self._carried = attributes, carried
         self._arrays_are_constants = arrays_are_constants
         self.arrays: list[Any] = []
@@ -112,7 +112,7 @@ class Walk:
 
     def _visit(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
         kind = kind_of_value(value)
-        if kind in _MADE_WHEN_READ:
+        if kind in _COMPARED_BY_VALUE:
             _ADD[kind](self, name, holder, key, value)
         elif id(value) in self._seen:
             self.key.append(self._seen[id(value)])
@@ -136,25 +136,25 @@ class Walk:
         return holder
 
     def _push_all(self, holder: Holder, names: Iterable[Any]) -> None:
-        """Push the values of some places of a holder."""
+        """Push the values of a holder under some keys."""
         values = holder.values()
         for key in names:
             if key in values and key not in holder.carried:
                 self._push(holder.path(key), holder, key, values[key])
 
     def _add_arrays(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
-        """Take the arrays of a value as inputs; what else it has is part of the key."""
+        """Add the arrays of a value as inputs, and all else to the key."""
         leaves, structure = jax.tree.flatten(value)
-        places = [place for place, leaf in enumerate(leaves) if self._is_input(leaf)]
-        if holder is None or not places:
-            places = []
+        indices = [index for index, leaf in enumerate(leaves) if self._is_input(leaf)]
+        if holder is None or not indices:
+            indices = []
         else:
-            self.inputs.append(Input(name, holder, key, leaves, structure, places))
-            self.arrays += [leaves[place] for place in places]
-        self.key.append((type(value), hashable(structure), tuple(places)))
-        taken = set(places)
-        for place, leaf in enumerate(leaves):
-            if place in taken:
+            self.inputs.append(Input(name, holder, key, leaves, structure, indices))
+            self.arrays += [leaves[index] for index in indices]
+        self.key.append((type(value), hashable(structure), tuple(indices)))
+        inputs = set(indices)
+        for index, leaf in enumerate(leaves):
+            if index in inputs:
                 continue
             if kind_of_value(leaf) is PythonKind.ARRAY:
                 self._add_constant(name, leaf)
@@ -174,7 +174,7 @@ class Walk:
             numbers = np.asarray(array)
             self.key.append((type(array), numbers.dtype, numbers.shape, numbers.tobytes()))
             if isinstance(array, np.ndarray) and array.flags.writeable:
-                self._hold(Numbers(name, array))
+                self._hold(ArrayElements(name, array))
         else:
             self.key.append(id(array))
 
@@ -183,8 +183,8 @@ class Walk:
         if isinstance(value, tuple):
             if not any(map(self._is_input, jax.tree.leaves(value))):
                 self.key.append((type(value), len(value)))
-                for place, item in enumerate(value):
-                    self._push(f"{name}[{place}]", None, None, item)
+                for index, item in enumerate(value):
+                    self._push(f"{name}[{index}]", None, None, item)
                 return
         else:
             self._add_class(type(value))
@@ -194,12 +194,12 @@ class Walk:
         keys = list(value)
         self.key.append((type(value), tuple(plain_or_id(each) for each in keys)))
         self.kept += keys
-        if len(keys) <= _MOST_ITEMS:
+        if len(keys) <= _MAX_ITEMS:
             self._push_all(self._hold(Items(name, value)), keys)
 
     def _add_elements(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
         self.key.append((type(value), len(value)))
-        if len(value) > _MOST_ITEMS or isinstance(value, frozenset):
+        if len(value) > _MAX_ITEMS or isinstance(value, frozenset):
             self.key.append(id(value))
         elif isinstance(value, set):
             self._hold(Elements(name, value))
@@ -242,15 +242,15 @@ class Walk:
                 self._push(name, None, None, sys.modules[name])
 
     def _add_values_of(self, cells: Iterable[tuple[str, types.CellType]]) -> None:
-        """Add what a function of an installed package was given: it is not looked into."""
+        """Add the closure of a function of an installed package, whose code is not entered."""
         for name, cell in cells:
-            with suppress(ValueError):  # it has no value yet
+            with suppress(ValueError):  # the cell is empty
                 self._push(name, None, None, cell.cell_contents)
 
     def _add_globals(self, variables: dict[str, Any], names: Sequence[str]) -> None:
         holder = self._globals.get(id(variables))
         if holder is None:
-            holder = self._globals[id(variables)] = Globals("", variables)
+            holder = self._globals[id(variables)] = Globals(variables)
             self._hold(holder)
         added = [name for name in names if name not in holder.names]
         holder.names.update(added)
@@ -288,9 +288,9 @@ class Walk:
         self.key.append(id(value))
         self._add_class(value)
         for method in ("__init__", "__new__", "__post_init__"):
-            made = getattr(value, method, None)
-            if isinstance(made, types.FunctionType):
-                self._push(f"{name}.{method}", None, None, made)
+            function = getattr(value, method, None)
+            if isinstance(function, types.FunctionType):
+                self._push(f"{name}.{method}", None, None, function)
 
     def _add_class(self, kind: type) -> None:
         for each in kind.__mro__:
@@ -327,7 +327,7 @@ class Walk:
             self._push_all(self._hold(Slots(name, value, slots)), self._named(slots))
 
     def _named(self, names: Iterable[str], all_of: bool = False) -> list[str]:
-        """Return which attributes the functions name."""
+        """Return the attributes that the functions name."""
         if all_of or _ANY in self._attributes:
             return [name for name in names if isinstance(name, str) and name[:2] != "__"]
         return sorted(self._attributes.intersection(names))
@@ -350,5 +350,5 @@ _ADD: dict[PythonKind, Callable[[Walk, str, Any, Any, Any], None]] = {
     PythonKind.ITERATOR: Walk._add_iterator,
     PythonKind.OBJECT: Walk._add_object,
 }
-_MADE_WHEN_READ = (PythonKind.PLAIN, PythonKind.ARRAY, PythonKind.TREE, PythonKind.METHOD)
-"""Values that may be equal and not the same: their identity says nothing."""
+_COMPARED_BY_VALUE = (PythonKind.PLAIN, PythonKind.ARRAY, PythonKind.TREE, PythonKind.METHOD)
+"""Kinds whose identity is not part of the key: each read may return an equal new object."""

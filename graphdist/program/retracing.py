@@ -1,9 +1,9 @@
-"""Warns of a function that is traced and compiled again and again, and says what changed.
+"""Warns of retracing: a function is compiled again and again. The warning names what changed.
 
-A function is compiled once for each signature (`argument_keys`) and for each setting of JAX that
-decides a result (`jax_settings`). A user who passes arrays of ever new shapes compiles at every
-call, which costs far more than the call. The warning comes at the counts of `WARN_AT`, so that it
-does not repeat itself, and names the first argument or setting that changed.
+A function is compiled once for each signature (`argument_keys`) and for each combination of JAX's
+settings (`jax_settings`). A user who passes arrays of new shapes compiles in every call, which
+costs far more than the call. The warning comes only at the counts in `WARN_AT`, and names the first
+argument or setting that changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any, Settings]
 """The structure of the arguments, the keys of their leaves, the strategy, JAX's settings."""
 
 WARN_AT = (8, 32, 128, 512)
-"""The numbers of compilations that warn."""
+"""The counts of compilations at which to warn."""
 
 
 class RetraceWarning(UserWarning):
@@ -38,10 +38,10 @@ class RetraceWarning(UserWarning):
 
 
 class Retracing:
-    """How often one function was compiled, and for which signature last."""
+    """The count of a function's compilations, and its last signature."""
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
-        """Start with a function that was never compiled."""
+        """Start before the first compilation."""
         self._fn, self._name = fn, name
         self._last_signature: Signature | None = None
         self._last_settings: dict[str, Any] = {}
@@ -50,15 +50,15 @@ class Retracing:
     def compiled(
         self, signature: Signature, args: Any, kwargs: Any, kept: KeptPrograms, drops_first: bool
     ) -> None:
-        """Count a compilation; warn if there were many, or if `kept` drops its first program."""
+        """Count a compilation; warn after many, and when `kept` drops its first program."""
         self.num_compiled += 1
         if self._last_signature and (drops_first or self.num_compiled in WARN_AT):
             reason, advice = self._change(self._last_signature, signature, args, kwargs)
             if kept.num_dropped:
                 advice += (
-                    f" It keeps {kept.most} programs (max_programs): those not called for "
-                    f"longest are dropped, {kept.num_dropped} so far, and compiled again when "
-                    f"they are called."
+                    f" It keeps {kept.limit} programs (max_programs): the least recently called "
+                    f"are dropped, {kept.num_dropped} so far, and compiled again when they are "
+                    f"called."
                 )
             warn_user(
                 f"{self._name} was compiled {self.num_compiled} times, now because {reason}. "
@@ -68,14 +68,14 @@ class Retracing:
         self._last_signature, self._last_settings = signature, all_settings()
 
     def reason(self, signature: Signature, args: Any, kwargs: Any) -> str:
-        """Return why a function is compiled for this signature, "" if it never was before."""
+        """Return the reason for a compilation, "" for the first one."""
         last = self._last_signature
         return "" if last is None else self._change(last, signature, args, kwargs)[0]
 
     def _change(
         self, last: Signature, signature: Signature, args: Any, kwargs: Any
     ) -> tuple[str, str]:
-        """Return the difference between two signatures, and advice on it."""
+        """Return the difference between two signatures, and advice, as text."""
         if last[:3] == signature[:3]:  # only JAX's settings differ
             reason = changed_setting(self._last_settings, all_settings())
             return reason, "Set it once, before the first call."
@@ -88,16 +88,16 @@ class Retracing:
 def signature_difference(
     names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]
 ) -> str:
-    """Return the first difference between two signatures, in words."""
+    """Return the first difference between two signatures, as text."""
     if len(old) != len(new):
         return f"{len(old)} leaves before, {len(new)} now"
     for name, before, now in zip(names, old, new, strict=False):
         if before != now:
-            return f"{name} was {_words(before)}, is {_words(now)}"
+            return f"{name} was {_key_text(before)}, is {_key_text(now)}"
     return "the structure of the arguments, or the strategy, changed"
 
 
-def _words(key: LeafKey) -> str:
+def _key_text(key: LeafKey) -> str:
     if is_static(key):
         return repr(key[1])
     if is_number(key):

@@ -1,4 +1,8 @@
-"""A function on its way to the devices: `Traced`, `Lowered`, `Compiled`, each holding its graph."""
+"""The stages of a function, each with its graph: `Traced`, `Lowered`, `Compiled`.
+
+If a folder for pages is set, the viewer writes a page of each program before XLA compiles it, so
+that a compilation that fails has its page, too.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self  # Any: compiler options and users' variables
 
 import jax
 
-from graphdist.config import reproducer_folder, verifies_passes
+from graphdist.config import dump_folder, reproducer_folder, verifies_passes
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.collective_records import Collective, collectives_of
@@ -46,7 +51,7 @@ class Viewer(Protocol):
         """Return the stage as HTML for the cell of a notebook."""
 
     def dump_stage(self, lowered: Lowered, folder: Path, function: int, reason: str) -> None:
-        """Write the page of a program that the function of this number compiles."""
+        """Write the page of a program, which the function with the id `function` compiles."""
 
 
 def set_viewer(viewer: Viewer) -> None:
@@ -58,21 +63,36 @@ def set_viewer(viewer: Viewer) -> None:
 _viewer: Viewer
 
 
-def leave_page(lowered: Lowered, folder: Path, function: int, reason: str) -> None:
-    """Have the viewer write the page of a program; it fails no run."""
-    _viewer.dump_stage(lowered, folder, function, reason)
+next_function = count(1).__next__
+"""Return a new id of a function, which its pages show."""
+
+
+def dump_of(function: int, why: Callable[[], str]) -> Callable[[Lowered, str], None]:
+    """Return a function that writes the page of a program, if a folder for pages is set.
+
+    Its arguments are the program, and why it is compiled again if that is not known from `why`.
+    `why` is called at once, since it refers to the arguments of a call.
+    """
+    reason = "" if dump_folder() is None else why()
+
+    def dump(lowered: Lowered, moved: str) -> None:
+        folder = dump_folder()
+        if folder is not None:
+            _viewer.dump_stage(lowered, folder, function, moved or reason)
+
+    return dump
 
 
 @dataclass(frozen=True, repr=False)
 class FunctionStage:
-    """The base of all stages: a graph, and the passes run so far."""
+    """The base of all stages: a graph, and the passes that have run."""
 
     graph: Graph
     devices: Devices
     history: tuple[PassRecord, ...] = field(default=(), kw_only=True)
 
     logical: Graph | None = field(default=None, kw_only=True)
-    """The graph before all passes, if the stage knows it."""
+    """The graph before all passes, if it is known."""
 
     @property
     def cut(self) -> CutStep | None:
@@ -123,7 +143,7 @@ class FunctionStage:
 
 @contextmanager
 def _blames_the_caller() -> Iterator[None]:
-    """Give an error without a line the user's line that asked for the compilation."""
+    """Set the source of an error without one to the user's line that compiles."""
     try:
         yield
     except GraphdistError as error:
@@ -143,9 +163,9 @@ class Traced(FunctionStage):
     pipeline: Sequence[Pass] = ()
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
-    """Types of the arguments that calls do not pass as arrays on the devices, by place."""
+    """Types of the arguments that calls do not pass as arrays on the devices, by index."""
     interface: Interface | None = None
-    """How leaves of arguments and results correspond to inputs and outputs of the graph."""
+    """The leaves of arguments and results, as inputs and outputs of the graph."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
     """The settings of JAX at the trace."""
 
@@ -182,7 +202,7 @@ class Traced(FunctionStage):
         return str(self.graph)
 
     def unpacked(self) -> Traced:
-        """Return the traced function with every variable in a buffer of its own, not in a pack."""
+        """Return the traced function with every variable in its own buffer, not in a pack."""
         alone = StoredUnsharded(is_alone=True)
         variables = tuple(
             replace(variable, storage=alone)
@@ -195,25 +215,25 @@ class Traced(FunctionStage):
 
 @dataclass(frozen=True, repr=False)
 class Lowered(FunctionStage):
-    """The program one device runs, after the last pass."""
+    """The program that one device runs, after the last pass."""
 
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
     traced: Traced | None = None
     arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
     donates: bool = True
-    """Whether a step takes over the buffers of the variables that it assigns."""
+    """Whether a step donates the buffers of the variables that it assigns."""
     when_traced: Callable[[], None] | None = None
-    """A function that JAX calls whenever it traces the step, say under new settings."""
+    """A function that JAX calls when it traces the step, for example under new settings."""
 
     @property
     def stablehlo(self) -> jax.stages.Lowered:
-        """Return JAX's lowered stage of the graph; the first access makes it."""
+        """Return JAX's lowered stage of the graph, which is made at the first access."""
         return self.emitted.lowered
 
     @cached_property
     def emitted(self) -> Emitted:
-        """Return the graph as a function of JAX; the first access emits it."""
+        """Return the graph as a function of JAX, which is emitted at the first access."""
         with collection_put_off(), self.arithmetic.restored(), phase("emission"):
             return emitted(
                 self.graph,
@@ -237,7 +257,7 @@ class Lowered(FunctionStage):
         raise self._unknown(form, "graph", "stablehlo")
 
     def report(self, compiler_options: Mapping[str, Any] | None = None) -> Report:
-        """Compile, and return the report, also of a program that the compiler refuses as too large.
+        """Compile, and return the report, also of a program that is too large for the devices.
 
         Raises the errors of `compile` except `DeviceMemoryError`.
         """
@@ -273,7 +293,7 @@ class Lowered(FunctionStage):
         """Return the changes and savings of each pass, and the changes it declined: print it."""
         if self.traced is None:
             raise ArgumentError(
-                f"{self.graph.name!r} was not lowered here: what its passes did is not known",
+                f"{self.graph.name!r} was not lowered here: its passes' changes are not known",
                 source=here(),
             )
         traced = self.traced
@@ -290,7 +310,7 @@ class Compiled(FunctionStage):
 
     @property
     def memory(self) -> Memory:
-        """Return the bytes a step needs on each device."""
+        """Return the memory of a step on each device, in bytes."""
         return self.executable.memory
 
     def report(self) -> Report:
@@ -299,10 +319,10 @@ class Compiled(FunctionStage):
 
     @property
     def timeline(self) -> StepTimeline:
-        """Return the predicted timeline of a step on the devices it was compiled for.
+        """Return the predicted timeline of a step on the devices that it was compiled for.
 
-        Raises `ArgumentError` for a step that was not compiled for a topology, or without what a
-        timeline takes: a module that says how many cycles its instructions take.
+        Raises `ArgumentError` for a step that was not compiled for a topology, or whose module does
+        not state the cycles of its instructions.
         """
         report = self.report()
         if report.timeline is None:
@@ -320,7 +340,7 @@ class Compiled(FunctionStage):
         return self.lowered.explain()
 
     def unpacked(self) -> Compiled:
-        """Return the step for variables outside packs; compile it if it is another one."""
+        """Return the step for variables outside packs; compile it if it has packs."""
         traced = self.lowered.traced
         if traced is None or not any(variable.pieces for variable in self.graph.variables):
             return self

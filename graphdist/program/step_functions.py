@@ -1,7 +1,7 @@
-"""Checks of the arguments of `gd.function` and `run`: the function, its arguments, options.
+"""Checks the arguments of `gd.function` and `run`: the function, its arguments, options.
 
-Only functions that Python runs from beginning to end when they are called can be traced. A call of
-a generator or an `async def` returns before the body runs, so the trace would be empty.
+Only a function whose body runs when it is called can be traced. A call of a generator or an
+`async def` returns before the body runs, so the trace would be empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import cutting
 from graphdist.program.argument_keys import StaticArgument
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import type_name
+from graphdist.values.distributed import type_name, wrong_type
 
 _ASYNC = "an async def: its body runs when it is awaited"
 _YIELDS = "a generator: it has `yield`, and its body runs when it is iterated over"
@@ -50,17 +50,11 @@ def require_call(fn: Any, args: Any, kwargs: Any, what: str) -> None:
     """Raise unless `fn` is a function, `args` a sequence and `kwargs` a mapping or None."""
     require_function(fn, what)
     if not isinstance(args, list | tuple):
-        raise ArgumentError(
-            f"args is of type {type_name(args)}, not a tuple or list",
-            source=here(),
-            hint="write args=(x,) for one argument",
-        )
+        hint = "write args=(x,) for one argument"
+        raise wrong_type("args", args, "a tuple or list", hint, ArgumentError)
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise ArgumentError(
-            f"kwargs is of type {type_name(kwargs)}, not a dict",
-            source=here(),
-            hint="write kwargs={'name': value}",
-        )
+        hint = "write kwargs={'name': value}"
+        raise wrong_type("kwargs", kwargs, "a dict", hint, ArgumentError)
 
 
 def require_result(result: Any, what: str) -> None:
@@ -122,7 +116,7 @@ _OF_TENSORFLOW: Mapping[str, tuple[tuple[bool | None, ...], str]] = {
         "save compilations, and max_programs limits how many programs are kept",
     ),
 }
-"""For arguments of `tf.function`: the values that mean what a `gd.function` does, and a hint."""
+"""For arguments of `tf.function`: the values that `gd.function` accepts and ignores, and a hint."""
 _OF_TENSORFLOW_ALONE = (
     "experimental_implements",
     "experimental_autograph_options",
@@ -136,7 +130,7 @@ _OF_TENSORFLOW_ALONE = (
 def refuse_others(options: Mapping[str, Any]) -> None:
     """Raise for arguments that `gd.function` does not take.
 
-    Arguments of `tf.function` are let through with values that say how a `gd.function` works.
+    An argument of `tf.function` is ignored if its value asks for the behaviour of `gd.function`.
     """
     for name, value in options.items():
         if name not in _OF_TENSORFLOW and name not in _OF_TENSORFLOW_ALONE:
@@ -162,33 +156,30 @@ def require_options(name: Any, compiler_options: Any) -> None:
             f"name is {name!r}, not a string", source=here(), hint='write name="train_step"'
         )
     if not isinstance(compiler_options, Mapping | None):
-        raise ArgumentTypeError(
-            f"compiler_options is of type {type_name(compiler_options)}, not a dict",
-            source=here(),
-            hint="write compiler_options={'name of an option of XLA': value}",
-        )
+        hint = "write compiler_options={'name of an option of XLA': value}"
+        raise wrong_type("compiler_options", compiler_options, "a dict", hint)
 
 
 def pipeline_of(
     passes: Sequence[Pass | Callable[..., Any]] | None, allow_reassociation: bool
 ) -> Callable[[Target], Sequence[Pass]]:
-    """Return the function that gives the passes for a target: these, or the default ones."""
+    """Return the function that returns the passes for a target: these, or the default ones."""
     if passes is None:
         return partial(pipeline, allow_reassociation=allow_reassociation)
-    given = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
-    return lambda target: cutting(given) if target.cuts_updates else given
+    chosen = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
+    return lambda target: cutting(chosen) if target.cuts_updates else chosen
 
 
-def _as_pass(given: Pass | Callable[..., Any]) -> Pass:
-    if isinstance(given, Pass):
-        return given
-    if not callable(given):
+def _as_pass(item: Pass | Callable[..., Any]) -> Pass:
+    if isinstance(item, Pass):
+        return item
+    if not callable(item):
         raise ArgumentTypeError(
-            f"a pass is a function from graph to graph, not a value of type {type_name(given)}",
+            f"a pass is a function from graph to graph, not a value of type {type_name(item)}",
             source=here(),
             hint="take passes from graphdist.passes.pipeline(strategy.target), or write a function",
         )
-    return Pass(getattr(given, "__name__", type(given).__name__), given)
+    return Pass(getattr(item, "__name__", type(item).__name__), item)
 
 
 def static_positions(fn: Callable[..., Any], names: Sequence[str] | str) -> dict[str, int]:
@@ -215,7 +206,7 @@ def static_positions(fn: Callable[..., Any], names: Sequence[str] | str) -> dict
 def hide_static(
     static: Mapping[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments, each static one as a single leaf."""
+    """Return the arguments, with each static one as one leaf."""
     names = {position: name for name, position in static.items()}
     hidden = tuple(
         StaticArgument(value, names[position]) if position in names else value

@@ -1,7 +1,7 @@
-"""The step of a program, made for the current settings of JAX.
+"""The step of a program, for the current settings of JAX.
 
 1. Under `jax.disable_jit()` a program is not compiled, but evaluated node by node.
-2. A step that runs under other settings than it was made for raises `OtherSettings`.
+2. A step that is called under other settings raises `OtherSettings`.
 3. Under `jax_debug_nans` and `jax_debug_infs` a step donates nothing, so that variables keep their
    old values if its outputs are refused.
 """
@@ -41,7 +41,7 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
                 f"jax.disable_jit() is on, and {graph.name!r} runs on {len(devices.workers)} "
                 f"workers: evaluation node by node runs in one process",
                 source=here(),
-                hint="look at it on one worker",
+                hint="evaluate it on one worker",
             )
         step = Step(graph, devices, evaluated(graph, devices))
         step.function = preceded(require, step.function)
@@ -52,7 +52,7 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
             # Workers call the executable, so JAX does not trace again.
             step.function = preceded(require, step.function)
     if refused:
-        inputs, outputs = _in_words(graph, interface, lowered.logical)
+        inputs, outputs = _names(graph, interface, lowered.logical)
         step.check = NumberCheck(CheckedProgram(graph, devices, refused, inputs, outputs))
         step.function = step.check.watched(step.function)
     return step
@@ -61,13 +61,13 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
 def compare_values(
     step: Step, graph: Graph, interface: Interface, logical: Graph | None = None
 ) -> None:
-    """Have a step compare what all workers should have, before its first call and at intervals.
+    """Make a step compare its mirrored inputs between workers, before its first call and later.
 
-    The graph before its passes is needed for a step on packs of variables. On one worker there is
-    nothing to compare.
+    `logical`, the graph before all passes, has the names of variables in packs. One worker compares
+    nothing.
     """
     if step.devices.workers is not None:
-        inputs, _ = _in_words(graph, interface, logical)
+        inputs, _ = _names(graph, interface, logical)
         agreement = ValueAgreement(graph, step.devices, inputs, value_check_interval())
         step.function = agreement.watched(step.function)
 
@@ -77,7 +77,7 @@ def _jit_is_disabled() -> bool:
     return bool(settings.jax_disable_jit)
 
 
-def _in_words(
+def _names(
     graph: Graph, interface: Interface, logical: Graph | None
 ) -> tuple[list[Named], list[Named]]:
     """Return the user's names of the inputs and outputs of the final graph."""

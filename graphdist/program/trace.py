@@ -1,7 +1,7 @@
-"""How a function is traced for the arguments of a call.
+"""Traces a function for the arguments of a call.
 
-Arguments become tracers and distributed values of tracers. The user's function runs on them, and
-its result is taken apart: arrays become outputs of the graph, other leaves are kept.
+Arguments become tracers and distributed values of tracers, and the user's function is called with
+them. The arrays of its result become outputs of the graph; other leaves are kept.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ from graphdist.program.argument_keys import (
     rows_of,
     traced_leaf,
 )
-from graphdist.program.equal_integers import proven_equal
-from graphdist.program.interface import Interface, take_apart
+from graphdist.program.interface import Interface, output_arrays
 from graphdist.program.leaked_values import NamedValues
 from graphdist.program.progress import phase
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import require_result
-from graphdist.program.trace_attempts import TraceAttempts
+from graphdist.program.trace_attempts import TraceAttempts, proven_equal
 from graphdist.runtime.compilation import step_options
 from graphdist.state.layout import as_stored
 from graphdist.strategy_base import StrategyBase
@@ -59,12 +58,12 @@ from graphdist.values.specs import PerReplicaSpec
 Result = TypeVar("Result")
 
 while_tracing: list[Callable[[], AbstractContextManager[object]]] = []
-"""Makes context managers that are entered while a function is traced; higher packages add some."""
+"""Functions that make context managers for the time of a trace; higher packages add some."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A function to be traced for the arguments of one call; `keys` describe its leaves."""
+    """A function to be traced for the arguments of one call, whose leaves have these `keys`."""
 
     fn: Callable[..., Any]
     name: str
@@ -77,7 +76,7 @@ class TraceRequest:
 
 @collection_put_off()
 def trace_program(request: TraceRequest, is_first: bool) -> tuple[Traced, Interface]:
-    """Trace a function; variables may be made only in its first trace."""
+    """Trace a function; it may create variables only in its first trace."""
     return TraceAttempts(lambda trace: _trace(request, trace)).run(is_first)
 
 
@@ -100,29 +99,29 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
     avals = [_aval(leaves[i], keys[i], value) for i, value in zip(dynamic, inputs, strict=True)]
 
     def body(*tracers: Any) -> list[Any]:
-        filled = [leaf.value if isinstance(leaf, StaticArgument) else leaf for leaf in leaves]
+        values = [leaf.value if isinstance(leaf, StaticArgument) else leaf for leaf in leaves]
         for i, tracer in zip(dynamic, tracers, strict=True):
-            filled[i] = traced_leaf(keys[i], tracer, replicas)
-        call_args, call_kwargs = unflatten(structure, filled)
+            values[i] = traced_leaf(keys[i], tracer, replicas)
+        call_args, call_kwargs = unflatten(structure, values)
         named = NamedValues(fn, (*call_args, *call_kwargs.values()))
         result = call_with_copies(fn, call_args, call_kwargs, name)
         named.refuse_leaks(name)
         require_result(result, name)
-        return take_apart(result, interface)
+        return output_arrays(result, interface)
 
-    with phase("tracing"), ExitStack() as entered_too:
+    with phase("tracing"), ExitStack() as contexts:
         for make in while_tracing:
-            entered_too.enter_context(make())
+            contexts.enter_context(make())
         closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
-    # After the trace, since a variable that the function uses may decide the strategy.
+    # After the trace, since the function's variables may determine the strategy.
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
     _prove_equal_means(graph, trace)
     if target.local_steps is not None:
         warn_of_gathered_updates(graph)
-    given = [leaves[i] for i in dynamic]
-    _note_unequal_rows(interface, graph, zip(given, (keys[i] for i in dynamic), strict=True))
+    arguments = [leaves[i] for i in dynamic]
+    _note_unequal_rows(interface, graph, zip(arguments, (keys[i] for i in dynamic), strict=True))
     traced = Traced(
         as_stored(graph, trace.variables, strategy),
         strategy.devices,
@@ -132,7 +131,7 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
             **step_options(target, strategy.devices.kind),
             **(request.compiler_options or {}),
         },
-        given=_all_given(given, avals, strategy),
+        given=_host_avals(arguments, avals, strategy),
         interface=interface,
     )
     return traced, interface
@@ -171,21 +170,21 @@ def _imported(
 def _note_unequal_rows(
     interface: Interface, graph: Graph, arguments: Iterable[tuple[Any, LeafKey]]
 ) -> None:
-    """Warn of means over unequal numbers of rows; note the rows of outputs computed from them."""
-    found = [rows_of(leaf, key) for leaf, key in arguments]
+    """Warn of means over unequal counts of rows; note these counts for outputs."""
+    counts = [rows_of(leaf, key) for leaf, key in arguments]
     inputs = [
-        (value, rows) for value, rows in zip(graph.inputs, found, strict=True) if rows is not None
+        (value, rows) for value, rows in zip(graph.inputs, counts, strict=True) if rows is not None
     ]
     for values, rows in warn_of_unequal_means(graph, inputs):
-        for place, output in enumerate(graph.outputs):
-            if interface.per_replica[place] and output in values:
-                interface.rows[place] = rows
+        for index, output in enumerate(graph.outputs):
+            if interface.per_replica[index] and output in values:
+                interface.rows[index] = rows
 
 
 def _strategy_of(
     leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]
 ) -> StrategyBase:
-    """Return the current strategy, or an argument's, or the default one for now."""
+    """Return the current strategy, or that of an argument, or else the default strategy."""
     entry = current_entry()
     if entry is not None:
         return entry.strategy
@@ -195,8 +194,8 @@ def _strategy_of(
     for key, name in zip(keys, names, strict=True):
         if is_per_replica(key):
             raise ContextError(
-                f"argument {name!r} is one value a replica, but no strategy made it and no scope "
-                f"is open: how many replicas there are is not known",
+                f"argument {name!r} has a value per replica, but no strategy made it and no scope "
+                f"is open: the number of replicas is not known",
                 source=here(),
                 hint="call the function inside strategy.scope()",
             )
@@ -204,7 +203,7 @@ def _strategy_of(
 
 
 def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
-    """Call in cross-replica context of the trace's strategy, if it has one."""
+    """Call a function in cross-replica context of the trace's strategy, if it has one."""
     is_there = current_entry() is not None or trace.strategy.is_default
     try:
         with nullcontext() if is_there else entered(Entry(trace.strategy)):
@@ -234,7 +233,7 @@ def _settle(trace: Trace, interface: Interface) -> StrategyBase:
 
 
 def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
-    """Return the type of an input in the trace; for a per-replica input, of one component."""
+    """Return the type of an input in the trace, or of one component of a per-replica input."""
     if not is_per_replica(key):
         return input_aval(leaf, key)
     if isinstance(leaf, PerReplica) and not isinstance(leaf, PerReplicaArray):
@@ -246,23 +245,23 @@ def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.type.shape, dtype)
 
 
-def _all_given(
+def _host_avals(
     leaves: Sequence[Any],
     avals: Sequence[jax.ShapeDtypeStruct],
     strategy: StrategyBase,
 ) -> dict[int, jax.ShapeDtypeStruct]:
-    """Return the types of inputs that are not passed as arrays on the devices, by place."""
-    given = [_given(leaf, aval, strategy) for leaf, aval in zip(leaves, avals, strict=True)]
-    return {place: aval for place, aval in enumerate(given) if aval is not None}
+    """Return the types of inputs that calls do not pass as arrays on the devices, by index."""
+    passed = [_host_aval(leaf, aval, strategy) for leaf, aval in zip(leaves, avals, strict=True)]
+    return {index: aval for index, aval in enumerate(passed) if aval is not None}
 
 
-def _given(
+def _host_aval(
     leaf: Any, aval: jax.ShapeDtypeStruct, strategy: StrategyBase
 ) -> jax.ShapeDtypeStruct | None:
     """Return the type that a call passes for an input; None for an ordinary array on the devices.
 
-    JAX compiles once for each of these: an array on the devices, a weakly typed array, and an
-    array on the host. The program must be lowered for what its calls pass.
+    JAX compiles separately for an array on the devices, a weakly typed array, and an array on the
+    host. The program must be lowered for the types that its calls pass.
     """
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | Mirrored) and aval.weak_type:
         return aval.update(sharding=strategy.devices.mirrored)

@@ -212,7 +212,7 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
         value = value() if callable(value) else value
         if isinstance(value, jax.core.Tracer):
             if trace is not None:
-                trace.ask_for_number()
+                trace.retry_by_replica_id()
             raise ArgumentTypeError(
                 f"variable {name!r} is made from a value that exists only in the trace",
                 source=here(),

@@ -1,1 +1,1 @@
-"""Strategies: where replicas run and what their API is. One file a strategy."""
+"""Strategies: the devices that replicas run on, and the API. One file per strategy."""

@@ -1,7 +1,7 @@
-"""What a strategy is to the modules of this package that it is made of.
+"""The methods of strategies that the other modules of this package call.
 
-Replica contexts, `strategy.extended`, loops over iterators and reductions of the user's own each
-call a strategy, which is made of them. They know the methods declared here; `base.py` defines them.
+A strategy imports replica contexts, `strategy.extended`, TF1's loops and the user's reductions, and
+these call the strategy. They import the methods declared here; `base.py` defines them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class ReductionAlgorithm(Protocol):
-    """How a strategy reduces values where the user says how; `CrossDeviceOps` is more than that."""
+    """The methods of `CrossDeviceOps` that a strategy calls."""
 
     @property
     def replaces_all_reduce(self) -> bool:
-        """Return whether it reduces in a way of the user's own."""
+        """Return whether the user's code does the reduction."""
 
     def batch_reduce(
         self,
@@ -35,14 +35,14 @@ class ReductionAlgorithm(Protocol):
 
 
 class AbstractStrategy(StrategyBase, InputMethods):
-    """The methods of strategies that this package calls; `CommonStrategy` has them."""
+    """The methods of strategies that this package calls; `CommonStrategy` defines them."""
 
     cross_device_ops: ReductionAlgorithm | None = None
-    """The algorithms the user asked for."""
+    """The reductions that the user gave the strategy."""
 
     @property
     def extended(self) -> StrategyExtended:
-        """Return what libraries ask of the strategy."""
+        """Return the strategy's methods for libraries."""
         raise NotImplementedError
 
     def scope(self) -> Scope[Self]:

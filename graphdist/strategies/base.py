@@ -1,8 +1,8 @@
-"""The API every strategy has.
+"""The API that every strategy has.
 
-Inside a trace the methods bind logical primitives. Outside, `run`, `reduce` and `gather` compile an
-implicit function of themselves and cache it, so that a program means the same in both places. A
-strategy adds its devices, and where on them a variable's buffer is stored.
+Inside a trace the methods bind logical primitives. Outside, `run`, `reduce` and `gather` compile
+and cache an implicit function, which calls the same method, so that a program computes the same in
+both cases. Each strategy adds its devices, and where a variable's buffer is stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphdist.program.step_functions import require_call, require_function
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.strategies.implicit import ImplicitFunctions
+from graphdist.strategies.implicit_functions import ImplicitFunctions
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.state import current_trace
@@ -46,12 +46,12 @@ Tree = TypeVar("Tree")
 
 
 class CommonStrategy(AbstractStrategy):
-    """The methods of all strategies, of `graphdist.compat.v1` too."""
+    """The methods of all strategies, also of those in `graphdist.compat.v1`."""
 
     def __init__(self, extended: StrategyExtended | None = None) -> None:
-        """Take the extended strategy, which knows the devices.
+        """Keep the extended strategy, which has the devices.
 
-        Raises `ArgumentTypeError` for anything else.
+        Raises `ArgumentTypeError` for a value of another type.
         """
         if not isinstance(extended, StrategyExtended):
             raise ArgumentTypeError(
@@ -67,7 +67,7 @@ class CommonStrategy(AbstractStrategy):
 
     @property
     def extended(self) -> StrategyExtended:
-        """Return what libraries ask of the strategy."""
+        """Return the strategy's methods for libraries."""
         return self._extended
 
     def __copy__(self) -> NoReturn:
@@ -80,8 +80,7 @@ class CommonStrategy(AbstractStrategy):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return another strategy of the same kind on the same devices, without variables.
 
-        In a copy of an object that holds it, a model say, it stays the same strategy: the variables
-        belong to it.
+        A copy of an object that holds the strategy, such as a model, has the same strategy.
         """
         if is_part_of_a_copy(memo):
             return self
@@ -92,20 +91,20 @@ class CommonStrategy(AbstractStrategy):
 
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(
-            f"{self}, which is devices of this process,",
+            f"{self}, which has devices of this process,",
             "make it in the process that uses it, and there its variables, datasets and "
             "functions; values go there in a checkpoint or as np.asarray(value)",
         )
 
     def __enter__(self) -> NoReturn:
         raise ContextError(
-            f"{self} is entered itself",
+            f"{self} is no context manager",
             source=here(),
-            hint="write with strategy.scope(): the scope makes it current",
+            hint="write with strategy.scope(): the scope makes the strategy current",
         )
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing: nobody enters."""
+        """Do nothing: `__enter__` raises."""
 
     def scope(self) -> Scope[Self]:
         """Return a context manager: variables made inside belong to this strategy.
@@ -127,13 +126,14 @@ class CommonStrategy(AbstractStrategy):
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
     ) -> Result:
-        """Call `fn(*args, **kwargs)` once on every replica and return what the replicas returned.
+        """Call `fn(*args, **kwargs)` once on every replica and return the replicas' results.
 
-        `PerReplica` leaves of the arguments arrive as the replica's own component, anything else as
-        it is. Arrays come back as `PerReplica` (as plain arrays when there is one replica), a
-        mirrored argument handed back unchanged as itself, anything else as it is. `options` is
-        accepted for `tf.distribute`'s sake. Raises `ContextError` in replica context or under
-        another strategy, `ArgumentError` when `args` is not a sequence or `kwargs` not a mapping.
+        The function gets the replica's own component of a `PerReplica` leaf, and any other leaf
+        unchanged. Arrays that it returns become `PerReplica` (plain arrays on one replica), except
+        a mirrored argument that it returns unchanged; other values are returned unchanged.
+        `options` is accepted for compatibility with `tf.distribute`. Raises `ContextError` in
+        replica context or under another strategy, `ArgumentError` if `args` is not a sequence or
+        `kwargs` not a mapping.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -173,10 +173,10 @@ class CommonStrategy(AbstractStrategy):
     ) -> Any:
         """Return the sum or mean over the replicas of every `PerReplica` leaf of `value`.
 
-        With `axis` None replicas are combined element by element. With an int or a tuple each
-        replica's value is first reduced along those dimensions; a mean is over all elements.
-        Integers have a float32 mean, but for those proven to be the same on all replicas. A value
-        that is not distributed is its own mean. Raises `ContextError` in replica context,
+        With `axis` None the replicas' values are combined element by element. With an int or a
+        tuple each replica's value is first reduced along those dimensions; a mean is over all
+        elements. Integers have a float32 mean, unless they are provably the same on all replicas. A
+        value that is not distributed is its own mean. Raises `ContextError` in replica context,
         `ArgumentError` for another op, an axis out of range, or the sum of a value that is not
         distributed.
 
@@ -207,13 +207,13 @@ class CommonStrategy(AbstractStrategy):
     def implicit_function(
         self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""
     ) -> Callable[..., Any]:
-        """Return the function compiled for a key; those not called for long are forgotten."""
+        """Return the function compiled for a key; the least recently used are dropped."""
         return self._implicit.of(key, body, name)
 
     def implicit_call(
         self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return `call(fn, args, kwargs)` compiled, which is forgotten when `fn` is gone."""
+        """Return `call(fn, args, kwargs)` compiled, until `fn` is garbage collected."""
         return self._implicit.of_function(kind, fn, call)
 
     @overload
@@ -223,9 +223,9 @@ class CommonStrategy(AbstractStrategy):
     def experimental_local_results(self, value: Tree) -> tuple[Tree, ...]: ...
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Return this process's components of a value: one a replica, or the value alone.
+        """Return this process's components of a value: one per replica, or the value alone.
 
-        A container is turned inside out: a dict of distributed values gives one dict a replica.
+        For a container it returns containers: for a dict of distributed values a dict per replica.
         """
         with frames_hidden:
             return replicas.local_results(self, value)
@@ -235,7 +235,7 @@ class CommonStrategy(AbstractStrategy):
         """Return a new replica context of this strategy."""
         return ReplicaContext(self)
 
-    # The names of TF1: each does what its successor does.
+    # The names of TF1: each calls its successor.
     experimental_run = legacy.experimental_run
     make_dataset_iterator = make_dataset_iterator_dyn = legacy.make_dataset_iterator
     make_input_fn_iterator = make_input_fn_iterator_dyn = legacy.make_input_fn_iterator
@@ -250,7 +250,7 @@ class CommonStrategy(AbstractStrategy):
 class Strategy(CommonStrategy):
     """Runs a program on devices, one replica on each.
 
-    Not made itself: see `MirroredStrategy`, `OneDeviceStrategy`, `CentralStorageStrategy` and
+    It is a base class: see `MirroredStrategy`, `OneDeviceStrategy`, `CentralStorageStrategy` and
     `MultiWorkerMirroredStrategy`.
     """
 
@@ -263,8 +263,8 @@ class Strategy(CommonStrategy):
     def gather(self, value: Any, axis: int) -> Any:
         """Return a `PerReplica` value's components concatenated along `axis`, in replica order.
 
-        Of a pytree every leaf is; None in it stays None. A value that is not distributed is
-        returned as it is. Raises `ContextError` in replica context, `ArgumentError` for components
+        Every leaf of a pytree is gathered; None stays None. A value that is not distributed is
+        returned unchanged. Raises `ContextError` in replica context, `ArgumentError` for components
         of rank 0 or an axis out of range, `ArgumentTypeError` for a leaf that is no array.
 
         >>> import numpy as np, graphdist as gd
@@ -298,10 +298,10 @@ class Strategy(CommonStrategy):
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:
-        """Return the `PerReplica` of what `value_fn(ValueContext)` returns for each replica.
+        """Return a `PerReplica` of the results of `value_fn(ValueContext)` for each replica.
 
-        Called in cross-replica context, outside functions. The results of all replicas have one
-        structure. With one replica the value is returned as it is. Raises `ArgumentError` when
+        Call it in cross-replica context, outside functions. The results of all replicas have one
+        structure. With one replica the result is returned unchanged. Raises `ArgumentError` if
         structures differ.
         """
         require_cross_replica("experimental_distribute_values_from_function")
@@ -311,7 +311,7 @@ class Strategy(CommonStrategy):
                 "experimental_distribute_values_from_function is called inside a function, where "
                 "the replicas' values do not exist yet",
                 source=here(),
-                hint="call it outside, and pass the function what it returns",
+                hint="call it outside, and pass its result to the function",
             )
         count = self.num_replicas_in_sync
         replicas_here = self.devices.local_replicas

@@ -14,7 +14,7 @@ from graphdist.tracing.user_lines import here
 
 
 class CentralStorageBase(CommonStrategy):
-    """A strategy with central variables, and the methods of one API or the other."""
+    """A strategy with central variables, without the methods that its API adds."""
 
     isolates_session_state = True
 
@@ -35,7 +35,7 @@ class CentralStorageBase(CommonStrategy):
             home = find_device(parameter_device, at)
         else:
             home = devices.devices[0] if len(devices) == 1 else find_device("cpu:0", at)
-        # A variable of one replica on its own device is moved nowhere.
+        # The variable of one replica on its own device need not be moved.
         is_at_home = devices.devices == (home,)
         super().__init__(StrategyExtended(Devices(devices.devices, None if is_at_home else home)))
 
@@ -44,14 +44,13 @@ class CentralStorageStrategy(CentralStorageBase, Strategy):
     """Runs one replica on each compute device, with one copy of each variable on another device.
 
     Between steps a variable is stored on the parameter device. For a step it is copied to all
-    compute devices. The step computes what `MirroredStrategy` would, number for number, and the new
-    value is brought back. So the compute devices hold state only while a step uses it, for the
-    price of moving it there and back. The replicas' copies of ON_READ variables are all stored on
-    the parameter device too.
+    compute devices. The step computes exactly the results of `MirroredStrategy`, and the new value
+    is copied back. So the compute devices hold state only while a step uses it, at the cost of the
+    copies. All replicas' copies of ON_READ variables are stored on the parameter device, too.
 
     `compute_devices` are names or `jax.Device`; None means all accelerators or, without any, one
-    CPU device. `parameter_device` is by default the compute device if there is one, else the host's
-    CPU. `axis_name` is what collectives of JAX call the replicas. Raises `DeviceError`.
+    CPU device. `parameter_device` is by default the only compute device, or else the host's CPU.
+    `axis_name` is the replicas' axis name in collectives of JAX. Raises `DeviceError`.
 
     >>> strategy = CentralStorageStrategy(["cpu:0", "cpu:1"])
     >>> strategy.num_replicas_in_sync, strategy.extended.parameter_devices

@@ -1,14 +1,13 @@
-"""How values of several devices are reduced: hints to a strategy, and reductions of users.
+"""Reductions over devices: hints to a strategy, and the user's own reductions.
 
-In `tf.distribute` an object of these classes carries the reductions of a strategy out. Here a
-reduction is a collective of the program: the passes pack it, XLA implements it, so that the classes
-are hints that change no result. Their methods work on their own too, on distributed values with the
-strategy that made them.
+In `tf.distribute` an object of these classes implements the reductions of a strategy. Here a
+reduction is a collective of the program: passes pack it and XLA implements it, so the classes are
+hints that change no result. Their methods can also be called directly, with distributed values.
 
-What a user brings is not ignored. A subclass that overrides `reduce_implementation` or
-`batch_reduce_implementation`, and a `ReductionToOneDevice` with an `accumulation_fn`, is what
-`ReplicaContext.all_reduce` calls under a strategy that was given it; `Strategy.reduce` and
-`extended.reduce_to` add up, as in `tf.distribute`.
+The user's own code is called. `ReplicaContext.all_reduce` calls the strategy's `CrossDeviceOps` if
+it is a subclass that overrides `reduce_implementation` or `batch_reduce_implementation`, or a
+`ReductionToOneDevice` with an `accumulation_fn`. `Strategy.reduce` and `extended.reduce_to` do not,
+as in `tf.distribute`.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Any, cast  # Any: users' values and destinations
 import jax
 
 from graphdist.context import Entry, current_strategy, entered
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import PerReplicaArray, type_name
+from graphdist.values.distributed import PerReplicaArray, wrong_type
 
 
 class CrossDeviceOps:
@@ -59,7 +58,7 @@ class CrossDeviceOps:
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: CommunicationOptions | None = None,
     ) -> list[Any]:
-        """Return what `reduce` returns for each pair of a value and its destinations."""
+        """Return the result of `reduce` for each pair of a value and its destinations."""
         op = ReduceOp.of(reduce_op)
         check_communication_options(options)
         return self.batch_reduce_implementation(op, value_destination_pairs, options)
@@ -90,15 +89,15 @@ class CrossDeviceOps:
 
     @property
     def replaces_all_reduce(self) -> bool:
-        """Whether it reduces in a way of the user's own."""
+        """Whether the user's code does the reduction."""
         return _overrides(self, CrossDeviceOps)
 
 
 class ReductionToOneDevice(CrossDeviceOps):
-    """Asks for reductions on one device, of which the others get the result.
+    """Asks for reductions on one device, which sends the result to the others.
 
     `reduce_to_device` is a hint. `accumulation_fn` takes the list of the replicas' values and
-    returns one; a mean is what it returns divided by the number of replicas.
+    returns one value; a mean is this value divided by the number of replicas.
 
     >>> import graphdist as gd
     >>> max_of_all = lambda values: jax.numpy.max(jax.numpy.stack(values))
@@ -116,24 +115,21 @@ class ReductionToOneDevice(CrossDeviceOps):
         reduce_to_device: str | jax.Device | None = None,
         accumulation_fn: Callable[[list[jax.Array]], jax.Array] | None = None,
     ) -> None:
-        """Take the hints; raises `ArgumentTypeError` for an `accumulation_fn` that is none."""
+        """Keep the hints; raises `ArgumentTypeError` if `accumulation_fn` is no function."""
         if accumulation_fn is not None and not callable(accumulation_fn):
-            raise ArgumentTypeError(
-                f"accumulation_fn is of type {type_name(accumulation_fn)}, not a function",
-                source=here(),
-            )
+            raise wrong_type("accumulation_fn", accumulation_fn, "a function")
         self.reduce_to_device = reduce_to_device
         self.accumulation_fn = accumulation_fn
 
     @property
     def replaces_all_reduce(self) -> bool:
-        """Whether it reduces in a way of the user's own."""
+        """Whether the user's code does the reduction."""
         return self.accumulation_fn is not None or _overrides(self, ReductionToOneDevice)
 
     def reduce_implementation(
         self, reduce_op: ReduceOp, per_replica_value: Any, destinations: Any, options: Any
     ) -> Any:
-        """Reduce, by the user's function if there is one."""
+        """Reduce, by `accumulation_fn` if there is one."""
         accumulate = self.accumulation_fn
         if accumulate is None:
             return super().reduce_implementation(
@@ -158,8 +154,8 @@ class ReductionToOneDevice(CrossDeviceOps):
 class HierarchicalCopyAllReduce(CrossDeviceOps):
     """Asks for reductions along the links of a host, in `num_packs` packs; 0 packs nothing.
 
-    A hint: XLA knows the links, and the pass `bucket_collectives` packs. Raises `ArgumentError` for
-    a negative number.
+    A hint: XLA chooses the links, and the pass `bucket_collectives` packs. Raises `ArgumentError`
+    for a negative number.
     """
 
     def __init__(self, num_packs: int = 1) -> None:
@@ -170,7 +166,7 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
 class NcclAllReduce(CrossDeviceOps):
     """Asks for NCCL, in `num_packs` packs; 0 packs nothing.
 
-    A hint: on GPUs XLA uses NCCL, elsewhere what the platform has. Raises `ArgumentError` for a
+    A hint: on GPUs XLA uses NCCL, elsewhere the platform's library. Raises `ArgumentError` for a
     negative number.
     """
 
@@ -180,27 +176,22 @@ class NcclAllReduce(CrossDeviceOps):
 
 
 def _overrides(ops: CrossDeviceOps, ours: type[CrossDeviceOps]) -> bool:
-    """Return whether a class of the user's reduces in another way than the one it is made of."""
+    """Return whether the user's class overrides the reductions of its base `ours`."""
     names = ("reduce_implementation", "batch_reduce_implementation")
     return any(getattr(type(ops), name) is not getattr(ours, name) for name in names)
 
 
 def checked_ops(ops: Any) -> CrossDeviceOps | None:
-    """Return what a strategy is given; raises `ArgumentTypeError` for another kind."""
+    """Return the argument of a strategy; raises `ArgumentTypeError` for another type."""
     if not isinstance(ops, CrossDeviceOps | None):
-        raise ArgumentTypeError(
-            f"cross_device_ops is of type {type_name(ops)}, not CrossDeviceOps",
-            source=here(),
-            hint="leave it out, or write gd.NcclAllReduce()",
-        )
+        hint = "leave it out, or write gd.NcclAllReduce()"
+        raise wrong_type("cross_device_ops", ops, "CrossDeviceOps", hint)
     return ops
 
 
 def _packs(count: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int):
-        raise ArgumentTypeError(
-            f"num_packs is of type {type_name(count)}, not an int", source=here()
-        )
+        raise wrong_type("num_packs", count, "an int")
     if count < 0:
         raise ArgumentError(
             f"num_packs is {count}: it is at least 0",

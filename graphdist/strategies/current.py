@@ -1,4 +1,4 @@
-"""The current strategy and the replica's context, as users ask for them."""
+"""The public functions that return or set the current strategy and replica context."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from graphdist.context import (
     in_cross_replica_context,
     set_entry,
 )
-from graphdist.errors import ArgumentTypeError, ContextError
+from graphdist.errors import ContextError
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.default import default_strategy
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import wrong_type
 
 __all__ = [
     "experimental_set_strategy",
@@ -31,11 +32,11 @@ __all__ = [
 
 
 def experimental_set_strategy(strategy: CommonStrategy | None) -> None:
-    """Make a strategy the current one of this thread without a `with`; None ends that.
+    """Make a strategy the current one of this thread, without a scope; None unsets it.
 
-    It replaces the strategy that was set before. Afterwards a scope of this strategy may be
-    entered, but no scope of another. Raises `ContextError` inside a scope or a function,
-    `ArgumentTypeError` for anything but a strategy.
+    It replaces the strategy that was set before. Then only scopes of this strategy can be entered.
+    Raises `ContextError` inside a scope or a function, `ArgumentTypeError` for a value of another
+    type.
 
     >>> import graphdist as gd
     >>> experimental_set_strategy(gd.OneDeviceStrategy("cpu:0"))
@@ -44,15 +45,12 @@ def experimental_set_strategy(strategy: CommonStrategy | None) -> None:
     >>> experimental_set_strategy(None)
     """
     if not isinstance(strategy, CommonStrategy | None):
-        raise ArgumentTypeError(
-            f"the strategy set is of type {type(strategy).__name__}, not a strategy",
-            source=here(),
-            hint="set a strategy such as gd.MirroredStrategy(), or None",
-        )
+        hint = "set a strategy such as gd.MirroredStrategy(), or None"
+        raise wrong_type("the strategy set", strategy, "a strategy", hint)
     if current_trace() is not None:
         raise ContextError(
-            "experimental_set_strategy is called inside a function, which would do it when it is "
-            "traced and never again",
+            "experimental_set_strategy is called inside a function, which would call it only when "
+            "it is traced",
             source=here(),
             hint="call it outside",
         )
@@ -81,7 +79,7 @@ def get_strategy() -> Strategy:
 def get_replica_context() -> ReplicaContext:
     """Return the replica's context; None in cross-replica context, as in `tf.distribute`.
 
-    The annotation leaves the None out: a replica function, where this is called, never gets it.
+    The annotation leaves the None out, since a replica function never gets it.
 
     >>> get_replica_context().num_replicas_in_sync
     1
@@ -93,9 +91,9 @@ def get_replica_context() -> ReplicaContext:
 
 
 def is_first_replica() -> jax.Array | bool:
-    """Return whether this is replica 0, which adds for all of them.
+    """Return whether this is replica 0, whose value is the only one in a sum over the replicas.
 
-    What they add up to is the same on one replica, so that there its number is not asked for.
+    One replica does not use its id: the sum would be the same on several replicas.
     """
     context = get_replica_context()
     return context.num_replicas_in_sync == 1 or context.replica_id_in_sync_group == 0

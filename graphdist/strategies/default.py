@@ -27,9 +27,9 @@ class DefaultStrategy(Strategy):
     makes_plain_variables = True
 
     def __init__(self) -> None:
-        """Take JAX's default device; raises `ContextError` when there is one already."""
+        """Use JAX's default device; raises `ContextError` for a second default strategy."""
         if default_strategy.cache_info().currsize:
-            raise _there_is_one()
+            raise _second_default_strategy()
         with jax.ensure_compile_time_eval():  # JAX may be tracing
             (device,) = jnp.zeros(()).devices()
         super().__init__(StrategyExtended(Devices((device,))))
@@ -37,7 +37,7 @@ class DefaultStrategy(Strategy):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         if is_part_of_a_copy(memo):
             return self
-        raise _there_is_one()
+        raise _second_default_strategy()
 
     def run(
         self,
@@ -66,11 +66,11 @@ def default_strategy() -> DefaultStrategy:
     return DefaultStrategy()
 
 
-def _there_is_one() -> ContextError:
+def _second_default_strategy() -> ContextError:
     return ContextError(
-        "a second default strategy would be made, and there is one in a process",
+        "a process has 1 default strategy, and a second one would be made",
         source=here(),
-        hint="take it from gd.get_strategy(), outside every scope",
+        hint="get it by gd.get_strategy(), outside every scope",
     )
 
 

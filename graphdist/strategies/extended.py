@@ -1,11 +1,11 @@
-"""`strategy.extended`: what libraries ask of a strategy, beyond the methods users call.
+"""`strategy.extended`: methods of a strategy for libraries.
 
-Destinations say where a result belongs. A variable or a distributed value stands for the devices of
-all replicas: the result is a `Mirrored`. A device, or its name, is that device; inside a function
-every device has the value, so that nothing is moved. With one replica the value is its own result.
+`destinations` are the devices of a result. A variable or a distributed value means the devices of
+all replicas, and the result is a `Mirrored`. A device or its name means that device; inside a
+function every device has the value, so that nothing is moved. One replica returns the plain value.
 
-`update` calls its function once, not once a copy: the copies of a mirrored variable are one value
-here, which the function must not make different.
+`update` calls its function once, not per copy: the copies of a mirrored variable are one value, and
+must stay equal.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import jax
 
 from graphdist.context import Entry, current_entry, entered, require_cross_replica
 from graphdist.context import in_replica_context_of_a_run as in_replica_context
+from graphdist.data.dataset import Dataset
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.program.step_functions import require_function
@@ -25,8 +26,7 @@ from graphdist.runtime.devices import Devices, device_name, find_device
 from graphdist.runtime.resharding import resharded
 from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.strategies.legacy_input import numpy_dataset
-from graphdist.strategies.legacy_steps import MultiStepContext, run_steps_on_iterator
+from graphdist.strategies.legacy_iterators import MultiStepContext, run_steps_on_iterator
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
@@ -36,13 +36,14 @@ from graphdist.values.distributed import (
     PerReplica,
     TracedPerReplica,
     is_array,
+    is_distributed,
     type_name,
 )
 from graphdist.values.pytrees import map_leaves
 
 
 class StrategyExtended:
-    """What libraries ask of a strategy.
+    """The methods of a strategy for libraries.
 
     >>> import graphdist as gd
     >>> gd.MirroredStrategy(["cpu:0", "cpu:1"]).extended.worker_devices
@@ -54,16 +55,16 @@ class StrategyExtended:
     should_save_summary = True
     """Whether this process writes summaries."""
     experimental_should_init = True
-    """Whether this process gives variables their initial values."""
+    """Whether this process initializes variables."""
     experimental_between_graph = False
-    """Whether several processes each run a program of their own."""
+    """Whether each of several processes runs the program."""
     experimental_require_static_shapes = False
     """Whether all replicas must have values of one shape."""
 
     strategy: AbstractStrategy
 
     def __init__(self, devices: Devices) -> None:
-        """Take the devices; the strategy that is made with it makes itself known."""
+        """Keep the devices; the strategy sets the attribute `strategy`."""
         self.devices = devices
 
     @property
@@ -81,7 +82,7 @@ class StrategyExtended:
     def _names(self, what: str) -> tuple[str, ...]:
         if self.strategy.is_default:
             raise ContextError(
-                f"{what} of the default strategy, which is no strategy to place things by",
+                f"{what} of the default strategy, which places no variables",
                 source=here(),
                 hint="make a strategy: gd.OneDeviceStrategy('cpu:0')",
             )
@@ -96,9 +97,9 @@ class StrategyExtended:
     ) -> Any:
         """Return the sum or mean of a value over the replicas, at `destinations`.
 
-        The mean of a `Mirrored` value is that value. Raises what `Strategy.reduce` raises,
-        `DeviceError` for a device that is not there, `ArgumentTypeError` for another
-        type of destination.
+        The mean of a `Mirrored` value is that value. Raises the errors of `Strategy.reduce`,
+        `DeviceError` for a device that does not exist, `ArgumentTypeError` for another type of
+        destination.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -114,33 +115,33 @@ class StrategyExtended:
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: CommunicationOptions | None = None,
     ) -> list[Any]:
-        """Return what `reduce_to` returns for each pair of a value and its destinations.
+        """Return the result of `reduce_to` for each pair of a value and its destinations.
 
-        All are reduced by one program, which may pack them.
+        One program reduces all values, and may pack them.
         """
         require_cross_replica("reduce_to")
         op = ReduceOp.of(reduce_op)
         check_communication_options(options)
         pairs = [_pair(i, pair) for i, pair in enumerate(value_destination_pairs)]
-        places = [_destination(destinations) for _, destinations in pairs]
-        # The mean of one value is that object, and no copy of it.
+        devices = [_destination(destinations) for _, destinations in pairs]
+        # The mean of a mirrored value is the same object, not a copy.
         mirrored = [op is ReduceOp.MEAN and isinstance(value, Mirrored) for value, _ in pairs]
         rest = [value for (value, _), keep in zip(pairs, mirrored, strict=True) if not keep]
         reduced = iter(self.strategy.reduce(op, rest, axis=None) if rest else ())
         return [
-            value if keep else self._at(next(reduced), place)
-            for (value, _), keep, place in zip(pairs, mirrored, places, strict=True)
+            value if keep else self._at(next(reduced), device)
+            for (value, _), keep, device in zip(pairs, mirrored, devices, strict=True)
         ]
 
     def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        """Return a value at `destinations`; a Python number is everywhere already.
+        """Return a value at `destinations`; a Python number is returned unchanged.
 
         Raises `ArgumentTypeError` for another type of destination, `ContextError` in replica
         context.
         """
         require_cross_replica("broadcast_to")
-        place = _destination(destinations)
-        return tensor if isinstance(tensor, int | float) else self._at(tensor, place)
+        device = _destination(destinations)
+        return tensor if isinstance(tensor, int | float) else self._at(tensor, device)
 
     def _at(self, value: Any, device: jax.Device | None) -> Any:
         """Place a value on a device or, with None, mirror it on the devices of all replicas."""
@@ -173,13 +174,13 @@ class StrategyExtended:
         kwargs: Mapping[str, Any] | None = None,
         group: bool = True,
     ) -> Any:
-        """Call `fn(var, *args, **kwargs)` to change a variable, and return what it returned.
+        """Call `fn(var, *args, **kwargs)` to change a variable, and return its result.
 
-        Assigned values are not aggregated. `Mirrored` and `PerReplica` arguments arrive as the
-        copy's own component. Arrays come back as `Mirrored` where there are several copies, with
-        `group=False` as a tuple of what each copy's update returned. Raises `DistributionError`
-        where the copies of a mirrored variable would become different, `ArgumentError` for a
-        variable of another strategy.
+        Assigned values are not aggregated. `fn` gets the copy's own component of a `Mirrored` or
+        `PerReplica` argument. If there are several copies, arrays are returned as `Mirrored`, with
+        `group=False` as a tuple with the result of each copy. Raises `DistributionError` if the
+        copies of a mirrored variable would become unequal, `ArgumentError` for a variable of
+        another strategy.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -209,9 +210,9 @@ class StrategyExtended:
         kwargs: Mapping[str, Any] | None = None,
         group: bool = True,
     ) -> Any:
-        """Do what `update` does for a function that is not about one variable.
+        """Call `fn(*args, **kwargs)` like `update`, without a variable.
 
-        `colocate_with` is what `non_slot_devices` returned: all devices.
+        `colocate_with` is the result of `non_slot_devices`: all devices.
         """
         with frames_hidden:
             return self._updated(None, fn, tuple(args), dict(kwargs or {}), group)
@@ -236,7 +237,7 @@ class StrategyExtended:
     def _update_on_read(
         self, var: Variable, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
-        """Update each replica's own copy, as the replica would."""
+        """Update each replica's own copy, in replica context."""
         if in_replica_context():
             return fn(var, *args, **kwargs)
         result = self.strategy.run(fn, (var, *args), kwargs)
@@ -245,9 +246,9 @@ class StrategyExtended:
     def _update_mirrored(
         self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
-        """Update the one value, which is assigned as it is: in cross-replica context."""
+        """Update the mirrored value once, in cross-replica context: nothing is aggregated."""
         in_replica = in_replica_context()
-        args, kwargs = jax.tree.map(_component, (args, kwargs), is_leaf=_is_distributed)
+        args, kwargs = jax.tree.map(_component, (args, kwargs), is_leaf=is_distributed)
         with entered(Entry(self.strategy)):
             result = fn(*(() if var is None else (var,)), *args, **kwargs)
         if in_replica:
@@ -262,11 +263,11 @@ class StrategyExtended:
         )
 
     def non_slot_devices(self, var_list: Sequence[Variable] = ()) -> tuple[str, ...]:
-        """Return the names of the devices for state that belongs to none of these variables."""
+        """Return the names of the devices for state that belongs to no variable."""
         return self.parameter_devices
 
     def value_container(self, value: Any) -> Any:
-        """Return the value: a variable has no others that would be its copies."""
+        """Return the value: a variable has no objects for its copies."""
         return value
 
     def variable_created_in_scope(self, v: Any) -> bool:
@@ -275,10 +276,10 @@ class StrategyExtended:
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
-        """Make variables where another one is stored: in a scope, where all are stored alike.
+        """Create variables on the devices of another one, as every scope of the strategy does.
 
-        Raises `ContextError` outside the scope, `ArgumentError` for what this strategy did not
-        make.
+        Raises `ContextError` outside the scope, `ArgumentError` for a value that is no variable of
+        this strategy.
         """
         entry = current_entry()
         is_inside = entry is not None and entry.strategy is self.strategy
@@ -300,7 +301,7 @@ class StrategyExtended:
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Do what `Strategy.run` does."""
+        """Call `Strategy.run`."""
         return self.strategy.run(fn, args, kwargs)
 
     def read_var(self, v: Variable) -> jax.Array:
@@ -311,9 +312,9 @@ class StrategyExtended:
         """Return the `gd.data.Dataset` of the slices of arrays along dimension 0.
 
         `numpy_input` is an array or a pytree of arrays, whose dtypes are kept. `session` is
-        accepted for `tf.distribute`'s sake.
+        accepted for compatibility with `tf.distribute`.
         """
-        return numpy_dataset(numpy_input)
+        return Dataset.from_tensor_slices(numpy_input)
 
     def experimental_run_steps_on_iterator(
         self,
@@ -322,10 +323,10 @@ class StrategyExtended:
         iterations: int = 1,
         initial_loop_values: Mapping[str, Any] | None = None,
     ) -> MultiStepContext:
-        """Call `fn(context, inputs)` for as many elements of an iterator, and return a context.
+        """Call `fn(context, inputs)` for `iterations` elements of an iterator; return a context.
 
-        `fn` is compiled, as a `gd.function`, and one program runs several steps. What it gave to
-        `context.set_last_step_output` last is in the `last_step_outputs` of the context returned.
+        `fn` is compiled like a `gd.function`, and one program runs several steps. The context's
+        `last_step_outputs` has the last values that `fn` passed to `context.set_last_step_output`.
         Raises `ContextError` inside a function.
         """
         return run_steps_on_iterator(self.strategy, fn, iterator, iterations, initial_loop_values)
@@ -335,10 +336,10 @@ def _named(value: Any) -> str:
     return f"variable {value.name!r}" if isinstance(value, Variable) else f"a {type_name(value)}"
 
 
-def _pair(place: int, pair: Any) -> tuple[Any, Any]:
+def _pair(index: int, pair: Any) -> tuple[Any, Any]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArgumentTypeError(
-            f"batch_reduce_to takes pairs of a value and its destinations, number {place} is none",
+            f"batch_reduce_to takes pairs of a value and its destinations, item {index} is no pair",
             source=here(),
             hint="write [(value, destinations), ...]",
         )
@@ -346,7 +347,7 @@ def _pair(place: int, pair: Any) -> tuple[Any, Any]:
 
 
 def _destination(destinations: Any) -> jax.Device | None:
-    """Return the device that is meant, None for the devices of all replicas."""
+    """Return the device of a destination, None for the devices of all replicas."""
     if isinstance(destinations, str | jax.Device):
         return find_device(destinations, here())
     if isinstance(destinations, jax.Array) and not isinstance(destinations, jax.core.Tracer):
@@ -362,20 +363,16 @@ def _destination(destinations: Any) -> jax.Device | None:
     )
 
 
-def _is_distributed(leaf: Any) -> bool:
-    return isinstance(leaf, DistributedValues)
-
-
 def _component(leaf: Any) -> Any:
-    """Return an argument as the update of one copy sees it."""
+    """Return an argument for the update of one copy: its component of a distributed value."""
     if isinstance(leaf, Mirrored):
         return leaf.array
     if isinstance(leaf, TracedPerReplica) and leaf.shapes is None:
         return leaf.local
     if isinstance(leaf, PerReplica):
         raise ArgumentError(
-            "update is given a PerReplica whose components differ in shape or are no arrays: all "
-            "copies of a variable are updated with one value",
+            "update is given a PerReplica whose components differ in shape or are no arrays, but "
+            "all copies of a variable are updated with one value",
             source=here(),
             hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
         )

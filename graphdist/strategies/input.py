@@ -1,10 +1,9 @@
-"""How a strategy gets its input: distributed datasets, and where their elements are placed.
+"""The input of a strategy: distributed datasets, and how their elements are placed on devices.
 
-A replica's part of a batch is a view of it, which goes to the replica's device and nowhere else.
-Only a part with fewer rows than the largest is copied on the way, to be padded with zeros. On CPU
-every part is copied, once, to aligned memory of its own, which is then what the device has: JAX
-takes over aligned NumPy arrays as they are, so that a device would see what a source does to its
-buffer later.
+A replica's part of a batch is a view of it, which is copied to the replica's device alone. Only a
+part with fewer rows than the largest is copied on the host, to pad it with zeros. On CPU every part
+is copied once to aligned memory: JAX uses the memory of aligned NumPy arrays without a copy, so
+that the device would see later changes of the source's buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from graphdist.data.input_options import (
     checked_input_options,
 )
 from graphdist.data.transformations import PREFETCHED_BY_DEFAULT
-from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.runtime.devices import Devices
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
@@ -38,11 +37,11 @@ from graphdist.values.distributed import (
     PerReplicaArray,
     Shapes,
     largest,
-    type_name,
     unequal,
+    wrong_type,
 )
 
-_ALIGNMENT = 64  # bytes: what JAX takes over without a copy
+_ALIGNMENT = 64  # bytes: JAX uses the memory of such arrays without a copy
 _PER_REPLICA = InputReplicationMode.PER_REPLICA
 
 
@@ -60,12 +59,12 @@ class InputMethods:
         """Return a dataset whose elements are `PerReplica`: each global batch split in order.
 
         `dataset` is a `gd.data.Dataset`, any other iterable of pytrees of arrays with a batch
-        dimension, or a dataset of another library: see `docs/input.md`. Of a batch of b rows every
-        replica gets ceil(b / n) until the batch is used up, and so maybe none. Elements are placed
-        on the devices ahead of time. Outside every scope the dataset is returned as it is. Type
-        checkers are told what elements are by an annotation: `gd.DistributedDataset[Batch]`.
+        dimension, or a dataset of another library: see `docs/input.md`. Of a batch of b rows each
+        of n replicas gets ceil(b / n) rows; the last ones may get fewer, or none. Elements are
+        prefetched to the devices. Outside every scope the dataset is returned unchanged. For type
+        checkers annotate the type of elements: `gd.DistributedDataset[Batch]`.
 
-        Raises `DatasetError` for anything but a dataset, `UnsupportedError` for
+        Raises `DatasetError` for a value that is no dataset, `UnsupportedError` for
         `InputReplicationMode.PER_REPLICA`, `ContextError` in replica context.
 
         >>> import graphdist as gd
@@ -75,32 +74,32 @@ class InputMethods:
         (Array([0, 1], dtype=int32), Array([2], dtype=int32))
         """
         require_cross_replica("experimental_distribute_dataset")
-        given = checked_input_options(options)
+        options = checked_input_options(options)
         if self.is_default:
             return cast("DistributedDataset[Any]", dataset)
-        if given.experimental_replication_mode is _PER_REPLICA:
+        if options.experimental_replication_mode is _PER_REPLICA:
             raise UnsupportedError(
                 "experimental_distribute_dataset with InputReplicationMode.PER_REPLICA: "
-                "one dataset cannot be one for each replica",
+                "one dataset cannot give each replica a dataset",
                 source=here(),
                 hint="use distribute_datasets_from_function",
             )
         strategy = cast("StrategyBase", self)
-        return DistributedDataset(dataset, strategy, self._place(given), _ahead(given))
+        return DistributedDataset(dataset, strategy, self._place(options), _prefetch_depth(options))
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
     ) -> DistributedDatasetsFromFunction[Any]:
-        """Return a dataset made by a function, each element of which is the batch of one replica.
+        """Return a dataset made by a function; each of its elements is the batch of one replica.
 
         `dataset_fn(InputContext)` returns any dataset that `experimental_distribute_dataset` takes.
-        Its elements go to the replicas in turn, as they are; in `InputReplicationMode.PER_REPLICA`
-        it is called for each replica, which iterates its own. When the elements run out in the
-        middle of a step, the other replicas get arrays with no rows. Outside every scope the
-        dataset is returned as it is.
+        The replicas get its elements in turn, without a split; in
+        `InputReplicationMode.PER_REPLICA` it is called for each replica, which iterates its own
+        dataset. If the elements end within a step, the other replicas get arrays without rows.
+        Outside every scope the dataset is returned unchanged.
 
-        Raises `DatasetError` when the function returns no dataset, `ArgumentError` for options that
-        do not go together, `UnsupportedError` where a strategy has no input per replica.
+        Raises `DatasetError` if the function returns no dataset, `ArgumentError` for options that
+        exclude each other, `UnsupportedError` if the strategy has no input per replica.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -111,21 +110,18 @@ class InputMethods:
         (Array([0, 1], dtype=int32), Array([0, 1, 2], dtype=int32))
         """
         require_cross_replica("distribute_datasets_from_function")
-        given = checked_input_options(options)
+        options = checked_input_options(options)
         if not callable(dataset_fn):
-            raise ArgumentTypeError(
-                f"dataset_fn is of type {type_name(dataset_fn)}, not a function",
-                source=here(),
-                hint="give a function of the InputContext that returns the dataset",
-            )
+            hint = "give a function of the InputContext that returns the dataset"
+            raise wrong_type("dataset_fn", dataset_fn, "a function", hint)
         if self.is_default:
             return cast("DistributedDatasetsFromFunction[Any]", dataset_fn(InputContext()))
-        contexts = self._input_contexts(given)
-        strategy, place = cast("StrategyBase", self), self._place(given)
-        return DistributedDatasetsFromFunction(dataset_fn, contexts, strategy, place, _ahead(given))
+        contexts, depth = self._input_contexts(options), _prefetch_depth(options)
+        strategy, place = cast("StrategyBase", self), self._place(options)
+        return DistributedDatasetsFromFunction(dataset_fn, contexts, strategy, place, depth)
 
     def _input_contexts(self, options: InputOptions) -> list[InputContext]:
-        """Return what the calls of a dataset function are given."""
+        """Return the argument of each call of a dataset function."""
         count = len(self.devices)
         is_per_replica = options.experimental_replication_mode is _PER_REPLICA
         if is_per_replica and not self.has_input_per_replica:
@@ -138,8 +134,8 @@ class InputMethods:
             not is_per_replica or options.experimental_fetch_to_device
         ):
             raise ArgumentError(
-                "experimental_place_dataset_on_device goes with PER_REPLICA and "
-                "experimental_fetch_to_device=False alone",
+                "experimental_place_dataset_on_device needs PER_REPLICA and "
+                "experimental_fetch_to_device=False",
                 source=here(),
                 hint="leave it out: elements are placed on the devices anyway",
             )
@@ -154,8 +150,8 @@ class InputMethods:
         if not options.experimental_fetch_to_device:
             if self.devices.workers is not None:
                 raise UnsupportedError(
-                    "experimental_fetch_to_device=False with several workers: on the host each "
-                    "has its own rows alone",
+                    "experimental_fetch_to_device=False with several workers: the host of each has "
+                    "only its own rows",
                     source=here(),
                     hint="leave it out",
                 )
@@ -163,38 +159,38 @@ class InputMethods:
         return partial(on_devices, cast("StrategyBase", self))
 
 
-def _ahead(options: InputOptions) -> int:
+def _prefetch_depth(options: InputOptions) -> int:
+    """Return the number of elements that are prefetched to the devices."""
     size = options.experimental_per_replica_buffer_size
     return PREFETCHED_BY_DEFAULT if size == -1 else size
 
 
 def left_on_host(parts: Sequence[Array]) -> Any:
-    """Return the value of which the replicas have these parts, in copies on the host."""
+    """Return the per-replica value with these components, copied on the host."""
     copies = [np.array(part) for part in parts]
     return copies[0] if len(copies) == 1 else PerReplica(copies)
 
 
 def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None) -> Any:
-    """Return the value of which the replicas have these parts, each on its replica's device.
+    """Return the per-replica value with these components, each copied to its replica's device.
 
-    Where other workers have replicas too, `shapes` are the shapes of all parts. The value does
-    not change when the parts do.
+    `shapes` are the shapes on all replicas, also of other workers; None if there are none.
     """
     devices = strategy.devices
     if shapes is None:
         shapes = tuple(part.shape for part in parts)
     shape, dtype = largest(shapes), jax.dtypes.canonicalize_dtype(parts[0].dtype)
-    lay_out = _aligned if devices.platform == "cpu" else _padded
-    laid_out = [lay_out(part, shape, dtype) for part in parts]
+    pad = _aligned if devices.platform == "cpu" else _padded
+    padded = [pad(part, shape, dtype) for part in parts]
     if len(shapes) == 1 and devices.is_absent:
         return jax.ShapeDtypeStruct(shape, dtype)
     if len(shapes) == 1:
-        return _placed(shape, devices.per_replica, lambda index: laid_out[0])
-    rows, *inner = shape or (1,)  # scalars are the rows of one array
+        return _placed(shape, devices.per_replica, lambda index: padded[0])
+    rows, *inner = shape or (1,)  # scalars become the rows of one array
 
     def part_at(index: Any) -> Array:
-        place = index[0].start // rows - devices.local_replicas.start if rows else 0
-        return laid_out[place].reshape(rows, *inner)
+        local_replica = index[0].start // rows - devices.local_replicas.start if rows else 0
+        return padded[local_replica].reshape(rows, *inner)
 
     full_shape = (len(shapes) * rows, *inner)
     if devices.is_absent:
@@ -207,16 +203,16 @@ def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | 
 def _placed(
     shape: tuple[int, ...], sharding: Sharding, part_at: Callable[[Any], Array]
 ) -> jax.Array:
-    """Return the array of these parts, once it is there: the source may write to them then.
+    """Return the array of these parts after it has been copied: the source may then change them.
 
-    `part_at` is given the slices of the array that a device holds.
+    `part_at` gets the slices of the array that a device holds.
     """
-    # A third of the time of device_put, which does the same part by part.
+    # It takes a third of the time of device_put for each part.
     return jax.make_array_from_callback(shape, sharding, part_at).block_until_ready()
 
 
 def _padded(part: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return the part itself or, where it is smaller, a copy padded with zeros to a shape."""
+    """Return the part itself or, if it is smaller, a copy padded with zeros to a shape."""
     if part.shape == shape:
         return np.asarray(part, dtype)
     copy = np.zeros(shape, dtype)
@@ -225,7 +221,7 @@ def _padded(part: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _aligned(part: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return a copy at an address that JAX takes over, padded with zeros to a shape."""
+    """Return a copy padded with zeros, in aligned memory that JAX does not copy again."""
     size = dtype.itemsize * prod(shape)
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

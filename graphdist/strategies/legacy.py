@@ -1,7 +1,7 @@
-"""The older names of strategies, from TF1: each calls its successor.
+"""The strategy methods of TF1: each calls its successor.
 
-A module of functions, which `CommonStrategy` takes as methods. Whatever has a newer name warns once
-and says which. The iterators are in `legacy_input.py`.
+`CommonStrategy` has these functions as methods. A function with a newer name warns of it once. The
+iterators are in `legacy_iterators.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphdist.data.input_options import InputReplicationMode
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
 from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
+from graphdist.strategies.legacy_iterators import DatasetIterator, InputFunctionIterator
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_of_older_name
@@ -50,12 +50,12 @@ def experimental_run(
 def make_dataset_iterator(strategy: AbstractStrategy, dataset: Any) -> DatasetIterator:
     """Return an iterator over the global batches of a dataset, each split over the replicas.
 
-    Raises what `experimental_distribute_dataset` and the first element of it raise.
+    Raises the errors of `experimental_distribute_dataset` and of its first element.
     """
     warn_of_older_name("Strategy.make_dataset_iterator", "Strategy.experimental_distribute_dataset")
     distributed = strategy.experimental_distribute_dataset(dataset)
-    if isinstance(dataset, Dataset):  # which says what it holds, so that it is refused here
-        _ = distributed.element_spec
+    if isinstance(dataset, Dataset):
+        _ = distributed.element_spec  # raises for a dataset that cannot be split
     return DatasetIterator(distributed)
 
 
@@ -64,10 +64,10 @@ def make_input_fn_iterator(
     input_fn: Callable[..., Any],
     replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER,
 ) -> InputFunctionIterator:
-    """Return an iterator over what `input_fn(InputContext)` returns, called once.
+    """Return an iterator over the result of `input_fn(InputContext)`, which is called once.
 
-    That is a dataset, of which each replica gets an element a step (a last step without an element
-    for each is left out), or a function that returns an element when called. Raises `ArgumentError`
+    The result is a dataset, or a function that returns an element. In each step each replica gets
+    one element; a last step with fewer elements than replicas is dropped. Raises `ArgumentError`
     for another replication mode, and for another result of `input_fn`.
     """
     warn_of_older_name(
@@ -86,7 +86,7 @@ def make_input_fn_iterator(
 def distribute_datasets_from_function(
     strategy: AbstractStrategy, dataset_fn: Callable[..., Any], options: Any = None
 ) -> Any:
-    """Do what `distribute_datasets_from_function` does."""
+    """Call `distribute_datasets_from_function`."""
     warn_of_older_name(
         "Strategy.experimental_distribute_datasets_from_function",
         "Strategy.distribute_datasets_from_function",
@@ -101,7 +101,7 @@ def unwrap(strategy: AbstractStrategy, value: Any) -> tuple[Any, ...]:
 
 
 def group(strategy: AbstractStrategy, value: Any, name: str | None = None) -> Any:
-    """Wait until all components of a value are there; return one that is alone, else None."""
+    """Wait until all components of a value are computed; return a single one, else None."""
     components = strategy.experimental_local_results(value)
     if current_trace() is None:
         jax.block_until_ready(components)
@@ -117,23 +117,23 @@ def configure(
 ) -> None:
     """Do nothing: a strategy is configured when it is made.
 
-    Raises `ArgumentError` for a cluster, which would be more to do.
+    Raises `ArgumentError` for a cluster.
     """
     if cluster_spec:
         raise ArgumentError(
-            f"configure is given a cluster, and {strategy} is one process",
+            f"configure is given a cluster, but {strategy} has one process",
             source=here(),
             hint="leave cluster_spec out",
         )
 
 
 def update_config_proto(strategy: AbstractStrategy, config_proto: Any) -> Any:
-    """Return a copy of a configuration with what JAX needs for this strategy.
+    """Return a copy of a configuration with the settings of `jax.config` for this strategy.
 
-    `config_proto` is a dict or an object with attributes, and is left as it is. Set are
-    `jax_platforms` and, for CPU devices, `jax_num_cpu_devices`: a process that updates `jax.config`
-    so has the strategy's devices. TF1's `isolate_session_state`, where the configuration has it, is
-    set by the strategies that set it in `tf.distribute`.
+    `config_proto` is a dict or an object with attributes, and is not changed. The copy has
+    `jax_platforms` and, for CPU devices, `jax_num_cpu_devices`: with these in `jax.config` a
+    process has the strategy's devices. If the configuration has TF1's `isolate_session_state`, it
+    is set by the same strategies as in `tf.distribute`.
 
     >>> import graphdist as gd
     >>> gd.MirroredStrategy(["cpu:0", "cpu:1"]).update_config_proto({"jax_enable_x64": True})
@@ -166,6 +166,6 @@ def _settings(strategy: AbstractStrategy) -> dict[str, Any]:
 def colocate_vars_with(
     strategy: AbstractStrategy, colocate_with_variable: Variable
 ) -> AbstractContextManager[None]:
-    """Do what `extended.colocate_vars_with` does."""
+    """Call `extended.colocate_vars_with`."""
     warn_of_older_name("Strategy.colocate_vars_with", "Strategy.extended.colocate_vars_with")
     return strategy.extended.colocate_vars_with(colocate_with_variable)

@@ -1,7 +1,7 @@
-"""`sync_every` and `outer_optimizer` of strategies: checked, and as the pass that they stand for.
+"""Local steps, as in DiLoCo: `sync_every` and `outer_optimizer` of strategies.
 
-`passes/local_steps.py` says what the pass does. It imports no JAX: here the update of an outer
-optimizer of optax is traced to the graph that the pass adds.
+`passes/local_steps.py` explains them. Passes import no JAX: here the outer step, the update by an
+outer optimizer of optax, is traced to the graph that the pass adds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any  # Any: optimizers of optax, arrays
 
 import jax
 
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
 from graphdist.passes.infer_distribution import infer_distribution
@@ -22,7 +22,7 @@ from graphdist.tracing.jaxpr_to_graph import import_jaxpr
 from graphdist.tracing.primitives import all_reduce_p
 from graphdist.tracing.state import fresh_trace
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import type_name
+from graphdist.values.distributed import wrong_type
 
 
 def checked_local_steps(
@@ -30,8 +30,8 @@ def checked_local_steps(
 ) -> LocalSteps | None:
     """Return the pass for a strategy's arguments; None without `sync_every`.
 
-    Raises `ArgumentError` for a `sync_every` that is no integer from 1, an `outer_optimizer`
-    without it, and updates or parameters in slices; `ArgumentTypeError` for an `outer_optimizer`
+    Raises `ArgumentError` for a `sync_every` that is no integer from 1, for an `outer_optimizer`
+    without it, and for sharded updates or parameters; `ArgumentTypeError` for an `outer_optimizer`
     that is no transformation of optax.
 
     >>> checked_local_steps(50, None, None, False)
@@ -43,21 +43,21 @@ def checked_local_steps(
                 "outer_optimizer is given without sync_every: it updates parameters when the "
                 "replicas are synchronized",
                 source=here(),
-                hint="say every how many steps that is: sync_every=50",
+                hint="give the count of steps between synchronizations: sync_every=50",
             )
         return None
     if not isinstance(sync_every, int) or isinstance(sync_every, bool) or sync_every < 1:
         raise ArgumentError(
             f"sync_every is {sync_every!r}, not a number of steps from 1 on",
             source=here(),
-            hint="give the number of steps from one synchronization to the next, or leave it out "
+            hint="give the count of steps from one synchronization to the next, or leave it out "
             "to reduce gradients in every step",
         )
     for name, is_on in (("shard_update", shard_update), ("shard_parameters", shard_parameters)):
         if is_on:
             raise ArgumentError(
-                f"{name} shares out one update over the replicas, and with "
-                f"sync_every={sync_every} each replica makes its own",
+                f"{name} shards the update over the replicas, but with sync_every={sync_every} "
+                f"each replica makes its own update",
                 source=here(),
                 hint=f"leave out {name} or sync_every",
             )
@@ -66,28 +66,25 @@ def checked_local_steps(
 
 def _checked(optimizer: Any) -> OuterOptimizer:
     if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
-        raise ArgumentTypeError(
-            f"outer_optimizer is of type {type_name(optimizer)}, not a transformation of optax",
-            source=here(),
-            hint="give one with the functions init and update, such as "
-            "optax.sgd(0.7, momentum=0.9, nesterov=True)",
-        )
+        hint = "give one with the functions init and update, such as optax.sgd(0.7, momentum=0.9, "
+        hint += "nesterov=True)"
+        raise wrong_type("outer_optimizer", optimizer, "a transformation of optax", hint)
     return OuterOptimizer(optimizer)
 
 
 class OuterOptimizer:
-    """An optimizer of optax that updates the anchors by the mean difference to the copies."""
+    """The outer step: optax updates the anchors by their mean difference to the copies."""
 
     def __init__(self, optimizer: Any) -> None:
-        """Take the optimizer: its `init` and `update`."""
+        """Keep the optimizer, of which `init` and `update` are called."""
         self.optimizer = optimizer
-        self.graph = lru_cache(maxsize=16)(self._graph)  # the same graph for each run of the pass
+        self.graph = lru_cache(maxsize=16)(self._trace_step)  # one graph for all runs of the pass
 
     def slots(self, parameters: Sequence[Any]) -> list[Any]:
-        """Return the first slots for parameters with these values."""
+        """Return the initial slots for parameters with these values."""
         return list(jax.tree.leaves(self.optimizer.init(list(parameters))))
 
-    def _graph(self, parameters: tuple[Type, ...], num_replicas: int) -> Graph:
+    def _trace_step(self, parameters: tuple[Type, ...], num_replicas: int) -> Graph:
         avals = [jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)) for type in parameters]
         structure = jax.tree.structure(jax.eval_shape(self.optimizer.init, avals))
         slots = jax.eval_shape(self.slots, avals)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import jax
 
-from graphdist.errors import ArgumentTypeError
 from graphdist.options import AXIS_NAME, checked_axis_name
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import type_name
+from graphdist.values.distributed import wrong_type
 
 
 class OneDeviceBase(CommonStrategy):
-    """A strategy of one device, with the methods of one API or the other."""
+    """A strategy of one device, without the methods that its API adds."""
 
     has_input_per_replica = False
     makes_plain_variables = True
@@ -22,16 +21,13 @@ class OneDeviceBase(CommonStrategy):
     def __init__(
         self, device: str | jax.Device | None = None, *, axis_name: str = AXIS_NAME
     ) -> None:
-        """Take the device."""
+        """Find the device."""
         self.axis_name = checked_axis_name(axis_name)
         if not isinstance(device, str | jax.Device | None):
-            raise ArgumentTypeError(
-                f"device is of type {type_name(device)}, not a name or a jax.Device",
-                source=here(),
-                hint="for several devices make a gd.MirroredStrategy",
-            )
-        found = jax.local_devices()[0] if device is None else find_device(device, here())
-        super().__init__(StrategyExtended(Devices((found,))))
+            hint = "for several devices make a gd.MirroredStrategy"
+            raise wrong_type("device", device, "a name or a jax.Device", hint)
+        chosen = jax.local_devices()[0] if device is None else find_device(device, here())
+        super().__init__(StrategyExtended(Devices((chosen,))))
 
 
 class OneDeviceStrategy(OneDeviceBase, Strategy):

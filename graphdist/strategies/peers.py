@@ -1,15 +1,15 @@
-"""What a replica variant must know of the others while it is traced.
+"""Shapes and Python values of the other replica variants, for the trace of one of them.
 
-Variants are traced one after the other. Where one gathers or calls `merge_call` it needs the
-others' shapes there, before they are traced. It assumes the shapes of the last round, or else it
-guesses: a size that differs between two variants in an argument differs in the same way everywhere.
-When all variants are traced the assumptions are checked. If one was wrong all variants are traced
-again, with the shapes known by then. The guess is right wherever a shape depends on the rows of a
-batch, and a wrong one costs time alone: no trace is used whose assumptions were wrong.
+Variants are traced one after the other. A variant that gathers or calls `merge_call` needs the
+others' shapes at that call, before they are traced. It assumes the shapes of the last round, or
+guesses them: two sizes that differ between two variants in an argument correspond everywhere. When
+all variants are traced, the assumptions are checked. If one was wrong, all variants are traced
+again with the shapes that are known then. The guess is right if shapes depend on the rows of a
+batch. A wrong one only costs time: a trace with a wrong assumption is not used.
 
-The others' Python values cannot be guessed: there the trace of the variant ends, until a later
-round. Where a variant counts examples, others need not: one that never does so has none. Each round
-knows one more call at least, so that rounds end.
+Python values cannot be guessed: the trace of the variant ends there, until a later round. Variants
+may differ in where they count examples: a variant that does not count at a line has none there. In
+each round at least one more call becomes known, so that the rounds end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar  # Any: users' functions and valu
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, TraceError
@@ -36,11 +35,11 @@ from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
-    DistributedValues,
     PerReplica,
     Shapes,
     TracedPerReplica,
     is_array,
+    is_distributed,
     largest,
     structure_text,
     unequal,
@@ -53,11 +52,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplicaVariant:
-    """Replicas that are traced as one; `replica` is the one the trace is made for."""
+    """Replicas with one common trace, which is that of the first, `replica`."""
 
-    number: int
+    index: int
     replicas: tuple[int, ...]
-    knows_its_number: bool
+    knows_replica_id: bool
 
     @property
     def replica(self) -> int:
@@ -65,29 +64,29 @@ class ReplicaVariant:
         return self.replicas[0]
 
 
-Made = TypeVar("Made")
+Shared = TypeVar("Shared")
 
 _NO_EXAMPLES = (0,)
 
 
 class NotKnownYet(BaseException):
-    """The trace of a variant needs Python values of variants that were not traced so far.
+    """The trace of a variant needs Python values of variants that are not traced yet.
 
-    Not an `Exception`: the user's own handlers are not meant.
+    It is no `Exception`, so that the user's handlers do not catch it.
     """
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """An argument of a `merge_call` on a variant: an array of this type, or a Python value."""
+    """An argument of a `merge_call`: shape and dtype of an array, or None and a Python value."""
 
     shape: tuple[int, ...] | None
-    what: Any
+    value: Any
 
 
 @dataclass
 class _Answer:
-    """The merged program of a `merge_call`, and its results as each replica gets them."""
+    """The merged program of a `merge_call`, and its results on the replicas."""
 
     merged: Merged
     structure: Any
@@ -95,7 +94,7 @@ class _Answer:
 
 
 class Assumptions:
-    """What all variants assume of each other."""
+    """The shapes and values that variants assume of each other."""
 
     def __init__(
         self,
@@ -103,10 +102,10 @@ class Assumptions:
         variants: Sequence[ReplicaVariant],
         argument_shapes: Sequence[Shapes],
     ) -> None:
-        """Know nothing yet."""
+        """Start without assumptions."""
         self.strategy, self.variants = strategy, variants
         self.answers: dict[int, _Answer] = {}
-        self.made: list[Any] = []
+        self.shared: list[Any] = []
         self._argument_shapes = argument_shapes
         self._known: dict[tuple[Hashable, int], Any] = {}
         self._used: list[tuple[tuple[Hashable, int], Any]] = []
@@ -115,14 +114,14 @@ class Assumptions:
         self._num_known = -1
 
     def start(self) -> None:
-        """Start a round; raises `TraceError` if the last round taught nothing new."""
+        """Start a round; raises `TraceError` if the last round made no other call known."""
         if self._missing is not None and len(self._known) == self._num_known:
-            raise never_comes(self._missing)
+            raise missing_merge_call(self._missing)
         self._num_known = len(self._known)
         self._used, self.answers, self._missing = [], {}, None
 
     def are_settled(self) -> bool:
-        """Return whether every value was known or guessed, and every assumption was right."""
+        """Return whether no value was missing, and every assumption was right."""
         if self._missing is not None:
             return False
         for key, _ in self._used:
@@ -135,11 +134,11 @@ class Assumptions:
         """Return whether a variant's trace has ended early in this round."""
         return self._missing is not None
 
-    def count(self, place: Hashable, variant: ReplicaVariant, examples: int) -> int:
-        """Note a variant's number of examples at a place; return how many all replicas have."""
-        self._counts.add(place)
+    def count(self, line: Hashable, variant: ReplicaVariant, examples: int) -> int:
+        """Note a variant's count of examples at a line; return the sum over all replicas."""
+        self._counts.add(line)
         of_all = self.exchange(
-            place,
+            line,
             variant,
             (examples,),
             lambda other: self.guess((examples,), variant, other),
@@ -153,26 +152,26 @@ class Assumptions:
         value: Any,
         guess: Callable[[ReplicaVariant], Any] | None,
     ) -> list[Any]:
-        """Note a variant's value at a call; return the value of every replica there.
+        """Note a variant's value at a call; return the values of all replicas at this call.
 
-        Raises `NotKnownYet` for a value that is not known, without a `guess` of it.
+        Raises `NotKnownYet` for a value that is not known and has no `guess`.
         """
-        self._known[call, variant.number] = value
-        found: dict[int, Any] = {}
+        self._known[call, variant.index] = value
+        of_replica: dict[int, Any] = {}
         for other in self.variants:
-            key = (call, other.number)
+            key = (call, other.index)
             if key not in self._known and guess is None:
                 self._missing = here()
                 raise NotKnownYet
             assumed = self._known[key] if key in self._known else guess(other)  # type: ignore[misc]
             self._used.append((key, assumed))
-            found.update(dict.fromkeys(other.replicas, assumed))
-        return [found[replica] for replica in range(len(found))]
+            of_replica.update(dict.fromkeys(other.replicas, assumed))
+        return [of_replica[replica] for replica in range(len(of_replica))]
 
     def guess(
         self, shape: tuple[int, ...], variant: ReplicaVariant, other: ReplicaVariant
     ) -> tuple[int, ...]:
-        """Guess the shape another variant has where this one has `shape`."""
+        """Guess another variant's shape of an array that has `shape` on this one."""
         sizes = {
             mine: theirs
             for shapes in self._argument_shapes
@@ -183,16 +182,16 @@ class Assumptions:
 
 
 class Peers:
-    """The other replicas, as one variant that is being traced sees them."""
+    """The other replicas, for the variant that is being traced."""
 
     def __init__(self, variant: ReplicaVariant, assumptions: Assumptions) -> None:
         """Start the trace of a variant."""
         self._variant, self._assumptions = variant, assumptions
-        self._calls, self._made = count(), count()
-        self._turns: Counter[str] = Counter()
+        self._calls, self._shared = count(), count()
+        self._executions: Counter[str] = Counter()
 
     def shapes_of_all(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return the shape on every replica of an array that has this shape here."""
+        """Return the shapes on all replicas of an array that has this shape on this variant."""
         return self._assumptions.exchange(
             next(self._calls),
             self._variant,
@@ -201,59 +200,56 @@ class Peers:
         )
 
     def examples_of_all(self, examples: int) -> int:
-        """Return how many examples all replicas have together, where this one has `examples`."""
+        """Return the sum of all replicas' counts of examples; this one's is `examples`."""
         line = str(here())
-        self._turns[line] += 1
-        return self._assumptions.count((line, self._turns[line]), self._variant, examples)
+        self._executions[line] += 1
+        return self._assumptions.count((line, self._executions[line]), self._variant, examples)
 
-    def made_once(self, make: Callable[[], Made]) -> Made:
-        """Return the object that the first variant made at this place, or a new one."""
-        place, made = next(self._made), self._assumptions.made
-        if place == len(made):
-            made.append(make())
-        result: Made = made[place]
+    def made_once(self, make: Callable[[], Shared]) -> Shared:
+        """Return the object that the first variant made by this call, or make it."""
+        index, shared = next(self._shared), self._assumptions.shared
+        if index == len(shared):
+            shared.append(make())
+        result: Shared = shared[index]
         return result
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Call `merge_fn` once for all variants; return this variant's part of its result."""
+        """Call `merge_fn` once for all variants; return this variant's results."""
         call = next(self._calls)
         leaves, structure = jax.tree.flatten((args, dict(kwargs)))
-        given = [_leaf_of(leaf) for leaf in leaves]
+        described = [_leaf_of(leaf) for leaf in leaves]
         guess = None
-        if all(leaf.shape is not None for leaf in given):
-            guess = lambda other: (structure, self._like(given, other))  # noqa: E731
-        of_all = self._assumptions.exchange(call, self._variant, (structure, given), guess)
-        if self._variant.number == 0:
+        if all(leaf.shape is not None for leaf in described):
+            guess = lambda other: (structure, self._guessed(described, other))  # noqa: E731
+        of_all = self._assumptions.exchange(call, self._variant, (structure, described), guess)
+        if self._variant.index == 0:
             trace = current_trace()
             assert trace is not None
-            with trace.means.at("merge_call", call):
+            with trace.means.region("merge_call", call):
                 answer = _answer(self._assumptions.strategy, merge_fn, of_all)
             self._assumptions.answers[call] = answer
         if call not in self._assumptions.answers:
             if self._assumptions.is_missing_something:
                 raise NotKnownYet
-            raise never_comes(here())
+            raise missing_merge_call(here())
         answer = self._assumptions.answers[call]
         return self._part(answer, [leaf for leaf in leaves if is_array(leaf)])
 
-    def _like(self, given: Sequence[_Leaf], other: ReplicaVariant) -> list[_Leaf]:
+    def _guessed(self, leaves: Sequence[_Leaf], other: ReplicaVariant) -> list[_Leaf]:
         return [
             leaf
             if leaf.shape is None
-            else _Leaf(self._assumptions.guess(leaf.shape, self._variant, other), leaf.what)
-            for leaf in given
+            else _Leaf(self._assumptions.guess(leaf.shape, self._variant, other), leaf.value)
+            for leaf in leaves
         ]
 
     def _part(self, answer: _Answer, arrays: Sequence[Any]) -> Any:
-        """Return what the replicas of this variant get."""
+        """Return the results on the replicas of this variant."""
         replica = self._variant.replica
-        shapes = tuple(
-            np.shape(leaf.local) if leaf.shapes is None else leaf.shapes[replica]
-            for leaf in answer.leaves
-            if isinstance(leaf, TracedPerReplica)
-        )
+        arrays_of_answer = [x for x in answer.leaves if isinstance(x, TracedPerReplica)]
+        shapes = tuple(leaf.shape_on(replica) for leaf in arrays_of_answer)
         results = iter(merge_call_p.bind(*arrays, merged=answer.merged, shapes=shapes))
         leaves = []
         for leaf in answer.leaves:
@@ -264,10 +260,10 @@ class Peers:
         return jax.tree.unflatten(answer.structure, leaves)
 
 
-def never_comes(source: Source) -> TraceError:
-    """Return the error for a `merge_call` that not all replicas come to."""
+def missing_merge_call(source: Source) -> TraceError:
+    """Return the error for a `merge_call` that not all replicas execute."""
     return TraceError(
-        "a replica comes to merge_call that another replica never comes to",
+        "a replica executes merge_call that another replica does not execute",
         source=source,
         hint="let all replicas make the same collectives and assignments",
     )
@@ -295,42 +291,41 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
     returned: list[Any] = []
 
     def body(*locals: Any) -> list[Any]:
-        filled = [_static(row) for row in rows]
+        values = [_static(row) for row in rows]
         for i, local in zip(dynamic, locals, strict=True):
-            filled[i] = TracedPerReplica(local, unequal([leaf.shape for leaf in rows[i]]))
-        args, kwargs = unflatten(structure, filled)
+            values[i] = TracedPerReplica(local, unequal([leaf.shape for leaf in rows[i]]))
+        args, kwargs = unflatten(structure, values)
         with fresh_trace(), entered(Entry(strategy)):
             result = for_all(
                 lambda: call_with_copies(merge_fn, (strategy, *args), kwargs, name_of(merge_fn))
             )
         leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)
-        found = [TracedPerReplica(jnp.asarray(leaf)) if is_array(leaf) else leaf for leaf in leaves]
-        spreads[:] = map(is_array, leaves)
-        returned[:] = [shape, *map(_described, found)]
-        return [leaf.local for leaf in found if isinstance(leaf, TracedPerReplica)]
+        wrapped = [TracedPerReplica(jnp.asarray(x)) if is_array(x) else x for x in leaves]
+        arrays = [leaf for leaf in wrapped if isinstance(leaf, TracedPerReplica)]
+        mirrored[:] = [not any(array is leaf for leaf in leaves) for array in arrays]
+        returned[:] = [shape, *map(_described, wrapped)]
+        return [array.local for array in arrays]
 
-    spreads: list[bool] = []
+    mirrored: list[bool] = []
     jaxpr = jax.make_jaxpr(body)(*avals)
-    of_outputs = zip(returned[1:], spreads, strict=True)
-    of_arrays = tuple(spread for leaf, spread in of_outputs if isinstance(leaf, TracedPerReplica))
-    merged = Merged(jaxpr, of_arrays, strategy.num_replicas_in_sync)
+    merged = Merged(jaxpr, tuple(mirrored), strategy.num_replicas_in_sync)
     return _Answer(merged, returned[0], returned[1:])
 
 
 def _described(leaf: Any) -> Any:
-    """Return a leaf of a result with a shape in place of its tracer, which ends with the trace."""
+    """Return a leaf of a result without its tracer, of which it keeps shape and dtype."""
     if not isinstance(leaf, TracedPerReplica):
         return leaf
     return TracedPerReplica(jax.ShapeDtypeStruct(leaf.local.shape, leaf.local.dtype), leaf.shapes)
 
 
 def _is_leaf(leaf: Any) -> bool:
-    return leaf is None or isinstance(leaf, DistributedValues)
+    return leaf is None or is_distributed(leaf)
 
 
 def _static(row: Sequence[_Leaf]) -> Any:
-    """Return a Python value of all replicas, or a `PerReplica` of theirs."""
-    values = [leaf.what for leaf in row]
+    """Return the replicas' common Python value, or a `PerReplica` of different ones."""
+    values = [leaf.value for leaf in row]
     return values[0] if all(_is_same(values[0], value) for value in values) else PerReplica(values)
 
 
@@ -344,15 +339,15 @@ def _is_same(value: Any, other: Any) -> bool:
 def _aval(row: Sequence[_Leaf]) -> jax.ShapeDtypeStruct:
     for replica, leaf in enumerate(row):
         alike = leaf.shape is not None and len(leaf.shape) == len(row[0].shape or ())
-        if not alike or leaf.what != row[0].what:
+        if not alike or leaf.value != row[0].value:
             raise ArgumentError(
                 f"merge_call is given {_text(row[0])} on replica 0 and {_text(leaf)} on replica "
                 f"{replica}",
                 source=here(),
                 hint="give all replicas arrays of one dtype and rank",
             )
-    return jax.ShapeDtypeStruct(largest([leaf.shape or () for leaf in row]), row[0].what)
+    return jax.ShapeDtypeStruct(largest([leaf.shape or () for leaf in row]), row[0].value)
 
 
 def _text(leaf: _Leaf) -> str:
-    return repr(leaf.what) if leaf.shape is None else f"{dtype_name(leaf.what)}{list(leaf.shape)}"
+    return repr(leaf.value) if leaf.shape is None else f"{dtype_name(leaf.value)}{list(leaf.shape)}"

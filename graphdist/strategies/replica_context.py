@@ -1,4 +1,4 @@
-"""The replica's view of its strategy, inside a replica function."""
+"""`ReplicaContext`: a replica's id, collectives and `merge_call`, inside a replica function."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from graphdist.values.distributed import (
     TracedPerReplica,
     checked_array,
     is_array,
+    is_distributed,
 )
 from graphdist.values.pytrees import map_leaves
 from graphdist.values.reducible import gather_axis, gather_dimension, summable, without_padding
@@ -43,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class ReplicaContext:
-    """A replica's view of its strategy and the other replicas; see `gd.get_replica_context()`."""
+    """A replica's id, and its collectives with the others; see `gd.get_replica_context()`."""
 
     def __init__(
         self,
@@ -51,15 +52,15 @@ class ReplicaContext:
         replica_id_in_sync_group: int | None = None,
         peers: Peers | None = None,
     ) -> None:
-        """Make the context of one run of `strategy`, of one replica of it if it has a number.
+        """Make the context of a call of `run`: of one replica if it has an id, or of all.
 
-        `peers` are the other replicas, where they are traced on their own.
+        `peers` are the other replica variants, if there are several.
         """
         self._strategy = strategy
-        self._number = 0 if self.num_replicas_in_sync == 1 else replica_id_in_sync_group
+        self._replica_id = 0 if self.num_replicas_in_sync == 1 else replica_id_in_sync_group
         self._peers = peers
         self.mirrored: dict[int, tuple[Any, Any]] = {}
-        """Cross-replica values, by the id of what replicas see, which is kept alive with them."""
+        """By `id` of a replica's array: the array, and the cross-replica value that it mirrors."""
 
     @property
     def strategy(self) -> AbstractStrategy:
@@ -73,36 +74,36 @@ class ReplicaContext:
 
     @property
     def replica_id_in_sync_group(self) -> jax.Array | np.int32 | int:
-        """Return the replica's number, an int32 scalar; the Python int 0 outside every strategy.
+        """Return the replica id, an int32 scalar; the Python int 0 outside every strategy.
 
-        It is traced, one program for all replicas, until the program needs its value: in an `if`,
-        as an index of a list. Then each replica is traced on its own.
+        It is a traced value, in one program for all replicas. If the program needs it as a Python
+        value, in an `if` or as an index of a list, each replica is traced.
         """
         if not self._is_running():
             return 0
         self._check_current("replica_id_in_sync_group")
         trace = current_trace()
         if trace is not None and self.num_replicas_in_sync == 1:
-            trace.means.replica_was_asked = True
-        if self._number is not None:
-            return np.int32(self._number)
+            trace.means.uses_replica_id = True
+        if self._replica_id is not None:
+            return np.int32(self._replica_id)
         if trace is not None:
-            trace.number_was_asked = True
+            trace.replica_id_was_used = True
         return replica_id_p.bind(group_size=self.num_replicas_in_sync)
 
     @property
     def devices(self) -> tuple[str]:
         """Return the name of this replica's device, alone in a tuple."""
-        return (self._strategy.devices.names[self.known_number()],)
+        return (self._strategy.devices.names[self.known_replica_id()],)
 
-    def known_number(self) -> int:
-        """Return the replica's number as a Python value, for which each is traced on its own."""
-        if self._number is None:
+    def known_replica_id(self) -> int:
+        """Return the replica id as a Python value; each replica is then traced."""
+        if self._replica_id is None:
             trace = current_trace()
             assert trace is not None
-            trace.number_was_asked = True
-            trace.ask_for_number()
-        return self._number or 0
+            trace.replica_id_was_used = True
+            trace.retry_by_replica_id()
+        return self._replica_id or 0
 
     @overload
     def all_reduce(
@@ -116,11 +117,11 @@ class ReplicaContext:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
 
         `value` is a pytree of arrays of any shape, the same on all replicas; None in it stays None.
-        Integers have a float32 mean, but for those proven to be the same on all replicas. Gradients
-        flow through: the transpose is the same reduction of the cotangents. `options` are
+        Integers have a float32 mean, unless they are provably the same on all replicas. It is
+        differentiable: the transpose is the same reduction of the cotangents. `options` are
         `CommunicationOptions`. Raises `ArgumentError` for another op or None alone,
-        `ArgumentTypeError` for a leaf that cannot be added up or for options of another kind,
-        `ContextError` when the run is over.
+        `ArgumentTypeError` for a leaf that cannot be reduced or for options of another type,
+        `ContextError` after the end of `run`.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -150,12 +151,12 @@ class ReplicaContext:
         array, reducer = reduction_of(leaf, op, "all_reduce")
         if not self._is_running():
             return array
-        own = self._strategy.cross_device_ops
-        if own is not None and own.replaces_all_reduce and reducer == op.reducer:
+        ops = self._strategy.cross_device_ops
+        if ops is not None and ops.replaces_all_reduce and reducer == op.reducer:
             merged = self.merge_call(
-                lambda _, value: own.batch_reduce(op, [(value, value)])[0], args=(array,)
+                lambda _, value: ops.batch_reduce(op, [(value, value)])[0], args=(array,)
             )
-            return jnp.copy(merged)  # what merge_call returned would leave `run` as one value
+            return jnp.copy(merged)  # `run` would return the uncopied result as one mirrored value
         size, dtype = self.num_replicas_in_sync, array.dtype
         if reduce_dtype is not None and jnp.issubdtype(dtype, jnp.floating):
             array = array.astype(reduce_dtype)
@@ -173,7 +174,7 @@ class ReplicaContext:
         """Return every leaf concatenated over all replicas along `axis`, on every replica.
 
         Leaves have rank 1 or more, None stays None; `axis` may be negative. Raises `ArgumentError`
-        for a scalar or an axis out of range, `ArgumentTypeError` for options of another kind.
+        for a scalar or an axis out of range, `ArgumentTypeError` for options of another type.
         """
         check_communication_options(options)
         refuse_none(value, "all_gather")
@@ -190,7 +191,7 @@ class ReplicaContext:
         return jax.tree.map(gather, value, is_leaf=is_slices)
 
     def _all_gather_leaf(self, array: jax.Array, dimension: int) -> jax.Array:
-        """Gather; where the replicas' values differ in length each is padded to the longest."""
+        """Gather an array, which is padded to the longest if the replicas' lengths differ."""
         size = self.num_replicas_in_sync
         if self._peers is None:
             return all_gather_p.bind(array, axis=dimension, group_size=size)
@@ -208,8 +209,8 @@ class ReplicaContext:
     ) -> Result:
         """Call `merge_fn(strategy, *args, **kwargs)` once, in cross-replica context.
 
-        Arrays among the arguments arrive as `PerReplica`. Of a `PerReplica` in the result every
-        replica gets its component, anything else every replica gets as it is.
+        `merge_fn` gets arrays among the arguments as `PerReplica`. Every replica gets its component
+        of a `PerReplica` in the result, and any other value unchanged.
         """
         self._check_current("merge_call")
         require_call(merge_fn, args, kwargs, "merge_call")
@@ -234,17 +235,16 @@ class ReplicaContext:
                 return inside
             return leaf
 
-        given, named = map_leaves(leave, (tuple(args), dict(kwargs or {})), None)
+        merge_args, merge_kwargs = map_leaves(leave, (tuple(args), dict(kwargs or {})), None)
+        merge_args = (self._strategy, *merge_args)
         with fresh_trace(), entered(Entry(self._strategy)):
             merged = for_all(
-                lambda: call_with_copies(
-                    merge_fn, (self._strategy, *given), named, name_of(merge_fn)
-                )
+                lambda: call_with_copies(merge_fn, merge_args, merge_kwargs, name_of(merge_fn))
             )
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
 
     def examples_of_all(self, examples: int) -> int:
-        """Return how many examples all replicas have together, where this one has `examples`."""
+        """Return the sum of all replicas' counts of examples; this one's is `examples`."""
         if self._peers is None:
             return examples * self.num_replicas_in_sync
         return self._peers.examples_of_all(examples)
@@ -267,52 +267,52 @@ class ReplicaContext:
 
 
 def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with the arrays of `Mirrored` results in their place."""
+    """Return the function with arrays instead of `Mirrored` results."""
 
     @wraps(merge_fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         return map_leaves(
             lambda leaf: leaf.array if isinstance(leaf, Mirrored) else leaf,
             merge_fn(*args, **kwargs),
-            lambda leaf: isinstance(leaf, DistributedValues),
+            is_distributed,
         )
 
     return call
 
 
 def is_slices(leaf: Any) -> bool:
-    """Return whether a part of a pytree is `IndexedSlices`, which are one leaf."""
+    """Return whether a node of a pytree is `IndexedSlices`, which count as one leaf."""
     return isinstance(leaf, IndexedSlices)
 
 
 def refuse_none(value: Any, what: str) -> None:
-    """Raise `ArgumentError` for None in place of a pytree; None in one has no leaves."""
+    """Raise `ArgumentError` if the argument is None; a pytree may have None among its leaves."""
     if value is None:
         raise ArgumentError(
             f"{what} of None, which has no value",
             source=here(),
-            hint="give it arrays; a pytree may have None in places that have no array",
+            hint="give it arrays; a pytree may contain None beside them",
         )
 
 
 def refuse_slices(leaf: Any, what: str) -> None:
-    """Raise `UnsupportedError` for `IndexedSlices`, which are rows and no array."""
+    """Raise `UnsupportedError` for `IndexedSlices`, which are no array."""
     if isinstance(leaf, IndexedSlices):
         raise UnsupportedError(
             f"{what} of IndexedSlices",
             source=here(),
-            hint="gather their values and their indices, each on its own",
+            hint="gather their values and their indices",
         )
 
 
 def reduction_of(leaf: Any, op: ReduceOp, what: str) -> tuple[jax.Array, str]:
-    """Return a leaf as an array that can be reduced, and how.
+    """Return a leaf as an array that can be reduced, and the reducer.
 
-    The mean of an integer that all replicas hold is the largest, which is an integer.
+    The mean of an integer that is equal on all replicas is its maximum, which is an integer.
     """
     array, trace = checked_array(leaf, f"{what} of"), current_trace()
     if op is ReduceOp.MEAN and trace is not None and is_array(leaf):
-        array, is_one = trace.marked_mean(array)
-        if is_one:
+        array, is_equal = trace.marked_mean(array)
+        if is_equal:
             return array, "max"
     return summable(array, op.reducer, what), op.reducer

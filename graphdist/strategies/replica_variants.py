@@ -1,9 +1,8 @@
-"""Replicas that do not look the same: a replica function traced once for each replica variant.
+"""Unequal replicas: a replica function is traced once for each replica variant.
 
-A variant is a set of replicas with arguments of the same shapes. Where the function needs the
-replica's number as a Python value, or is given Python values that differ, every replica is a
-variant of its own. The traces become one (`tracing/merge_variants.py`), and what the variants
-returned is put together leaf by leaf.
+A variant is a set of replicas with arguments of the same shapes. If the function needs the replica
+id as a Python value, or gets different Python values, every replica is a variant. The traces are
+merged into one (`tracing/merge_variants.py`), and the variants' results are combined leaf by leaf.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any  # Any: users' pytrees
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
@@ -32,13 +30,13 @@ from graphdist.tracing.slots import Slot
 from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
-    DistributedValues,
     Mirrored,
     PerReplica,
     Shapes,
     TracedParts,
     TracedPerReplica,
     is_array,
+    is_distributed,
     structure_text,
     unequal,
 )
@@ -49,7 +47,7 @@ _OUTPUT = object()
 
 @dataclass(frozen=True)
 class _HandedBack:
-    """An output that is an argument as it came: where all variants hand it back, the argument."""
+    """An output that is an argument unchanged: if all variants return it, the result is it."""
 
     value: Any
 
@@ -59,13 +57,12 @@ def run_by_variant(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    *,
-    by_number: bool,
+    by_replica_id: bool,
 ) -> Any:
-    """Trace `fn` once for each replica variant; with `by_number` each replica is one."""
-    leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_distributed)
-    by_number = by_number or any(_is_static(leaf) for leaf in leaves)
-    variants = _variants(leaves, strategy.num_replicas_in_sync, by_number)
+    """Trace `fn` once for each replica variant; with `by_replica_id` each replica is a variant."""
+    leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=is_distributed)
+    by_replica_id = by_replica_id or any(_is_static(leaf) for leaf in leaves)
+    variants = _variants(leaves, strategy.num_replicas_in_sync, by_replica_id)
     outside = [_mirrored(leaf, strategy) for leaf in leaves]
     assumptions = Assumptions(strategy, variants, _sizes(leaves))
     while True:
@@ -77,42 +74,34 @@ def run_by_variant(
                     _trace(strategy, fn, structure, leaves, outside, variant, assumptions)
                 )
         if assumptions.are_settled():
-            return _put_together(strategy, variants, leaves, traced)
-
-
-def _is_distributed(leaf: Any) -> bool:
-    return isinstance(leaf, DistributedValues)
+            return _combined(strategy, variants, leaves, traced)
 
 
 def _is_leaf_of_result(leaf: Any) -> bool:
-    """Count None as a value: another replica may have an array in its place."""
-    return leaf is None or _is_distributed(leaf)
+    """Return whether a node is a leaf; None is one, since another replica may have an array."""
+    return leaf is None or is_distributed(leaf)
 
 
 def _is_static(leaf: Any) -> bool:
-    """Return whether a leaf is a Python value a replica."""
+    """Return whether a leaf is a Python value per replica."""
     return isinstance(leaf, PerReplica) and not isinstance(leaf, TracedPerReplica)
 
 
-def _shape_of(leaf: TracedPerReplica, replica: int) -> tuple[int, ...]:
-    return tuple(np.shape(leaf.local)) if leaf.shapes is None else leaf.shapes[replica]
-
-
-def _variants(leaves: Sequence[Any], count: int, by_number: bool) -> list[ReplicaVariant]:
+def _variants(leaves: Sequence[Any], count: int, by_replica_id: bool) -> list[ReplicaVariant]:
     members: dict[Any, list[int]] = {}
     for replica in range(count):
         shapes = tuple(
-            _shape_of(leaf, replica) for leaf in leaves if isinstance(leaf, TracedPerReplica)
+            leaf.shape_on(replica) for leaf in leaves if isinstance(leaf, TracedPerReplica)
         )
-        members.setdefault(replica if by_number else shapes, []).append(replica)
+        members.setdefault(replica if by_replica_id else shapes, []).append(replica)
     return [
-        ReplicaVariant(number, tuple(replicas), by_number)
-        for number, replicas in enumerate(members.values())
+        ReplicaVariant(index, tuple(replicas), by_replica_id)
+        for index, replicas in enumerate(members.values())
     ]
 
 
 def _mirrored(leaf: Any, strategy: AbstractStrategy) -> Any:
-    """Return the value that all replicas get of a leaf that is not distributed."""
+    """Return the value on all replicas of a leaf that is not per-replica."""
     value = leaf.array if isinstance(leaf, Mirrored) else leaf
     trace = current_trace()
     if isinstance(value, jax.core.Tracer) and trace is not None:
@@ -126,7 +115,7 @@ def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
 
 @dataclass
 class _Traced:
-    """The trace of a variant: a jaxpr, and results, of which some are outputs of the jaxpr."""
+    """The trace of a variant: a jaxpr, and its results; outputs of the jaxpr are marked."""
 
     jaxpr: Any  # a ClosedJaxpr, which only `tracing` may name
     structure: Any
@@ -142,7 +131,7 @@ def _trace(
     variant: ReplicaVariant,
     assumptions: Assumptions,
 ) -> _Traced:
-    """Trace the function as a variant sees it."""
+    """Trace the function with a variant's arguments."""
     dynamic = [i for i, leaf in enumerate(leaves) if isinstance(leaf, TracedPerReplica)]
     result: list[Any] = []
 
@@ -150,27 +139,27 @@ def _trace(
     assert trace is not None
 
     def body(*locals: Any) -> list[Any]:
-        filled = [
+        values = [
             leaf.values[variant.replica] if _is_static(leaf) else value
             for leaf, value in zip(leaves, outside, strict=True)
         ]
         for i, local in zip(dynamic, locals, strict=True):
-            filled[i] = local
-        args, kwargs = jax.tree.unflatten(structure, filled)
+            values[i] = local
+        args, kwargs = jax.tree.unflatten(structure, values)
         context = ReplicaContext(
             strategy,
-            variant.replica if variant.knows_its_number else None,
+            variant.replica if variant.knows_replica_id else None,
             Peers(variant, assumptions),
         )
-        with trace.means.at("variant"), entered(Entry(strategy, context)):
+        with trace.means.region("variant"), entered(Entry(strategy, context)):
             returned = for_replicas(lambda: call_with_copies(fn, args, kwargs, name_of(fn)))
         require_result(returned, "the function given to run")
-        found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
-        result[:] = [shape, *(_known(leaf, outside) for leaf in found)]
-        return [jnp.asarray(leaf) for leaf in found if _is_output(leaf)]
+        outputs, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
+        result[:] = [shape, *(_described(leaf, outside) for leaf in outputs)]
+        return [jnp.asarray(leaf) for leaf in outputs if _is_output(leaf)]
 
     avals = [
-        jax.ShapeDtypeStruct(_shape_of(leaves[i], variant.replica), leaves[i].local.dtype)
+        jax.ShapeDtypeStruct(leaves[i].shape_on(variant.replica), leaves[i].local.dtype)
         for i in dynamic
     ]
     with fresh_trace():
@@ -179,17 +168,17 @@ def _trace(
 
 
 def _is_output(leaf: Any) -> bool:
-    return is_array(leaf) and not _is_distributed(leaf)
+    return is_array(leaf) and not is_distributed(leaf)
 
 
-def _known(leaf: Any, outside: Sequence[Any]) -> Any:
+def _described(leaf: Any, outside: Sequence[Any]) -> Any:
     """Return a result that is a Python value, or the mark of an output of the jaxpr."""
     if not _is_output(leaf):
         return leaf
     return _HandedBack(leaf) if any(leaf is value for value in outside) else _OUTPUT
 
 
-def _put_together(
+def _combined(
     strategy: AbstractStrategy,
     variants: list[ReplicaVariant],
     leaves: Sequence[Any],
@@ -197,16 +186,15 @@ def _put_together(
 ) -> Any:
     dynamic = [leaf for leaf in leaves if isinstance(leaf, TracedPerReplica)]
     arguments = [
-        [Slot(leaf.local, _shape_of(leaf, variant.replica)) for leaf in dynamic]
+        [Slot(leaf.local, leaf.shape_on(variant.replica)) for leaf in dynamic]
         for variant in variants
     ]
     is_one_structure = all(trace.structure == traced[0].structure for trace in traced)
-    # Without results in common, variants that disagree in their collectives are told so first.
+    # If the structures differ, an error about different collectives comes first.
     positions = _positions(traced) if is_one_structure else [[] for _ in traced]
     count = strategy.num_replicas_in_sync
-    slots = merge_variants(
-        _variant_number(variants, count), [trace.jaxpr for trace in traced], arguments, positions
-    )
+    index = _traced_index(variants, count)
+    slots = merge_variants(index, [trace.jaxpr for trace in traced], arguments, positions)
     for variant, trace in zip(variants, traced, strict=True):
         if trace.structure != traced[0].structure:
             raise ArgumentError(
@@ -215,27 +203,27 @@ def _put_together(
                 f"{variant.replica}: the structures differ",
                 source=here(),
             )
-    number_of = _numbers(variants, count)
+    indices = _indices(variants, count)
     results = []
-    for place in range(len(traced[0].leaves)):
-        row = [slots[number][place] for number in number_of]
-        statics = [_static(traced[number].leaves[place]) for number in number_of]
+    for position in range(len(traced[0].leaves)):
+        row = [slots[index][position] for index in indices]
+        statics = [_static(traced[index].leaves[position]) for index in indices]
         results.append(_leaf(row, statics))
     return unflatten(traced[0].structure, results)
 
 
 def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
-    """Return which output of its jaxpr each leaf of each variant is; None for other leaves."""
+    """Return for each variant and leaf the index of its output of the jaxpr, None for others."""
     rows: list[list[int | None]] = []
     for trace in traced:
         outputs = iter(range(len(trace.leaves)))
         rows.append([next(outputs) if _is_from_jaxpr(leaf) else None for leaf in trace.leaves])
-    for place, leaves in enumerate(zip(*(trace.leaves for trace in traced), strict=True)):
+    for position, leaves in enumerate(zip(*(trace.leaves for trace in traced), strict=True)):
         if all(isinstance(leaf, _HandedBack) for leaf in leaves) and all(
             leaf.value is leaves[0].value for leaf in leaves
         ):
             for row in rows:
-                row[place] = None
+                row[position] = None
     return rows
 
 
@@ -247,23 +235,23 @@ def _static(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, _HandedBack) else leaf
 
 
-def _numbers(variants: Sequence[ReplicaVariant], count: int) -> list[int]:
-    """Return each replica's variant."""
-    number_of = {replica: v.number for v in variants for replica in v.replicas}
-    return [number_of[replica] for replica in range(count)]
+def _indices(variants: Sequence[ReplicaVariant], count: int) -> list[int]:
+    """Return the index of each replica's variant."""
+    index_of = {replica: v.index for v in variants for replica in v.replicas}
+    return [index_of[replica] for replica in range(count)]
 
 
-def _variant_number(variants: Sequence[ReplicaVariant], count: int) -> Any:
-    """Return the traced number of the replica's variant."""
+def _traced_index(variants: Sequence[ReplicaVariant], count: int) -> Any:
+    """Return the index of the replica's variant, as a traced value."""
     replica = replica_id_p.bind(group_size=count)
-    numbers = _numbers(variants, count)
-    if numbers == list(range(count)):
+    indices = _indices(variants, count)
+    if indices == list(range(count)):
         return replica
-    return jnp.asarray(numbers, jnp.int32)[replica]
+    return jnp.asarray(indices, jnp.int32)[replica]
 
 
 def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
-    """Return a leaf of the result of all replicas from the leaves that each of them returned."""
+    """Return a leaf of the combined result from the replicas' leaves."""
     first = slots[0]
     if first is not None and all(slot is not None and slot.array is first.array for slot in slots):
         if first.mirrored is not None:

@@ -1,4 +1,4 @@
-"""What `run`, `reduce`, `gather` and `experimental_local_results` mean inside a trace."""
+"""`run`, `reduce`, `gather` and `experimental_local_results` inside a trace."""
 
 from __future__ import annotations
 
@@ -32,23 +32,18 @@ from graphdist.tracing.slots import Slot
 from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
-    DistributedValues,
     Mirrored,
     PerReplica,
     Shapes,
     TracedParts,
     TracedPerReplica,
     is_array,
+    is_distributed,
     type_name,
 )
 from graphdist.values.pytrees import map_leaves
 from graphdist.values.reducible import gather_dimension, summable, without_padding
 from graphdist.values.replica_warnings import warn_of_unsplit_batch
-
-
-def is_distributed(leaf: Any) -> bool:
-    """Return whether a leaf of a pytree is a distributed value."""
-    return isinstance(leaf, DistributedValues)
 
 
 def run(
@@ -57,34 +52,34 @@ def run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Trace `fn` as what every replica does: once, unless the replicas differ."""
+    """Trace `fn` once for all replicas, or once per replica variant if they differ."""
     trace = current_trace()
     assert trace is not None
     trace.claim(strategy)
     warn_of_unsplit_batch(strategy, fn, args, kwargs, trace.is_from_outside)
-    run, by_number = trace.next_run()
+    run, by_replica_id = trace.next_run()
     arguments = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
     many = strategy.num_replicas_in_sync > 1
-    trace.number_was_asked = False
-    trace.current_run = run if many and not by_number else None
+    trace.replica_id_was_used = False
+    trace.current_run = run if many and not by_replica_id else None
     try:
-        if many and (by_number or any(map(_differs, arguments))):
-            traced = partial(run_by_variant, strategy, fn, args, kwargs, by_number=by_number)
+        if many and (by_replica_id or any(map(_differs, arguments))):
+            traced = partial(run_by_variant, strategy, fn, args, kwargs, by_replica_id)
         else:
             traced = partial(_run_once, strategy, fn, args, kwargs)
-        with trace.means.at("run", run):
+        with trace.means.region("run", run):
             return trace.bound(strategy.axis_name, strategy.num_replicas_in_sync, traced)
     except GraphdistError:
         raise
     except Exception:
-        trace.ask_for_number()  # what fails with a traced number may do with a Python one
+        trace.retry_by_replica_id()  # with the id as a Python value it may succeed
         raise
     finally:
         trace.current_run = None
 
 
 def _differs(leaf: Any) -> bool:
-    """Return whether a leaf differs over the replicas in more than its value."""
+    """Return whether a leaf has different shapes on the replicas, or Python values."""
     if isinstance(leaf, TracedPerReplica):
         return leaf.shapes is not None
     if isinstance(leaf, PerReplica) and any(map(is_array, leaf.values)):
@@ -105,7 +100,7 @@ def _run_once(
     def enter(leaf: Any) -> Any:
         if isinstance(leaf, TracedPerReplica):
             return leaf.local
-        if isinstance(leaf, PerReplica):  # of one replica
+        if isinstance(leaf, PerReplica):  # there is 1 replica
             return leaf.values[0]
         if isinstance(leaf, Mirrored):
             leaf = leaf.array
@@ -133,7 +128,7 @@ def _run_once(
 
 
 def _not_traced(value: PerReplica, what: str) -> GraphdistError:
-    """Return the error for a PerReplica that is no input of the program."""
+    """Return the error for a PerReplica that is no input of the function."""
     kinds = {type_name(part) for part in value.values if not is_array(part)}
     if not kinds:
         return _closed_over()
@@ -154,7 +149,7 @@ def _closed_over() -> ArgumentError:
 def reduce(
     strategy: AbstractStrategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None
 ) -> Any:
-    """Reduce every leaf. None in a pytree is no leaf; None alone is a value, as a number is."""
+    """Reduce every leaf. None in a pytree is no leaf; None alone is one."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
         value,
@@ -172,7 +167,7 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
             shape = _components(strategy, shape)[0]
         return IndexedSlices(values / scale if scale > 1 else values, indices, shape)
     is_variable = isinstance(leaf, Variable)
-    leaf = _of_numbers(_of_variable(leaf, has_axis=axis is not None), size)
+    leaf = _array_of_numbers(_value_of_variable(leaf, has_axis=axis is not None), size)
     if not isinstance(leaf, TracedPerReplica):
         if isinstance(leaf, PerReplica):
             raise _not_traced(leaf, "reduce")
@@ -180,14 +175,14 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
             raise ArgumentError(
                 f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
                 source=here(),
-                hint="use MEAN for a value that all replicas share, or give what run returned",
+                hint="use MEAN for a value that all replicas share, or reduce the result of run",
             )
         if axis is None:
             value = leaf.array if isinstance(leaf, Mirrored) else leaf
-            # On one replica it may be what run returned, and the mean of that is a float.
+            # On one replica it may be a result of run, whose mean is a float.
             may_be_returned = size == 1 and _is_integer(value) and not is_variable
             return reduction_of(value, op, "reduce")[0] if may_be_returned else value
-        # along an axis it is what every replica has
+        # Along an axis every replica reduces the value.
         local = leaf.array if isinstance(leaf, Mirrored) else leaf
     else:
         local = leaf.local
@@ -200,18 +195,17 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
     _check_equal(shapes, "reduce", axes)
     if axis is None:
         return reduce_p.bind(local, reducer=reducer, group_size=size)
-    # Padding is zero, and adds nothing.
+    # The padding is zeros, which add nothing.
     total = reduce_p.bind(jnp.sum(local, axis=axes), reducer="sum", group_size=size)
     if op is ReduceOp.SUM:
         return total
     return total / sum(prod(shape[i] for i in axes) for shape in shapes)
 
 
-def _of_variable(leaf: Any, *, has_axis: bool) -> Any:
-    """Return a mirrored variable as one value, the copies of any other as a `PerReplica`.
+def _value_of_variable(leaf: Any, *, has_axis: bool) -> Any:
+    """Return the value of a mirrored variable, and of any other a `PerReplica` of its copies.
 
-    Reduced along an axis, or gathered, the copies of a mirrored variable are values of the replicas
-    too.
+    With an axis, and in a gather, a mirrored variable is a `PerReplica` of its copies, too.
     """
     if not isinstance(leaf, Variable):
         return leaf
@@ -220,8 +214,8 @@ def _of_variable(leaf: Any, *, has_axis: bool) -> Any:
     return TracedPerReplica(local) if many and (has_axis or not leaf.is_mirrored) else local
 
 
-def _of_numbers(leaf: Any, size: int) -> Any:
-    """Return a Python number a replica as an array a replica."""
+def _array_of_numbers(leaf: Any, size: int) -> Any:
+    """Return a `PerReplica` of Python numbers as one of arrays, any other leaf unchanged."""
     if not isinstance(leaf, PerReplica) or isinstance(leaf, TracedPerReplica):
         return leaf
     parts = leaf.parts if isinstance(leaf, TracedParts) else leaf.values
@@ -235,7 +229,7 @@ def _shapes(leaf: Any, local: Any, size: int) -> Shapes:
 
 
 def _check_equal(shapes: Shapes, what: str, but: Sequence[int]) -> None:
-    """Raise `ArgumentError` where replicas' shapes differ in other dimensions than these."""
+    """Raise `ArgumentError` if the replicas' shapes differ in a dimension that is not in `but`."""
     for replica, shape in enumerate(shapes):
         pairs = enumerate(zip(shapes[0], shape, strict=True))
         if any(size != other and i not in but for i, (size, other) in pairs):
@@ -288,7 +282,7 @@ def gather(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
 
 
 def _gather_leaf(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
-    value = _of_variable(value, has_axis=True)
+    value = _value_of_variable(value, has_axis=True)
     if not isinstance(value, TracedPerReplica):
         if isinstance(value, PerReplica):
             raise _not_traced(value, "gather")
@@ -296,7 +290,7 @@ def _gather_leaf(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
             raise ArgumentTypeError(
                 f"gather of a {type(value).__name__}: it takes PerReplica values, in pytrees too",
                 source=here(),
-                hint="give it what run returned, or an array",
+                hint="give it the result of run, or an array",
             )
         return value.array if isinstance(value, Mirrored) else value
     size = strategy.num_replicas_in_sync
@@ -343,9 +337,9 @@ def _components(strategy: AbstractStrategy, leaf: Any) -> tuple[Any, ...]:
     if not isinstance(leaf, TracedPerReplica):
         values = tuple(leaf.values)
         local = strategy.devices.local_replicas
-        if len(values) == count > len(local):  # known of all workers' replicas
+        if len(values) == count > len(local):  # these are the values of all workers' replicas
             values = values[local.start : local.stop]
-        return values * len(local) if len(values) == 1 else values  # one copy is everybody's
+        return values * len(local) if len(values) == 1 else values  # a single value is mirrored
     stacked = gather_p.bind(jnp.asarray(leaf.local)[None], axis=0, group_size=count)
     shapes = _shapes(leaf, leaf.local, count)
     return tuple(Slot(stacked[i], shape).value() for i, shape in enumerate(shapes))

@@ -1,4 +1,4 @@
-"""One replica on each TPU core, of TPUs that are here or of a topology that is not."""
+"""One replica on each TPU core, of this host's TPUs or of a topology that is compiled for."""
 
 from __future__ import annotations
 
@@ -12,41 +12,33 @@ import numpy as np
 from graphdist.config import prepare_compilers
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ContextError, DeviceError, UnsupportedError
-from graphdist.options import (
-    AXIS_NAME,
-    VariableSynchronization,
-    checked_axis_name,
-    checked_parameter_sharding,
-    checked_sharding,
-)
+from graphdist.options import AXIS_NAME
 from graphdist.runtime.absent_devices import absent_devices
 from graphdist.runtime.devices import Devices, find_devices
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.strategies.base import CommonStrategy, Strategy
+from graphdist.strategies.base import Strategy
+from graphdist.strategies.data_parallel import DataParallelStrategy
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.strategies.local_steps import checked_local_steps
 from graphdist.strategies.multi_worker_mirrored import single_worker
 from graphdist.tracing.user_lines import here
 
 
 def devices_of_topology(name: str, num_slices: int, platform: str) -> Devices:
-    """Return devices that stand for a topology; raises `DeviceError` for another platform's."""
+    """Return the absent devices of a topology; raises `DeviceError` for another platform."""
     topology = find_topology(name, num_slices, here())
     if topology.chip.platform != platform:
-        mine = "gd.TPUStrategy" if topology.chip.platform == "tpu" else "gd.MirroredStrategy"
+        right = "gd.TPUStrategy" if topology.chip.platform == "tpu" else "gd.MirroredStrategy"
         raise DeviceError(
             f"topology {name!r} is of {topology.chip.description}, not of {platform.upper()}s",
             source=here(),
-            hint=f"make a {mine}(topology={name!r})",
+            hint=f"make a {right}(topology={name!r})",
         )
     prepare_compilers()
     return absent_devices(topology, here())
 
 
-class TPUBase(CommonStrategy):
-    """A strategy of TPUs, with the methods of one API or the other."""
-
-    auto_synchronization = VariableSynchronization.ON_WRITE
+class TPUBase(DataParallelStrategy):
+    """A strategy of TPUs, without the methods that its API adds."""
 
     def __init__(
         self,
@@ -62,48 +54,44 @@ class TPUBase(CommonStrategy):
         outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
     ) -> None:
-        """Take the devices."""
-        self.axis_name = checked_axis_name(axis_name)
-        self.shard_update = checked_sharding(shard_update)
-        del experimental_spmd_xla_partitioning  # of a replica over cores, and it has one
+        """Find the devices."""
+        del experimental_spmd_xla_partitioning  # of a replica over cores, but it has one core
         if tpu_cluster_resolver is not None:
             self.cluster_resolver = single_worker(tpu_cluster_resolver)
-        if topology is not None:
-            found = devices_of_topology(topology, num_slices, "tpu")
-        elif num_slices != 1:
-            raise ArgumentError(
-                f"num_slices is {num_slices} without a topology",
-                source=here(),
-                hint='write topology="v5e:16x16", num_slices=2',
-            )
-        else:
-            found = present_tpus()
-        if experimental_device_assignment is not None:
-            chosen = _assigned(found.devices, experimental_device_assignment)
-            found = Devices(chosen, topology=found.topology)
-        group = checked_parameter_sharding(shard_parameters, len(found), self.shard_update)
-        self.shard_parameters = group != 0
-        self.local_steps = checked_local_steps(
-            sync_every, outer_optimizer, self.shard_update, self.shard_parameters
-        )
-        if self.local_steps is not None:
-            self.shard_update = False  # each replica updates copies of its own
-        super().__init__(StrategyExtended(found.in_groups_of(group) if group != 0 else found))
+
+        def find() -> Devices:
+            if topology is not None:
+                devices = devices_of_topology(topology, num_slices, "tpu")
+            elif num_slices != 1:
+                raise ArgumentError(
+                    f"num_slices is {num_slices} without a topology",
+                    source=here(),
+                    hint='write topology="v5e:16x16", num_slices=2',
+                )
+            else:
+                devices = present_tpus()
+            if experimental_device_assignment is None:
+                return devices
+            chosen = _assigned(devices.devices, experimental_device_assignment)
+            return Devices(chosen, topology=devices.topology)
+
+        updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
+        super().__init__(find, StrategyExtended, axis_name, *updates)
 
     @property
     def topology(self) -> Topology | None:
-        """Return the topology the strategy was made with; None where the TPUs are here."""
+        """Return the topology that the strategy was made with; None for this host's TPUs."""
         return self.devices.topology
 
     def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
-        """Return the tensor, which is on core 0 of the replica, its only one.
+        """Return the tensor, which is on the replica's only core, core 0.
 
         Raises `ArgumentError` for another core, `ContextError` outside of a replica function.
         """
         _require_replica("experimental_assign_to_logical_device")
         if logical_device_id != 0:
             raise ArgumentError(
-                f"logical_device_id is {logical_device_id}, and a replica has 1 core, number 0",
+                f"logical_device_id is {logical_device_id}, but a replica has 1 core, with id 0",
                 source=here(),
             )
         return tensor
@@ -111,7 +99,7 @@ class TPUBase(CommonStrategy):
     def experimental_split_to_logical_devices(
         self, tensor: Any, partition_dimensions: Sequence[int]
     ) -> Any:
-        """Return the tensor, cut in one part along each dimension: a replica has one core.
+        """Return the tensor, in one part along each dimension: a replica has one core.
 
         Raises `ArgumentError` for more parts or another number of dimensions, `ContextError`
         outside of a replica function.
@@ -126,14 +114,14 @@ class TPUBase(CommonStrategy):
             )
         if prod(parts) != 1:
             raise ArgumentError(
-                f"partition_dimensions {parts} makes {prod(parts)} parts, and a replica has 1 core",
+                f"partition_dimensions {parts} makes {prod(parts)} parts, but a replica has 1 core",
                 source=here(),
                 hint="split the batch over more replicas",
             )
         return tensor
 
     def experimental_replicate_to_logical_devices(self, tensor: Any) -> Any:
-        """Return the tensor, which every core of the replica has: it has one.
+        """Return the tensor, which is on the replica's only core.
 
         Raises `ContextError` outside of a replica function.
         """
@@ -153,22 +141,22 @@ def _require_replica(name: str) -> None:
 class TPUStrategy(TPUBase, Strategy):
     """Runs one replica on each TPU core, with variables mirrored on all of them.
 
-    Without a topology it takes the TPUs of this host. With one, such as "v5e:16x16", it stands for
-    TPUs that need not be here: a function is traced, lowered and compiled for them
-    (`f.trace(..).lower().compile()`), with variables and batches known by shape alone; running it
-    raises `DeviceError`. `num_slices` joins that many slices by network. Replicas are numbered
-    slice by slice, and in a slice host by host.
+    Without a topology it uses the TPUs of this host. With one, such as "v5e:16x16", functions are
+    traced, lowered and compiled (`f.trace(..).lower().compile()`) for TPUs that need not exist
+    here, with the shapes of variables and batches; to run one raises `DeviceError`. `num_slices`
+    slices are joined by a network. Replicas are numbered slice by slice, and in a slice host by
+    host.
 
     `tpu_cluster_resolver` is accepted for one worker. `experimental_device_assignment` chooses the
     cores and their order: a sequence of `(x, y, z, core)`, or a `DeviceAssignment` of TensorFlow
-    with one core a replica. A replica is a core, so that the older API's ways to split a replica
-    over cores take only what one core can do.
+    with one core per replica. A replica has one core, so that the older methods that split a
+    replica over cores accept only one core.
 
     `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
     same as in `gd.MirroredStrategy`.
 
-    Raises `DeviceError` for TPUs that are not here, a topology that does not exist, and cores it
-    does not have, `MissingExtraError` without libtpu.
+    Raises `DeviceError` if the host has no TPUs, and for a topology or cores that do not exist,
+    `MissingExtraError` without libtpu.
     """
 
 
@@ -192,8 +180,8 @@ def _assigned(devices: Sequence[jax.Device], assignment: Any) -> tuple[jax.Devic
     cores = np.asarray(getattr(assignment, "core_assignment", assignment))
     if cores.ndim == 3 and cores.shape[1] != 1:
         raise UnsupportedError(
-            f"experimental_device_assignment gives {cores.shape[1]} cores to a replica: one is all "
-            f"it can have",
+            f"experimental_device_assignment gives {cores.shape[1]} cores to a replica, which can "
+            f"have 1",
             source=here(),
         )
     cores = cores.reshape(len(cores), -1) if cores.ndim else cores
@@ -203,15 +191,15 @@ def _assigned(devices: Sequence[jax.Device], assignment: Any) -> tuple[jax.Devic
             source=here(),
             hint="give a sequence of (x, y, z, core)",
         )
-    by_place = {
+    device_at = {
         (*getattr(device, "coords", ()), getattr(device, "core_on_chip", 0)): device
         for device in devices
     }
-    places = [tuple(map(int, core)) for core in cores]
-    for place in places:
-        if place not in by_place or places.count(place) > 1:
-            what = "twice" if place in by_place else f"but there is none: there are {len(by_place)}"
+    coordinates = [tuple(map(int, core)) for core in cores]
+    for core in coordinates:
+        if core not in device_at or coordinates.count(core) > 1:
+            what = "twice" if core in device_at else f"but it is none of the {len(device_at)} cores"
             raise DeviceError(
-                f"experimental_device_assignment gives core {place} {what}", source=here()
+                f"experimental_device_assignment gives core {core} {what}", source=here()
             )
-    return tuple(by_place[place] for place in places)
+    return tuple(device_at[core] for core in coordinates)

@@ -2,13 +2,13 @@
 
 * The name is bound while a replica function is traced, and where the trace is transformed later.
   JAX has one public way to bind a name in the middle of a trace: a `jax.vmap` without arguments.
-  The trace that was current continues inside, so nothing is mapped.
+  The current trace stays current inside it, so nothing is mapped.
 * JAX cannot unbind a name, and `merge_call` runs within `run`. So the traceback of an equation
-  tells whether it was written for replicas: by the innermost of the functions `for_replicas`,
-  `for_all`, `for_one` among its frames. An equation that JAX derives, for example in the loop of a
-  gradient, may have none of them.
-* The default strategy has a single replica. Outside a trace, its collectives are over an axis of
-  one element, and change nothing.
+  tells whether a replica executes it: the innermost frame of `for_replicas`, `for_all` or `for_one`
+  decides. An equation that JAX derives, for example in the loop of a gradient, may have no such
+  frame.
+* The default strategy has one replica. Outside a trace its collectives are over an axis of size 1,
+  and change nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class Audience(enum.Enum):
-    """For whom a line of a program was written."""
+    """Who executes a line of a program."""
 
     REPLICAS = "every replica"
     ALL = "all replicas together"
@@ -34,22 +34,22 @@ class Audience(enum.Enum):
 
 
 def bound(name: str, size: int, call: Callable[[], Result]) -> Result:
-    """Call with the name bound, and the current trace as it was."""
+    """Call a function with the axis name bound, in the current trace."""
     results: list[Result] = []
     stack = source_info_util.current_name_stack()
     with jex.take_current_trace() as trace:
         pass
 
-    def goes_on() -> None:
+    def in_current_trace() -> None:
         with jex.set_current_trace(trace), source_info_util.set_name_stack(stack):
             results.append(call())
 
-    jax.vmap(goes_on, axis_name=name, axis_size=size)()
+    jax.vmap(in_current_trace, axis_name=name, axis_size=size)()
     return results[0]
 
 
 def alone(name: str, call: Callable[[], Any]) -> Any:
-    """Call with the name bound to an axis of one, over which JAX does the collectives itself."""
+    """Call a function with the name bound to an axis of size 1: JAX evaluates its collectives."""
     results: list[Any] = []
 
     def mapped() -> list[Any]:
@@ -64,7 +64,7 @@ def alone(name: str, call: Callable[[], Any]) -> Any:
 
 
 def for_replicas(call: Callable[[], Result]) -> Result:
-    """Call a function of every replica. Its frame marks the equations made inside."""
+    """Call a function that every replica executes. Its frame marks the equations made inside."""
     return call()
 
 
@@ -82,7 +82,7 @@ _MARKS = {"for_replicas": Audience.REPLICAS, "for_all": Audience.ALL, "for_one":
 
 
 def audience_of(source_info: Any) -> Audience | None:
-    """Return for whom an equation was written; None where its traceback does not say."""
+    """Return who executes an equation; None if its traceback does not say."""
     return _audience_in(source_info.traceback) if source_info.traceback else None
 
 
@@ -95,6 +95,6 @@ def _audience_in(calls: Any) -> Audience | None:
 
 
 def unbound_name(error: NameError) -> str | None:
-    """Return the name that JAX found unbound, None for another error."""
-    _, found, rest = str(error).partition("unbound axis name: ")
-    return rest.partition(". To fix this")[0] if found else None
+    """Return the axis name that JAX reports as unbound; None for any other error."""
+    _, prefix, rest = str(error).partition("unbound axis name: ")
+    return rest.partition(". To fix this")[0] if prefix else None

@@ -1,8 +1,8 @@
 """Calls: equations that only wrap a jaxpr, and are inlined.
 
-Differentiation is over when a jaxpr is imported, so that rules of differentiation have no meaning
-left. The replay of a `jax.checkpoint` keeps the barrier that stops XLA from merging it with the
-first computation, which would keep in memory what the checkpoint was to save.
+A jaxpr is imported after differentiation, so that custom rules of differentiation are not needed
+any more. The recomputation of a `jax.checkpoint` keeps its barrier: otherwise XLA would merge it
+with the first computation, and keep the values in memory that the checkpoint was to free.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CALLS = frozenset(
         "checkpoint",
     }
 )
-"""The names of the primitives of calls."""
+"""The names of JAX's call primitives."""
 
 _CHECKPOINTS = ("checkpoint", "remat2")
 

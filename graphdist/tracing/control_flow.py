@@ -1,7 +1,7 @@
 """Import of `scan`, `while` and `cond`: nested jaxprs become nested graphs.
 
-An operand may be the handle of a variable. The node does not get it: the nested graph reads
-and assigns the variable by name, until `place_variables` threads the state through.
+An operand may be the handle of a variable. It is no operand of the node: the nested graph reads
+and assigns the variable by name, until `place_variables` makes the variable an operand.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def import_scan(importer: Importer, equation: Any, environment: Environment) -> 
             hint="close over the variable, or carry its value",
         )
     body = importer.nested(params["jaxpr"], handles, "body")
-    kept = Scanning(
+    node_params = Scanning(
         length=params["length"],
         reverse=params["reverse"],
         unroll=params["unroll"],
@@ -44,7 +44,7 @@ def import_scan(importer: Importer, equation: Any, environment: Environment) -> 
         **marks_of(params["jaxpr"].jaxpr),
     )
     operands = _values(importer, equation.invars, environment)
-    _finish(importer, equation, environment, SCAN, operands, kept, (body,))
+    _finish(importer, equation, environment, SCAN, operands, node_params, (body,))
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
@@ -82,40 +82,40 @@ def import_while(importer: Importer, equation: Any, environment: Environment) ->
             hint="carry the predicate, and compute it in the body together with the assignment",
         )
     body = importer.nested(body_jaxpr, handles[of_condition:], "body")
-    kept = Looping(
+    node_params = Looping(
         of_condition - _count(handles[:of_condition]),
         of_body - _count(handles[of_condition : of_condition + of_body]),
     )
     operands = _values(importer, invars, environment)
-    _finish(importer, equation, environment, WHILE, operands, kept, (condition, body))
+    _finish(importer, equation, environment, WHILE, operands, node_params, (condition, body))
 
 
 def _batched(
     condition: jex.ClosedJaxpr, body: jex.ClosedJaxpr, of_condition: int, of_body: int
 ) -> tuple[jex.ClosedJaxpr, jex.ClosedJaxpr]:
-    """Return condition and body of a loop under `jax.vmap`, which JAX leaves with many predicates.
+    """Return condition and body of a loop under `jax.vmap`, where JAX has a predicate per example.
 
-    It goes on while one example does; the body, which takes the condition's constants before its
-    own, leaves the examples alone that are done.
+    The loop iterates until all examples are done. Its body takes the constants of the condition
+    before its own, and does not change the examples that are done.
     """
-    test, step = jex.jaxpr_as_fun(condition), jex.jaxpr_as_fun(body)
+    test, iteration = jex.jaxpr_as_fun(condition), jex.jaxpr_as_fun(body)
 
-    def any_goes_on(*arguments: Any) -> Any:
+    def any_continues(*arguments: Any) -> Any:
         return test(*arguments)[0].any()
 
-    def step_where_it_goes_on(*arguments: Any) -> list[Any]:
+    def iterate_unfinished(*arguments: Any) -> list[Any]:
         old = arguments[of_condition + of_body :]
-        (goes_on,) = test(*arguments[:of_condition], *old)
+        (continues,) = test(*arguments[:of_condition], *old)
         return [
-            lax.select(lax.broadcast_in_dim(goes_on, x.shape, range(goes_on.ndim)), x, before)
-            for x, before in zip(step(*arguments[of_condition:]), old, strict=True)
+            lax.select(lax.broadcast_in_dim(continues, x.shape, range(continues.ndim)), x, before)
+            for x, before in zip(iteration(*arguments[of_condition:]), old, strict=True)
         ]
 
-    # Copies: JAX refuses one ref twice, and tells refs apart by the identity of their types.
+    # JAX identifies refs by their type objects, and refuses the same ref twice: hence copies.
     avals = map(copy, (*condition.in_avals[:of_condition], *body.in_avals))
     return (
-        jax.make_jaxpr(any_goes_on)(*condition.in_avals),
-        jax.make_jaxpr(step_where_it_goes_on)(*avals),
+        jax.make_jaxpr(any_continues)(*condition.in_avals),
+        jax.make_jaxpr(iterate_unfinished)(*avals),
     )
 
 
@@ -131,8 +131,9 @@ def import_cond(importer: Importer, equation: Any, environment: Environment) -> 
 
 
 def _handles(atoms: Sequence[Any], environment: Environment) -> tuple[GraphVariable | None, ...]:
-    found = (None if type(atom) is jex.Literal else environment[atom] for atom in atoms)
-    return tuple(item if isinstance(item, GraphVariable) else None for item in found)
+    """Return the variable of each atom that is a handle, None for values."""
+    operands = (None if type(atom) is jex.Literal else environment[atom] for atom in atoms)
+    return tuple(item if isinstance(item, GraphVariable) else None for item in operands)
 
 
 def _count(handles: Sequence[GraphVariable | None]) -> int:
@@ -160,18 +161,19 @@ def _finish(
     source = source_of_equation(equation)
     results = importer.builder.add(op, operands, params, graphs, at=source)
     bind(equation, results, environment)
-    # A body that assigns a variable leaves it at a version that no read inside it saw last.
+    # An assignment in a body makes a version that no read inside the body has seen.
     for graph in graphs:
         for variable in _assigned(graph):
             importer.versions.written(variable, source)
 
 
 def _assigned(graph: Graph) -> set[GraphVariable]:
-    found: set[GraphVariable] = set()
+    """Return the variables assigned in a graph or the graphs nested in it."""
+    variables: set[GraphVariable] = set()
     pending = [graph]
     while pending:
         for node in pending.pop().nodes:
             if node.op is ASSIGN:
-                found.add(ASSIGN.of(node).variable)
+                variables.add(ASSIGN.of(node).variable)
             pending.extend(node.graphs)
-    return found
+    return variables

@@ -3,10 +3,13 @@
 The table of rules in `jaxpr_to_graph.py` says, for the name of a primitive, how its equations are
 imported. An operation of JAX without a rule becomes a `jax.*` node with its primitive and
 parameters. An environment maps each variable of a jaxpr to an operand of the graph, or to the
-user's variable if JAX has a ref to it.
+user's variable if the jaxpr's variable is a ref.
 
-Each nested jaxpr (of a loop or branch) has its own importer. They share the knowledge of the
-outermost importer: versions of variables, names that are taken, whether a checkpoint is around.
+Each nested jaxpr (of a loop or branch) has its own importer. All importers share the versions of
+variables, the names in use, and whether the equations are inside a checkpoint.
+
+Apart from loops, branches and calls, an operation of JAX that has jaxprs among its parameters
+becomes one opaque node. Passes do not look inside, so graphdist's operations are refused there.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ from graphdist.ir.ops import CONSTANT, READ
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type, dtype_name
 from graphdist.tracing.axis_name import Audience, audience_of
-from graphdist.tracing.hidden_operations import is_higher_order, leaked, refuse_nested
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jax_ops import jax_op
+from graphdist.tracing.named_collectives import is_over_replicas
+from graphdist.tracing.primitives import LOGICAL
 from graphdist.tracing.state import TraceError
-from graphdist.tracing.user_lines import source_of_equation, within_scope_of
+from graphdist.tracing.user_lines import here, source_of_equation, within_scope_of
 from graphdist.tracing.variable_versions import Versions
 
 Environment: TypeAlias = dict[Any, Operand | GraphVariable]
@@ -54,45 +58,45 @@ class Importer:
         self.is_nested = parent is not None
         self.builder = Builder()
         self.locals: list[GraphVariable] = parent.locals if parent else []
-        """The variables of refs that the program made itself."""
+        """The variables of refs that the program itself creates."""
         self.taken: set[str] = parent.taken if parent else set()
-        """The names of variables, which local variables must not have."""
+        """The names of variables; a local variable gets another name."""
         self.versions: Versions = parent.versions if parent else Versions()
         self.in_checkpoint: bool = parent is not None and parent.in_checkpoint
         self.is_replay: bool = parent is not None and parent.is_replay
-        self._around: tuple[Any, ...] = parent._around if parent else ()
-        # The imported equation, and the equations it is nested in, as pairs from the inside out.
+        self._enclosing: tuple[Any, ...] = parent._enclosing if parent else ()
+        # Pairs (equation, enclosing pair): the imported equation and those that it is nested in.
 
     def run(self, jaxpr: jex.Jaxpr, environment: Environment, call: Any = None) -> None:
         """Add the nodes of every equation; `call` is the equation that calls the jaxpr, if any."""
-        around = self._around
+        enclosing = self._enclosing
         for equation in jaxpr.eqns:
             if call is not None:
                 equation = within_scope_of(call, equation)
             rule = self.rules.get(equation.primitive.name, Importer.add_jax_node)
-            self._around = (equation, around)
+            self._enclosing = (equation, enclosing)
             try:
                 rule(self, equation, environment)
             except (TraceError, TypeRuleError) as error:
                 if error.source is None:
                     error.source = source_of_equation(equation)
                 raise
-        self._around = around
+        self._enclosing = enclosing
 
     def audience(self) -> Audience:
-        """Return for whom the imported equation was written."""
-        around = self._around
-        while around:
-            equation, around = around
+        """Return who executes the imported equation."""
+        enclosing = self._enclosing
+        while enclosing:
+            equation, enclosing = enclosing
             if (audience := audience_of(equation.source_info)) is not None:
                 return audience
-        return Audience.REPLICAS  # JAX derived it from the user's code for them
+        return Audience.REPLICAS  # JAX derived it from a replica function
 
     def bind_constants(self, closed: jex.ClosedJaxpr, environment: Environment) -> None:
-        """Give the arrays the jaxpr closes over a node, or a literal if they are scalars."""
+        """Add a node for each array that the jaxpr closes over, or a literal for a scalar."""
         for variable, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             if isinstance(constant, Tracer):
-                raise leaked(closed.jaxpr, variable)
+                raise _leaked(closed.jaxpr, variable)
             environment[variable] = self._constant(constant)
 
     def _constant(self, constant: Any) -> Operand:
@@ -104,20 +108,20 @@ class Importer:
         return value
 
     def resolved(self, atom: Any, environment: Environment) -> Operand | GraphVariable:
-        """Return what stands for a jaxpr's variable or literal: an operand, or a ref's variable."""
+        """Return the operand of a jaxpr's variable or literal, or the user's variable of a ref."""
         if type(atom) is jex.Literal:
             return _literal(atom.val, _type_of(atom.aval))
         return environment[atom]
 
     def operand(self, atom: Any, environment: Environment) -> Operand:
         """Return the operand of a jaxpr's variable or literal; raises `TraceError` for a ref."""
-        found = self.resolved(atom, environment)
-        if isinstance(found, GraphVariable):
+        operand = self.resolved(atom, environment)
+        if isinstance(operand, GraphVariable):
             raise TraceError(
-                f"variable {found.name!r} is passed as a ref to an operation that is not supported",
+                f"variable {operand.name!r} is passed as a ref to an unsupported operation",
                 hint="read the variable and pass the value",
             )
-        return found
+        return operand
 
     def operands(self, equation: Any, environment: Environment) -> list[Operand]:
         """Return the operands of an equation."""
@@ -128,7 +132,7 @@ class Importer:
         return tuple(self.operand(atom, environment) for atom in jaxpr.outvars)
 
     def nodes(self, outputs: tuple[Operand, ...]) -> tuple[Node, ...]:
-        """Return the nodes without unused reads: JAX's write returns the old value every time."""
+        """Return the nodes without unused reads: each write of JAX also reads the old value."""
         nodes = self.builder.nodes
         used = {operand for node in nodes for operand in node.operands if type(operand) is Value}
         used.update(output for output in outputs if type(output) is Value)
@@ -139,7 +143,7 @@ class Importer:
     ) -> Graph:
         """Return the graph of a nested jaxpr.
 
-        `bound` says, input by input, which variable it is the handle of, or None for a value.
+        `bound` has, for each input, the variable whose handle it is, or None for a value.
         """
         inner = Importer(self.rules, self.num_replicas, self.means, self)
         environment: Environment = {}
@@ -161,15 +165,15 @@ class Importer:
         )
 
     def add_jax_node(self, equation: Any, environment: Environment) -> None:
-        """Add an operation of JAX's own as it is."""
+        """Add an operation of JAX unchanged, as one node."""
         primitive, params = equation.primitive, equation.params
-        if is_higher_order(primitive, params):
+        if _is_higher_order(primitive, params):
             arguments = [self.resolved(atom, environment) for atom in equation.invars]
-            takes_variables = any(isinstance(found, GraphVariable) for found in arguments)
-            refuse_nested(equation, takes_variables=takes_variables)
+            takes_variables = any(isinstance(arg, GraphVariable) for arg in arguments)
+            _refuse_hidden_operations(equation, takes_variables=takes_variables)
         types = [_type_of(atom.aval) for atom in equation.outvars]
         if types and types[0].dtype == _NO_NUMBERS:
-            return  # the gradient of an integer, which nothing can be computed from
+            return  # the gradient of an integer: no operation uses it
         results = self.builder.add(
             jax_op(primitive, bool(equation.effects)),
             self.operands(equation, environment),
@@ -181,16 +185,16 @@ class Importer:
 
 
 Rule: TypeAlias = Callable[[Importer, Any, Environment], None]
-"""What adds the nodes of an equation, and binds its results in the environment."""
+"""A rule adds the nodes of an equation, and binds its results in the environment."""
 
 
 def bind(equation: Any, results: Sequence[Operand], environment: Environment) -> None:
-    """Say what stands for the results of an equation."""
+    """Bind the results of an equation to operands of the graph."""
     environment.update(zip(equation.outvars, results, strict=True))
 
 
 def _literal(value: Any, type: Type) -> Literal:
-    """Return the literal of a scalar, written with the fewest digits that give it back.
+    """Return the literal of a scalar, with the fewest digits that give the same scalar.
 
     >>> _literal(np.float32(0.1), Type("f32", ())).value
     0.1
@@ -202,5 +206,84 @@ def _literal(value: Any, type: Type) -> Literal:
 
 
 def _type_of(aval: Any) -> Type:
-    """Return the type of an abstract value, its distribution not known."""
+    """Return the type of an abstract value, without a distribution."""
     return Type(dtype_name(aval.dtype), aval.shape)
+
+
+def _leaked(jaxpr: jex.Jaxpr, variable: Any) -> TraceError:
+    """Return the error for a constant of a jaxpr that was computed in another trace."""
+    users = [e for e in jaxpr.eqns if any(atom is variable for atom in e.invars)]
+    return TraceError(
+        "a value that was computed while another function was traced, or in an earlier trace of "
+        "this one, is used here: it belongs to that trace and has no numbers",
+        source=source_of_equation(users[0]) if users else here(),
+        hint="return it from where it was computed and pass it, or keep it in a gd.Variable",
+    )
+
+
+_higher_order: dict[Any, bool] = {}
+
+
+def _is_higher_order(primitive: Any, params: dict[str, Any]) -> bool:
+    """Return whether a primitive has jaxprs among its parameters."""
+    known = _higher_order.get(primitive)
+    if known is None:
+        known = _higher_order[primitive] = any(True for _ in _jaxprs(params.values()))
+    return known
+
+
+def _jaxprs(params: Any) -> Any:
+    for param in params:
+        if isinstance(param, jex.ClosedJaxpr):
+            yield param.jaxpr
+        elif isinstance(param, jex.Jaxpr):
+            yield param
+        elif isinstance(param, tuple | list):
+            yield from _jaxprs(param)
+
+
+_ACCESSES = {
+    "get": "a variable or ref is read",
+    "swap": "a variable or ref is assigned",
+    "addupdate": "a variable or ref is added to",
+}
+
+
+_OVER_MESHES = ("shard_map", "xla_pmap")
+
+
+def _refuse_hidden_operations(equation: Any, *, takes_variables: bool) -> None:
+    """Raise `TraceError` for graphdist's operations and variables inside an opaque operation.
+
+    A mesh of the user is refused, too: the strategy decides what each device computes. If the
+    operation takes no variables, refs inside are its own, such as the blocks of a Pallas kernel.
+    """
+    source = source_of_equation(equation)
+    if equation.primitive.name in _OVER_MESHES:
+        raise TraceError(
+            f"{equation.primitive.name} inside a function: the strategy decides what each device "
+            f"computes",
+            source=source,
+            hint="write what one replica does, with gd.get_replica_context() for collectives, and "
+            "give it to strategy.run",
+        )
+    pending = list(_jaxprs(equation.params.values()))
+    while pending:
+        for inner in pending.pop().eqns:
+            name = inner.primitive.name
+            opaque = LOGICAL.get(inner.primitive)
+            if opaque is None and takes_variables:
+                opaque = _ACCESSES.get(name)
+            if opaque is None and is_over_replicas(inner):
+                opaque = name
+            if opaque is not None:
+                raise TraceError(
+                    f"{opaque} inside {equation.primitive.name}, an operation of JAX that is one "
+                    f"node of the graph",
+                    source=source_of_equation(inner),
+                    other=source,
+                    hint="read the variable before the operation, and assign it after"
+                    if name in _ACCESSES
+                    else f"move the {opaque} out of the operation",
+                )
+            pending.extend(_jaxprs(inner.params.values()))

@@ -1,6 +1,6 @@
-"""JAX primitives as operations of the graph: `jax.<name>`, one `Op` a primitive.
+"""JAX primitives as operations of the graph: `jax.<name>`, one `Op` per primitive.
 
-The `Op` carries the primitive, opaque to everyone but the evaluator that binds it again.
+The `Op` holds the primitive, which only the evaluator uses: it binds it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from jax.extend.core import Primitive
 from graphdist.ir.errors import ParseError
 from graphdist.ir.graph import Op
 
-# A host callback runs on each replica's device and may answer what it likes; XLA's own generator
-# has a state on each device.
+# A host callback is called for each replica and may return different values; XLA's own random
+# generator has a state on each device.
 _VARIES = frozenset({"io_callback", "rng_uniform"})
 
 _IDENTITIES = frozenset({"device_put", "optimization_barrier"})
@@ -41,10 +41,9 @@ def jax_op(primitive: Primitive, has_effect: bool = False) -> Op:
 
 
 def resolve(name: str) -> Op:
-    """Return the operation named `jax.<primitive>`, as the parser needs it.
+    """Return the operation named `jax.<primitive>`, for the parser.
 
-    Knows the primitives of JAX itself and all that were seen in a trace. Raises `ParseError` for
-    others.
+    It finds JAX's own primitives and those of earlier traces. Raises `ParseError` for others.
 
     >>> resolve("jax.dot_general").primitive
     dot_general
@@ -65,6 +64,6 @@ def optimization_barrier() -> Op:
 @cache
 def _public_primitives() -> dict[str, Primitive]:
     primitives = [value for value in vars(jax_primitives).values() if isinstance(value, Primitive)]
-    # The primitive of a barrier is not public by name; the function that binds it is.
+    # The primitive of a barrier has no public name, but the function that binds it has.
     primitives.append(jax.make_jaxpr(jax.lax.optimization_barrier)(0.0).eqns[0].primitive)
     return {primitive.name: primitive for primitive in primitives}

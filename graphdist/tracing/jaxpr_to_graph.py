@@ -1,14 +1,14 @@
 """A traced jaxpr as a logical graph.
 
-The jaxpr is walked once, in order, and each equation is imported by the rule of its primitive:
+The equations are imported in order, each by the rule of its primitive:
 
 * a logical primitive becomes the graph's operation of that name;
 * calls (`jit`, `closed_call`, `custom_jvp_call`, `checkpoint` and others) are inlined (`calls.py`);
 * JAX's collectives over the replicas become ours (`named_collectives.py`);
 * `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
 * reads and writes of refs become reads and writes of variables (`refs.py`);
-* the mark of a mean of integers is noted, and left out (`integer_mean_marks.py`);
-* any other equation, of JAX's own, becomes a `jax.*` node (`importer.py`).
+* the mark of a mean of integers is noted, and makes no node (`integer_mean_marks.py`);
+* any other equation becomes a `jax.*` node (`importer.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from graphdist.tracing.integer_mean_marks import IntegerMeans, integer_mean_p
 from graphdist.tracing.loop_marks import loop_mark_p
 from graphdist.tracing.named_collectives import (
     NAMED,
-    gives_all_the_same,
-    in_our_terms,
+    has_mirrored_result,
     is_over_replicas,
+    lowered_collective,
     names_of_axes,
 )
 from graphdist.tracing.primitives import LOGICAL, read_variable_p
@@ -58,9 +58,9 @@ def import_jaxpr(
 ) -> Graph:
     """Return the logical graph of a traced program.
 
-    `inputs` are the values of the jaxpr's arguments, with distribution and name; `variables` are
-    those the trace touched; `means` learns where its integers are. Raises `TraceError` where a
-    program cannot mean the same as a graph.
+    `inputs` are the values of the jaxpr's arguments, with distribution and name. `variables` are
+    the variables that the trace used. The operands of its means are noted in `means`. Raises
+    `TraceError` if no graph means the same as the program.
     """
     importer = Importer(_RULES, num_replicas, means)
     importer.taken.update(variable.name for variable in variables)
@@ -87,7 +87,7 @@ def _import_logical(importer: Importer, equation: Any, environment: Environment)
 
 
 def _import_named(importer: Importer, equation: Any, environment: Environment) -> None:
-    """Add the nodes of a collective of JAX's over the replicas."""
+    """Add the nodes of one of JAX's collectives over the replicas."""
     if not is_over_replicas(equation):
         importer.add_jax_node(equation, environment)
         return
@@ -95,10 +95,10 @@ def _import_named(importer: Importer, equation: Any, environment: Environment) -
     if audience is Audience.ALL:
         name = names_of_axes(equation)[0]
         raise outside_replica_functions(name, source_of_equation(equation))
-    if importer.num_replicas == 1 and not gives_all_the_same(equation):
-        importer.means.replica_was_asked = True
+    if importer.num_replicas == 1 and not has_mirrored_result(equation):
+        importer.means.uses_replica_id = True
     size = 1 if audience is Audience.ALONE else importer.num_replicas
-    closed = in_our_terms(equation, size)
+    closed = lowered_collective(equation, size)
     operands = importer.operands(equation, environment)
     inner: Environment = dict(zip(closed.jaxpr.invars, operands, strict=True))
     importer.bind_constants(closed, inner)
@@ -109,9 +109,9 @@ def _import_named(importer: Importer, equation: Any, environment: Environment) -
 def _import_integer_mean(importer: Importer, equation: Any, environment: Environment) -> None:
     _forward(importer, equation, environment)
     operand = importer.operand(equation.invars[0], environment)
-    # Another branch, which other replicas take, may have another literal.
-    is_found = isinstance(operand, Value) or not importer.is_nested
-    importer.means.note(equation.params["number"], operand if is_found else None)
+    # Replicas that take another branch may have another literal.
+    is_provable = isinstance(operand, Value) or not importer.is_nested
+    importer.means.note(equation.params["mean_id"], operand if is_provable else None)
 
 
 def _forward(importer: Importer, equation: Any, environment: Environment) -> None:

@@ -1,20 +1,20 @@
 """`merge_call` in the trace of one replica variant, and its rules of differentiation.
 
-The call is done once for all variants. The primitive's operands are the values of a variant, in the
+The call runs once for all variants. The primitive's operands are the values of one variant, in the
 variant's shapes. `Merged` is the program that all variants run together, on values padded to one
 shape. Its derivatives are such programs too:
 
-* JVP: the program is linearized. A first `merge_call` gives the results and the residuals, a second
-  applies the linear part to the tangents. So no collective or assignment is done twice.
+* JVP: the program is linearized. A first `merge_call` computes results and residuals, a second
+  applies the linear part to the tangents. So no collective or assignment runs twice.
 * Transpose: a `merge_call` of the transposed linear part, on the residuals of the first.
 
-All variants must use the same `Merged` object. So a program keeps the programs that were derived
-from it, and a variant without a tangent or cotangent gives zeros. Tangents and cotangents are
-padded with zeros and cut to the variant's shape: a value in the padding never reaches a replica.
+All variants must use the same `Merged` object. So a program keeps its derived programs, and a
+variant without a tangent or cotangent passes zeros. Tangents and cotangents are padded with zeros
+and sliced to the variant's shape: no replica sees the padding.
 
 A mirrored result has a copy on every replica. Each copy has its own cotangent, so the linear part
-contains `to_replicas`. Residuals are cross-replica values: the first call passes them to the others
-without a copy for each replica.
+contains `to_replicas`. Residuals are cross-replica values: they go from the first call to the
+others without a copy per replica.
 """
 
 from __future__ import annotations
@@ -30,44 +30,48 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad
 
 from graphdist.tracing.primitives import to_replicas
-from graphdist.tracing.slots import cut, padded
+from graphdist.tracing.slots import padded, unpadded
 
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The program of a `merge_call`, for all replica variants: a jaxpr of values of one shape.
+    """The program of a `merge_call`, for all replica variants: a jaxpr on padded values.
 
-    `spreads` says for each output whether it is a single value that every replica gets.
+    `is_mirrored` says for each output whether all replicas get the same value.
     """
 
     jaxpr: ClosedJaxpr
-    spreads: tuple[bool, ...]
+    is_mirrored: tuple[bool, ...]
     num_replicas: int
     derived: dict[Any, Any] = field(default_factory=dict)
-    """Programs derived from this one, the same objects for all variants."""
+    """Programs derived from this one, shared by all variants."""
 
     def on_replicas(self, *arrays: Any) -> list[Any]:
-        """Return the results on each replica; run the program in the caller's trace."""
-        results = jaxpr_as_fun(self.jaxpr)(*arrays)
+        """Run the program in the current trace; return its results on each replica."""
+        return self.to_replicas(jaxpr_as_fun(self.jaxpr)(*arrays))
+
+    def to_replicas(self, results: Sequence[Any]) -> list[Any]:
+        """Return the program's results on each replica."""
         return [
-            to_replicas(result, self.num_replicas) if spreads else result
-            for result, spreads in zip(results, self.spreads, strict=True)
+            to_replicas(result, self.num_replicas) if is_mirrored else result
+            for result, is_mirrored in zip(results, self.is_mirrored, strict=True)
         ]
 
 
 @dataclass(frozen=True)
 class _Linearized:
-    """A linearized program, in two parts.
+    """A linearized program.
 
-    `forward` maps operands to results and residuals, `linear` residuals and tangents to tangents.
+    `forward` maps operands to results and residuals; `linear` maps residuals and tangents of the
+    operands to tangents of the results.
     """
 
     forward: Merged
     linear: Merged
     inputs: list[int]
-    """Which operands have tangents."""
+    """The indices of the operands that have tangents."""
     outputs: list[int]
-    """Which results have tangents."""
+    """The indices of the results that have tangents."""
 
 
 merge_call_p = Primitive("merge_call")
@@ -86,14 +90,14 @@ def _jvp(
     if "linearized" not in merged.derived:
         merged.derived["linearized"] = _linearize(merged)
     parts: _Linearized = merged.derived["linearized"]
-    kept = tuple(aval.shape for aval in parts.forward.jaxpr.out_avals[len(shapes) :])
-    found = merge_call_p.bind(*primals, merged=parts.forward, shapes=(*shapes, *kept))
-    results, residuals = found[: len(shapes)], found[len(shapes) :]
+    residual_shapes = [aval.shape for aval in parts.forward.jaxpr.out_avals[len(shapes) :]]
+    outputs = merge_call_p.bind(*primals, merged=parts.forward, shapes=(*shapes, *residual_shapes))
+    results, residuals = outputs[: len(shapes)], outputs[len(shapes) :]
     avals = merged.jaxpr.in_avals
-    given = [padded(ad.instantiate_zeros(tangents[i]), avals[i].shape) for i in parts.inputs]
-    returned = iter(_bind_padded(parts.linear, [*residuals, *given]))
+    inputs = [padded(ad.instantiate_zeros(tangents[i]), avals[i].shape) for i in parts.inputs]
+    returned = iter(_bind_padded(parts.linear, [*residuals, *inputs]))
     return results, [
-        cut(next(returned), shape)
+        unpadded(next(returned), shape)
         if i in parts.outputs
         else ad.Zero(jax.typeof(results[i]).to_tangent_aval())
         for i, shape in enumerate(shapes)
@@ -101,22 +105,19 @@ def _jvp(
 
 
 def _linearize(merged: Merged) -> _Linearized:
-    """Return a program linearized in its operands that have tangents."""
+    """Return a program linearized in the operands that have tangents."""
     inputs = [i for i, aval in enumerate(merged.jaxpr.in_avals) if _has_tangents(aval)]
     outputs = [i for i, aval in enumerate(merged.jaxpr.out_avals) if _has_tangents(aval)]
     structure: list[Any] = []
 
     def forward(*arrays: Any) -> list[Any]:
-        def differentiable(*some: Any) -> tuple[list[Any], list[Any]]:
-            filled = list(arrays)
-            for i, array in zip(inputs, some, strict=True):
-                filled[i] = array
-            results = jaxpr_as_fun(merged.jaxpr)(*filled)
-            spread = [
-                to_replicas(results[i], merged.num_replicas) if merged.spreads[i] else results[i]
-                for i in outputs
-            ]
-            return spread, results
+        def differentiable(*linearized: Any) -> tuple[list[Any], list[Any]]:
+            operands = list(arrays)
+            for i, array in zip(inputs, linearized, strict=True):
+                operands[i] = array
+            results = jaxpr_as_fun(merged.jaxpr)(*operands)
+            on_replicas = merged.to_replicas(results)
+            return [on_replicas[i] for i in outputs], results
 
         _, linear, results = jax.linearize(
             differentiable, *(arrays[i] for i in inputs), has_aux=True
@@ -126,18 +127,17 @@ def _linearize(merged: Merged) -> _Linearized:
         return [*results, *residuals]
 
     jaxpr = jax.make_jaxpr(forward)(*_specs(merged.jaxpr.in_avals))
-    count = len(merged.spreads)
-    residuals = jaxpr.out_avals[count:]
+    residuals = jaxpr.out_avals[len(merged.is_mirrored) :]
 
-    def tangents(*given: Any) -> list[Any]:
-        linear = jax.tree.unflatten(structure[0], given[: len(residuals)])
-        return list(linear(*given[len(residuals) :]))
+    def tangents(*arrays: Any) -> list[Any]:
+        linear = jax.tree.unflatten(structure[0], arrays[: len(residuals)])
+        return list(linear(*arrays[len(residuals) :]))
 
     input_avals = [merged.jaxpr.in_avals[i] for i in inputs]
     linear = jax.make_jaxpr(tangents)(*_specs([*residuals, *input_avals]))
     replicas = merged.num_replicas
     return _Linearized(
-        Merged(jaxpr, (*merged.spreads, *[False] * len(residuals)), replicas),
+        Merged(jaxpr, (*merged.is_mirrored, *[False] * len(residuals)), replicas),
         Merged(linear, (False,) * len(outputs), replicas),
         inputs,
         outputs,
@@ -147,7 +147,7 @@ def _linearize(merged: Merged) -> _Linearized:
 def _transpose_rule(
     cotangents: Sequence[Any], *operands: Any, merged: Merged, shapes: Sequence[Any]
 ) -> list[Any]:
-    """Return the cotangents of the operands in which the program is linear."""
+    """Return the cotangents of the operands that the program is linear in."""
     wanted = tuple(ad.is_undefined_primal(operand) for operand in operands)
     key = "transposed", wanted
     if key not in merged.derived:
@@ -158,13 +158,13 @@ def _transpose_rule(
         for operand, aval, is_wanted in zip(operands, avals, wanted, strict=True)
         if not is_wanted
     ]
-    given = [
+    padded_cotangents = [
         padded(ad.instantiate_zeros(cotangent), aval.shape)
         for cotangent, aval in zip(cotangents, merged.jaxpr.out_avals, strict=True)
     ]
-    returned = iter(_bind_padded(merged.derived[key], [*known, *given]))
+    returned = iter(_bind_padded(merged.derived[key], [*known, *padded_cotangents]))
     return [
-        cut(next(returned), operand.aval.shape) if is_wanted else None
+        unpadded(next(returned), operand.aval.shape) if is_wanted else None
         for operand, is_wanted in zip(operands, wanted, strict=True)
     ]
 
@@ -174,12 +174,13 @@ def _transpose(merged: Merged, wanted: tuple[bool, ...]) -> Merged:
     linear = [aval for aval, is_wanted in zip(avals, wanted, strict=True) if is_wanted]
     known = [aval for aval, is_wanted in zip(avals, wanted, strict=True) if not is_wanted]
 
-    def transposed(*given: Any) -> list[Any]:
-        def of_linear(*some: Any) -> list[Any]:
-            rest, asked = iter(given), iter(some)
-            return merged.on_replicas(*(next(asked if is_asked else rest) for is_asked in wanted))
+    def transposed(*arrays: Any) -> list[Any]:
+        def linear_part(*linear_operands: Any) -> list[Any]:
+            constants, variable = iter(arrays), iter(linear_operands)
+            return merged.on_replicas(*(next(variable if is_in else constants) for is_in in wanted))
 
-        return list(jax.linear_transpose(of_linear, *_specs(linear))(list(given[len(known) :])))
+        cotangents = list(arrays[len(known) :])
+        return list(jax.linear_transpose(linear_part, *_specs(linear))(cotangents))
 
     jaxpr = jax.make_jaxpr(transposed)(*_specs([*known, *merged.jaxpr.out_avals]))
     return Merged(jaxpr, (False,) * len(linear), merged.num_replicas)
@@ -190,13 +191,13 @@ ad.primitive_transposes[merge_call_p] = _transpose_rule
 
 
 def are_one_merge_call(equation: Any, other: Any) -> bool:
-    """Return whether two variants' equations are one `merge_call`, of whatever shapes on each."""
+    """Return whether two variants' equations are the same `merge_call`; shapes may differ."""
     both = equation.primitive is merge_call_p and other.primitive is merge_call_p
     return both and equation.params["merged"] is other.params["merged"]
 
 
 def _bind_padded(merged: Merged, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a program with their padding."""
+    """Return the padded results of a program."""
     shapes = tuple(aval.shape for aval in merged.jaxpr.out_avals)
     return list(merge_call_p.bind(*operands, merged=merged, shapes=shapes))
 

@@ -1,8 +1,8 @@
 """Loops and branches that all replica variants reach, with collectives or assignments inside.
 
-The variants' bodies become one body, merged like the traces around them. A carried value has one
-slot for all variants, padded to the largest. A predicate must be the same for all replicas, as
-around every collective: the distribution analysis refuses any other.
+The variants' bodies are merged into one body, like the traces around them. Variants share the slot
+of a carried value, padded to the largest. A predicate must be the same on all replicas, as around
+every collective: the distribution analysis refuses any other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Merge: TypeAlias = Callable[[Sequence[jex.ClosedJaxpr], SlotRows], list[list[Slo
 def merge_control_flow(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -> list[Any]:
     """Return the results of a loop or branch of all variants, each padded to the largest.
 
-    `merge` merges the variants' bodies. Raises `TraceError` for other primitives, and where the
-    variants do not loop alike.
+    `merge` merges the variants' bodies. Raises `TraceError` for other primitives, and if the
+    variants' loops differ.
     """
     merged = _MERGES.get(aligned[0].primitive.name)
     if merged is None:
         raise TraceError(
             f"a collective or an assignment inside {aligned[0].primitive.name} is reached by "
-            f"{len(aligned)} replica variants, which differ in shape or use their number as a "
+            f"{len(aligned)} replica variants, which differ in shape or use their replica id as a "
             f"Python value",
             source=source_of_equation(aligned[0]),
             hint="move it out, or give the replicas equal shapes",
@@ -126,24 +126,24 @@ def _agreed(aligned: Sequence[Equation], property_of: Callable[[dict[str, Any]],
 def _differ(aligned: Sequence[Equation]) -> TraceError:
     lines = sorted({str(source_of_equation(equation)) for equation in aligned})
     return TraceError(
-        f"the replicas come to different loops or branches with collectives or assignments "
+        f"the replicas execute different loops or branches with collectives or assignments "
         f"inside, at {' and '.join(lines)}",
         source=source_of_equation(aligned[-1]),
-        hint="let all replicas loop alike, or move the collective out",
+        hint="let all replicas execute the same loop, or move the collective out",
     )
 
 
 def _entering(aligned: Sequence[Equation], rows: SlotRows) -> list[Any]:
-    """Return the arrays with which variants enter a loop or branch; `TraceError` if they differ.
+    """Return the arrays that variants pass to a loop or branch; raises `TraceError` if they differ.
 
-    Variants share the array of an operand where it has one dtype and rank.
+    Variants share the array of an operand that has one dtype and rank.
     """
     for slots in zip(*rows, strict=True):
         kinds = {f"{slot.array.dtype}{list(slot.shape)}" for slot in slots}
         if any(slot.array is not slots[0].array for slot in slots):
             raise TraceError(
-                f"replicas that are not alike come to {aligned[0].primitive.name} with "
-                f"{' and '.join(sorted(kinds))}, and a collective or an assignment is inside",
+                f"unequal replicas pass {' and '.join(sorted(kinds))} to "
+                f"{aligned[0].primitive.name}, and a collective or an assignment is inside",
                 source=source_of_equation(aligned[0]),
                 hint="give all of them values of one dtype and rank",
             )
@@ -155,7 +155,7 @@ def _slots(arrays: Sequence[Any], like: Sequence[Slot]) -> list[Slot]:
 
 
 def _arrays(aligned: Sequence[Equation], rows: SlotRows) -> list[Any]:
-    """Return the array that the variants' results at each position share."""
+    """Return the array that the variants share at each position of their results."""
     for slots in zip(*rows, strict=True):
         if any(slot.array is not slots[0].array for slot in slots):
             raise _differ(aligned)
@@ -169,5 +169,5 @@ def _like(carry: Sequence[Any], results: Sequence[Any]) -> list[Any]:
 
 
 def _strong(array: Any) -> Any:
-    """Return an array whose dtype is not weak: a carried value has one type in all turns."""
+    """Return an array without weak type: a carried value has one type in all iterations."""
     return lax.convert_element_type(array, array.dtype)

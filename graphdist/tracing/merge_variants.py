@@ -4,15 +4,14 @@ All variants must reach the same synchronization points (`synchronization_points
 order. There they run as one program. Equations between two of the points may be moved, because no
 value goes from one replica to another between them, and no variable changes. So
 
-* a variable is read once for all variants, in front of everything else: `lax.switch` takes no refs,
+* a variable is read once for all variants, before all other equations: `lax.switch` takes no refs,
   and every read before the next assignment gives the same value;
-* work that every variant does on the same values (`value_numbers.py`) is done once for all, so that
-  mirrored values stay provably mirrored: the analysis knows nothing of a value that comes out of a
-  switch on the replica's number;
+* what all variants compute from the same values (`same_equations.py`) is computed once, so that
+  mirrored values stay provably mirrored: the result of a switch on the replica id is not;
 * the rest becomes one `lax.switch` on the replica's variant. Values that a variant computes there
-  and uses later go into slots that all variants share, padded to the largest (`switch_layout.py`).
+  and uses later go into slots that all variants share (`SwitchLayout`).
 
-JAX's own rules differentiate and batch the result, so that gradients are exact whatever the shapes.
+JAX's own rules differentiate and batch the result, so that gradients are exact for all shapes.
 """
 
 from __future__ import annotations
@@ -29,22 +28,19 @@ from jax.extend import core as jex
 
 from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.merge_control_flow import merge_control_flow
-from graphdist.tracing.primitives import to_replicas
-from graphdist.tracing.slots import Slot, cut, padded
+from graphdist.tracing.same_equations import is_read, literal_key, value_numbers
+from graphdist.tracing.slots import Slot, padded, unpadded
 from graphdist.tracing.state import TraceError
-from graphdist.tracing.switch_layout import SwitchLayout, is_variable
 from graphdist.tracing.synchronization_points import (
-    cut_at_points,
     holds_synchronization_point,
     require_agreement,
+    split_at_points,
 )
 from graphdist.tracing.user_lines import source_of_equation
-from graphdist.tracing.value_numbers import numbered
 from graphdist.tracing.variant_trace import (
     Atom,
     Equation,
     VariantTrace,
-    is_read,
     needed,
     run_equations,
     used,
@@ -58,12 +54,12 @@ def merge_variants(
     arguments: Sequence[Sequence[Slot]],
     results: Sequence[Sequence[int | None]],
 ) -> list[list[Slot | None]]:
-    """Run the traces of all variants as one; returns each variant's results.
+    """Run the traces of all variants as one; return each variant's results.
 
-    `index` is the traced number of the replica's variant, `arguments` are each variant's, and so
-    are `results`: which output of its jaxpr stands at each position, None where it has none there.
-    Results at one position share an array where they have one dtype and rank. Raises `TraceError`
-    where the variants do not come to the same synchronization points.
+    `index` is the traced index of the replica's variant. `arguments` has the arguments of each
+    variant, `results` the indices of the outputs of its jaxpr that it returns: None if it returns
+    nothing at a position. Results at one position share an array if they have one dtype and rank.
+    Raises `TraceError` if the variants do not reach the same synchronization points.
     """
     constants: dict[Any, Any] = {}
     template = traces[0].jaxpr
@@ -76,7 +72,7 @@ def merge_variants(
 class _Merger:
     def __init__(self, index: Any, variants: list[VariantTrace], template: Any) -> None:
         self.index, self.variants, self.template = index, variants, template
-        self.segments = [cut_at_points(variant.equations) for variant in variants]
+        self.segments = [split_at_points(variant.equations) for variant in variants]
         self.last_uses = [
             _last_uses(segments, variant.returned)
             for segments, variant in zip(self.segments, variants, strict=True)
@@ -93,28 +89,28 @@ class _Merger:
         return self._segment(len(rows[0]) - 1, [variant.returned for variant in self.variants])
 
     def _segment(self, position: int, wanted: Sequence[Sequence[Atom]]) -> list[list[Slot | None]]:
-        """Do the work before a synchronization point or the end; return the slots of `wanted`."""
-        own = self._in_common([segments[position][0] for segments in self.segments])
+        """Run a segment, up to a synchronization point or the end; return the slots of `wanted`."""
+        own = self._run_shared([segments[position][0] for segments in self.segments])
         layout = SwitchLayout(len(self.variants))
-        found = layout.add_needed(self.variants, wanted)
-        for number, uses in enumerate(self.last_uses):
-            computed = [variable for equation in own[number] for variable in equation.outvars]
+        rows = layout.add_needed(self.variants, wanted)
+        for variant, uses in enumerate(self.last_uses):
+            computed = [variable for equation in own[variant] for variable in equation.outvars]
             kept = [variable for variable in computed if uses.get(variable, -1) > position]
-            layout.add_kept(number, kept)
+            layout.add_kept(variant, kept)
         if layout.types or any(equation.effects for rest in own for equation in rest):
             self._switch(own, layout)
         return [
-            [layout.slot(number, place) if isinstance(place, int) else place for place in row]
-            for number, row in enumerate(found)
+            [layout.slot(variant, item) if isinstance(item, int) else item for item in row]
+            for variant, row in enumerate(rows)
         ]
 
-    def _in_common(self, segments: list[list[Equation]]) -> list[list[Equation]]:
-        """Do once what all variants do on the same values; return the rest of each.
+    def _run_shared(self, segments: list[list[Equation]]) -> list[list[Equation]]:
+        """Run the equations once that all variants share; return the other equations of each.
 
         A variable is read here even if not all variants read it: nothing is assigned before the
-        next synchronization point, and in the switch there are no variables.
+        next synchronization point, and a switch cannot read variables.
         """
-        numbers = numbered(self.variants, segments)
+        numbers = value_numbers([variant.slots for variant in self.variants], segments)
         shared = set.intersection(*map(set, numbers)) - {None}
         done: dict[int, list[Any]] = {}
         rest: list[list[Equation]] = []
@@ -128,53 +124,53 @@ class _Merger:
                     rest[-1].append(equation)
                     continue
                 if number not in done:
-                    done[number] = self._done_once(variant, equation)
+                    done[number] = self._run_once(variant, equation)
                 for variable, result in zip(equation.outvars, done[number], strict=True):
                     variant.slots[variable] = Slot(result, np.shape(result))
         return rest
 
-    def _done_once(self, variant: VariantTrace, equation: Equation) -> list[Any]:
+    def _run_once(self, variant: VariantTrace, equation: Equation) -> list[Any]:
         inputs = {atom: variant.slots[atom].value() for atom in used([equation])}
         return run_equations([equation], inputs, equation.outvars, self.template)
 
     def _switch(self, own: Sequence[list[Equation]], layout: SwitchLayout) -> None:
         branches = [
-            self._branch(variant, equations, layout.placed[number], layout.types)
-            for number, (variant, equations) in enumerate(zip(self.variants, own, strict=True))
+            self._branch(variant, equations, atoms, layout.types)
+            for variant, equations, atoms in zip(self.variants, own, layout.atoms, strict=True)
         ]
         layout.arrays = lax.switch(self.index, branches)
         for number, variant in enumerate(self.variants):
-            for place, atom in layout.placed[number].items():
+            for output, atom in layout.atoms[number].items():
                 if is_variable(atom) and atom not in variant.slots:
-                    variant.slots[atom] = layout.slot(number, place)
+                    variant.slots[atom] = layout.slot(number, output)
 
     def _branch(
         self,
         variant: VariantTrace,
         equations: Sequence[Equation],
-        placed: dict[int, Atom],
+        atoms: dict[int, Atom],
         types: Sequence[jax.ShapeDtypeStruct],
     ) -> Callable[[], list[Any]]:
-        equations = needed(equations, placed.values())
+        equations = needed(equations, atoms.values())
         inside = {variable for equation in equations for variable in equation.outvars}
-        atoms = [*used(equations), *filter(is_variable, placed.values())]
-        free = [atom for atom in dict.fromkeys(atoms) if atom not in inside]
+        operands = dict.fromkeys([*used(equations), *filter(is_variable, atoms.values())])
+        free = [atom for atom in operands if atom not in inside]
 
         def branch() -> list[Any]:
             inputs = {atom: variant.slots[atom].value() for atom in free}
-            results = run_equations(equations, inputs, list(placed.values()), self.template)
-            values = dict(zip(placed, results, strict=True))
+            results = run_equations(equations, inputs, list(atoms.values()), self.template)
+            values = dict(zip(atoms, results, strict=True))
             return [
-                padded(values[place], type.shape)
-                if place in values
+                padded(values[output], type.shape)
+                if output in values
                 else jnp.zeros(type.shape, type.dtype)
-                for place, type in enumerate(types)
+                for output, type in enumerate(types)
             ]
 
         return branch
 
     def _synchronize(self, points: Sequence[Equation], operands: Sequence[Sequence[Slot]]) -> None:
-        """Do once what all variants come together for."""
+        """Run a synchronization point once for all variants."""
         first = points[0]
         mirrored: Sequence[Any] = [None] * len(first.outvars)
         if holds_synchronization_point(first):
@@ -203,27 +199,24 @@ class _Merger:
 
 
 def _merge_call_results(point: Equation, operands: Sequence[Slot]) -> tuple[list[Any], list[Any]]:
-    """Return what `merge_call` gives the replicas, and the mirrored value of each result, or None.
+    """Return the results of a `merge_call` on each replica, and their mirrored values or None.
 
-    The mirrored value is kept for cross-replica code, where it is provably one value.
+    Cross-replica code uses the mirrored value, which is provably one value.
     """
     merged: Merged = point.params["merged"]
     arrays = [
-        cut(slot.array, aval.shape)
+        unpadded(slot.array, aval.shape)
         for slot, aval in zip(operands, merged.jaxpr.in_avals, strict=True)
     ]
     values = jex.jaxpr_as_fun(merged.jaxpr)(*arrays)
-    results, mirrored = [], []
-    for value, spreads in zip(values, merged.spreads, strict=True):
-        results.append(to_replicas(value, merged.num_replicas) if spreads else value)
-        mirrored.append(value if spreads else None)
-    return results, mirrored
+    mirrored = [v if flag else None for v, flag in zip(values, merged.is_mirrored, strict=True)]
+    return merged.to_replicas(values), mirrored
 
 
 def _last_uses(
     segments: Sequence[tuple[list[Equation], Equation | None]], returned: Sequence[Atom]
 ) -> dict[Any, int]:
-    """Return the last segment that uses each value, its synchronization point included."""
+    """Return the last segment that uses each value, with its synchronization point."""
     last: dict[Any, int] = {}
     for position, (equations, point) in enumerate(segments):
         together = equations if point is None else [*equations, point]
@@ -234,7 +227,101 @@ def _last_uses(
 
 def _reads_what_it_computes(equation: Equation) -> TraceError:
     return TraceError(
-        "a part of a variable is read, which part depends on what one replica variant computes",
+        "a part of a variable is read at an index that one replica variant computes",
         source=source_of_equation(equation),
-        hint="read the whole variable first: v.read_value()[index]",
+        hint="read the full variable first: v.read_value()[index]",
     )
+
+
+class SwitchLayout:
+    """The outputs of one switch: slots for the values that replica variants compute there.
+
+    The branches of a `lax.switch` return the same number of arrays of the same types. So values of
+    different variants share an output if they have one dtype and rank; smaller ones are padded to
+    the largest, and a variant without a value returns zeros. A value from before the switch keeps
+    its slot.
+    """
+
+    def __init__(self, num_variants: int) -> None:
+        """Start without outputs."""
+        self.types: list[jax.ShapeDtypeStruct] = []
+        self.atoms: list[dict[int, Atom]] = [{} for _ in range(num_variants)]
+        """For each variant, the atom that it returns in an output, by the output's index."""
+        self.arrays: Sequence[Any] = ()
+        """The results of the switch, once it is traced."""
+
+    def slot(self, variant: int, output: int) -> Slot:
+        """Return the slot of a variant's value in an output of the switch."""
+        return Slot(self.arrays[output], np.shape(self.atoms[variant][output].aval))
+
+    def add_needed(
+        self, variants: Sequence[VariantTrace], rows: Sequence[Sequence[Atom]]
+    ) -> list[list[Slot | int | None]]:
+        """Add outputs for the atoms that all variants need, at the same positions of `rows`.
+
+        Returns for each atom the index of its output, its slot if it has one from before the
+        switch, or None if the variant needs no atom there.
+        """
+        results: list[list[Slot | int | None]] = [[] for _ in variants]
+        for atoms in zip(*rows, strict=True):
+            known = _known_before(variants, atoms)
+            if known:
+                for row, slot in zip(results, known, strict=True):
+                    row.append(slot)
+                continue
+            shared: dict[Any, int] = {}
+            for variant, atom in enumerate(atoms):
+                if atom is None:
+                    results[variant].append(None)
+                    continue
+                kind = _kind(atom.aval)
+                shared[kind] = self._put(variant, atom, shared.get(kind))
+                results[variant].append(shared[kind])
+        return results
+
+    def add_kept(self, variant: int, variables: Sequence[Any]) -> None:
+        """Add outputs for the variables that a variant uses later; variants share them in order."""
+        atoms = self.atoms[variant]
+        returned = set(filter(is_variable, atoms.values()))
+        for variable in variables:
+            if variable not in returned:
+                kind = _kind(variable.aval)
+                free = (i for i, t in enumerate(self.types) if _kind(t) == kind and i not in atoms)
+                self._put(variant, variable, next(free, None))
+
+    def _put(self, variant: int, atom: Atom, output: int | None) -> int:
+        """Return an atom in this output, grown to its shape, or in a new one; return its index."""
+        aval = atom.aval
+        if output is None:
+            self.types.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+            output = len(self.types) - 1
+        else:
+            shape = tuple(map(max, self.types[output].shape, aval.shape))
+            self.types[output] = jax.ShapeDtypeStruct(shape, aval.dtype)
+        self.atoms[variant][output] = atom
+        return output
+
+
+def is_variable(atom: Atom) -> bool:
+    """Return whether an atom is a variable of a jaxpr, not a literal or None."""
+    return atom is not None and not isinstance(atom, jex.Literal)
+
+
+def _kind(aval: Any) -> Any:
+    return aval.dtype, len(aval.shape)
+
+
+def _known_before(variants: Sequence[VariantTrace], atoms: Sequence[Atom]) -> list[Slot]:
+    """Return the slots of atoms that share an array from before the switch, or an empty list."""
+    if all(isinstance(atom, jex.Literal) for atom in atoms):
+        first = atoms[0]
+        if all(literal_key(atom) == literal_key(first) for atom in atoms):
+            value = jnp.asarray(first.val, first.aval.dtype)
+            return [Slot(value, first.aval.shape)] * len(atoms)
+        return []
+    if not all(map(is_variable, atoms)):
+        return []
+    slots = [variant.slots.get(atom) for variant, atom in zip(variants, atoms, strict=True)]
+    known = [slot for slot in slots if slot is not None]
+    is_shared = all(slot.array is known[0].array for slot in known)
+    return known if is_shared and len(known) == len(slots) else []

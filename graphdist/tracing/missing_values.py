@@ -1,7 +1,8 @@
-"""Python asks for the value of an array, which a trace has not: what to write in place of the line.
+"""Errors where Python needs the value of an array while a function is traced.
 
-`if`, `while`, `range`, `float` and functions of NumPy need values. JAX raises an error then, which
-keeps its class: programs may catch it. In front of JAX's words come the user's line and a hint.
+`if`, `while`, `range`, `float` and functions of NumPy need values, which a trace does not have. JAX
+raises an error, which keeps its class because programs may catch it. The user's line, and a hint
+what to write there, are put before JAX's message.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NEEDS_A_VALUE = (
     jax.errors.TracerIntegerConversionError,
 )
 _SHAPE, _FORMAT = "Shapes must be 1D sequences of concrete values", "Tracer.__format__"
-"""What plain errors of Python and JAX say where a shape or a format needs a value."""
+"""Parts of the messages of Python and JAX where a shape or a format needs a value."""
 
 _WHAT = "Python needs the value of an array inside a function, where arrays have no values yet"
 _IN_LOOP = re.compile(r"^while\b|(?<![\w.])range\(")
@@ -32,22 +33,22 @@ _LOOP = (
 
 
 def explain(error: Exception) -> None:
-    """Put the user's line and what to write there before the words of an error of these kinds."""
+    """Put the user's line and a hint before the message of an error, if it is of this kind."""
     text = str(error)
-    is_one = isinstance(error, _NEEDS_A_VALUE) or _SHAPE in text or _FORMAT in text
-    if not is_one or text.startswith(_WHAT):
+    needs_value = isinstance(error, _NEEDS_A_VALUE) or _SHAPE in text or _FORMAT in text
+    if not needs_value or text.startswith(_WHAT):
         return
     source = where_raised(error)
     line = "" if source.frame is None else source.frame.text
-    said = GraphdistError(_WHAT, source=source, hint=_hint(error, line))
-    error.args = (f"{said}\n{text}",)
+    explanation = GraphdistError(_WHAT, source=source, hint=_hint(error, line))
+    error.args = (f"{explanation}\n{text}",)
 
 
 def _hint(error: Exception, line: str) -> str:
     if isinstance(error, jax.errors.TracerArrayConversionError):
         return (
-            "use jax.numpy in place of NumPy; what needs NumPy stands outside the function, or in "
-            "jax.pure_callback"
+            "use jax.numpy in place of NumPy; code that needs NumPy goes outside the function, or "
+            "into jax.pure_callback"
         )
     if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
         return "shapes are static: write jnp.where(mask, x, 0), or weight by the mask"

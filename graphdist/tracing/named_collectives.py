@@ -1,11 +1,11 @@
 """JAX's collectives over the replicas' axis name, as graphdist's operations.
 
-`in_our_terms` returns the equations that replace such a collective. The importer and the trace of a
-replica variant use them, so that passes and merges know only graphdist's operations. Over one
-replica there is no collective, only the change of shape that it makes.
+`lowered_collective` returns the equations that replace such a collective. The importer and the
+traces of replica variants use them, so that passes and merges know only graphdist's operations.
+Over one replica no collective is left, only its change of shape.
 
-A name that an equation still has is the replicas' axis name: `jax.vmap` has replaced its own names
-by dimensions. An equation without a name is an ordinary operation of JAX.
+If an equation still has an axis name, it is that of the replicas: `jax.vmap` has replaced its own
+names by dimensions. An equation without a name is an ordinary operation of JAX.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _broadcast(x: Any, size: int, *, source: int) -> Any:
     return all_reduce_p.bind(own, reducer=reducer, group_size=size)
 
 
-_IN_OUR_TERMS: dict[str, Callable[..., Any]] = {
+_LOWERINGS: dict[str, Callable[..., Any]] = {
     "psum": _reduction("sum", lax.reduce_sum),
     "pmax": _reduction("max", lax.reduce_max),
     "pmin": _reduction("min", lax.reduce_min),
@@ -90,7 +90,7 @@ _IN_OUR_TERMS: dict[str, Callable[..., Any]] = {
     "all_to_all": _all_to_all,
     "pbroadcast": _broadcast,
 }
-"""What each primitive of JAX does to its operand, given the number of replicas."""
+"""Functions of an operand and the count of replicas: each does the same as the primitive of JAX."""
 
 _REFUSED = (
     "ragged_all_to_all",
@@ -100,44 +100,44 @@ _REFUSED = (
     *(f"{name}_start" for name in ("ppermute", "pbroadcast")),
 )
 
-_GIVE_ALL_THE_SAME = ("psum", "pmax", "pmin", "all_gather", "pbroadcast")
+_WITH_MIRRORED_RESULT = ("psum", "pmax", "pmin", "all_gather", "pbroadcast")
 
-NAMED = (*_IN_OUR_TERMS, *_REFUSED)
+NAMED = (*_LOWERINGS, *_REFUSED)
 """The primitives of JAX that may have names of axes among their parameters."""
 
-_SAID_BY_THE_SIZE = {"axis_size", "axis_index_groups", "axis_name"}
+_AXIS_PARAMETERS = {"axis_size", "axis_index_groups", "axis_name"}
 
 
 def is_over_replicas(equation: Any) -> bool:
-    """Return whether an equation is a collective of JAX's over the replicas, or their index."""
+    """Return whether an equation is one of JAX's collectives over the replicas, or `axis_index`."""
     return equation.primitive.name in NAMED and bool(names_of_axes(equation))
 
 
 def is_named_collective(equation: Any) -> bool:
-    """Return whether an equation is a collective of JAX's, to which all replicas come."""
+    """Return whether an equation is one of JAX's collectives, which all replicas must execute."""
     return is_over_replicas(equation) and equation.primitive.name != "axis_index"
 
 
-def gives_all_the_same(equation: Any) -> bool:
+def has_mirrored_result(equation: Any) -> bool:
     """Return whether a collective gives every replica the same value."""
-    return equation.primitive.name in _GIVE_ALL_THE_SAME
+    return equation.primitive.name in _WITH_MIRRORED_RESULT
 
 
 def names_of_axes(equation: Any) -> list[Any]:
-    """Return the names that are left in an equation; dimensions are numbers."""
+    """Return the axis names in an equation; integers among its axes are dimensions."""
     params = equation.params
-    named = params.get("axes", params.get("axis_name", ()))
-    every = named if isinstance(named, tuple | list) else (named,)
-    return [name for name in every if not isinstance(name, int)]
+    axes = params.get("axes", params.get("axis_name", ()))
+    axes = axes if isinstance(axes, tuple | list) else (axes,)
+    return [name for name in axes if not isinstance(name, int)]
 
 
 def size_in_scope(equation: Any) -> int:
-    """Return the size of the axis that is bound where this is called."""
+    """Return the size of an equation's axis, which must be bound."""
     return lax.axis_size(names_of_axes(equation)[0])
 
 
-def in_our_terms(equation: Any, size: int) -> jex.ClosedJaxpr:
-    """Return the equations that stand for one over the replicas, with its source.
+def lowered_collective(equation: Any, size: int) -> jex.ClosedJaxpr:
+    """Return the equations that replace a collective over `size` replicas, with its source.
 
     Raises `TraceError` for a collective that is not supported.
     """
@@ -163,10 +163,10 @@ def in_our_terms(equation: Any, size: int) -> jex.ClosedJaxpr:
             source=source,
             hint="name it once",
         )
-    kept = {key: value for key, value in params.items() if key not in _SAID_BY_THE_SIZE}
+    others = {key: value for key, value in params.items() if key not in _AXIS_PARAMETERS}
     if name == "all_to_all":
-        kept.pop("tiled")  # done before the primitive
-    rule = _IN_OUR_TERMS[name]
-    closed = jax.make_jaxpr(lambda *x: rule(*x, size, **kept))(*(v.aval for v in equation.invars))
+        others.pop("tiled")  # JAX's function has applied it to the operand
+    rule = _LOWERINGS[name]
+    closed = jax.make_jaxpr(lambda *x: rule(*x, size, **others))(*(v.aval for v in equation.invars))
     own = [e.replace(source_info=equation.source_info) for e in closed.jaxpr.eqns]
     return jex.ClosedJaxpr(closed.jaxpr.replace(eqns=own), closed.consts)

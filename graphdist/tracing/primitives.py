@@ -1,23 +1,21 @@
 """The logical operations as JAX primitives, so that JAX's transformations know them.
 
 They have abstract evaluation, JVP, transpose and batching rules, and no implementation: they exist
-only between tracing and import. Differentiation follows from what each one means, over R replicas:
+only between tracing and import. Their rules of differentiation, over R replicas:
 
-* `to_replicas`: one value to every replica. Transpose: the cotangents of all replicas are summed.
-* `reduce`: a value a replica to one value. Transpose: every replica gets the cotangent (mean: 1/R
-  of it).
-* `all_reduce`: a value a replica to the same value on each. Transpose: all_reduce of the
-  cotangents.
-* `gather`: concatenation into one value. Transpose: each replica its own slice of the cotangent.
-* `all_gather`: the same on every replica. Transpose: reduce_scatter, each replica its slice of the
-  sum.
-* `reduce_scatter`: each replica its slice of the reduction. Transpose: all_gather.
-* `collective_permute`: each replica what another sends it, or zeros. Transpose: sent back.
-* `all_to_all`: each replica a slice of every other's value, joined. Transpose: the slices back.
+| operation | result | transpose |
+| --- | --- | --- |
+| `to_replicas` | one value, mirrored to every replica | the sum of the replicas' cotangents |
+| `reduce` | one value, reduced over the replicas | the cotangent on every replica; mean: 1/R |
+| `all_reduce` | the reduced value on every replica | all_reduce of the cotangents |
+| `gather` | one value, concatenated | each replica's slice of the cotangent |
+| `all_gather` | the concatenated value on every replica | reduce_scatter |
+| `reduce_scatter` | on each replica its slice of the reduced value | all_gather |
+| `collective_permute` | the value that another replica sends, or zeros | the reverse permutation |
+| `all_to_all` | slices of all replicas' values, concatenated | the reverse exchange |
 
-`read_variable` makes the handle of a variable, `aggregate` marks a value on its way into one,
-`replica_id` is the replica's number. Values are what one replica holds, so shapes are local
-throughout.
+`read_variable` makes the handle of a variable, `aggregate` combines a value that is assigned to a
+variable over the replicas. All shapes are those of the value that one replica holds.
 """
 
 from __future__ import annotations
@@ -37,8 +35,11 @@ AbstractRule: TypeAlias = Callable[..., ShapedArray]
 TransposeRule: TypeAlias = Callable[..., Any]
 
 
-def _linear(name: str, abstract: AbstractRule, transpose: TransposeRule) -> Primitive:
-    """Return a primitive linear in its one operand; `transpose(cotangent, aval, **params)`."""
+def linear_primitive(name: str, abstract: AbstractRule, transpose: TransposeRule) -> Primitive:
+    """Return a primitive that is linear in its one operand.
+
+    `transpose(cotangent, aval, **params)` returns the cotangent of an operand of type `aval`.
+    """
     primitive = Primitive(name)
     primitive.def_abstract_eval(abstract)
 
@@ -60,15 +61,39 @@ def _linear(name: str, abstract: AbstractRule, transpose: TransposeRule) -> Prim
     return primitive
 
 
-def _same(x: ShapedArray, **params: Any) -> ShapedArray:
+def identity_without_gradient(name: str) -> Primitive:
+    """Return a primitive whose result has its operand's type, and no tangent."""
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(same_type)
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        result = primitive.bind(*primals, **params)
+        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+
+    ad.primitive_jvps[primitive] = jvp
+    batch_elementwise(primitive)
+    return primitive
+
+
+def batch_elementwise(primitive: Primitive) -> None:
+    """Let `jax.vmap` apply a primitive to the batched operand as it is."""
+
+    def rule(operands: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
+        return primitive.bind(*operands, **params), dims[0]
+
+    batching.primitive_batchers[primitive] = rule
+
+
+def same_type(x: ShapedArray, **params: Any) -> ShapedArray:
+    """Return the type of a result that has the operand's shape and dtype."""
     return ShapedArray(x.shape, x.dtype, weak_type=x.weak_type)
 
 
-def _grown(x: ShapedArray, *, axis: int, group_size: int) -> ShapedArray:
+def _gathered(x: ShapedArray, *, axis: int, group_size: int) -> ShapedArray:
     return ShapedArray((*x.shape[:axis], x.shape[axis] * group_size, *x.shape[axis + 1 :]), x.dtype)
 
 
-def _shrunk(x: ShapedArray, *, axis: int, group_size: int, **params: Any) -> ShapedArray:
+def _scattered(x: ShapedArray, *, axis: int, group_size: int, **params: Any) -> ShapedArray:
     length = x.shape[axis] // group_size
     return ShapedArray((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
 
@@ -127,47 +152,31 @@ def _transpose_all_to_all(
     return all_to_all_p.bind(ct, **back, group_size=group_size)
 
 
-to_replicas_p = _linear("to_replicas", _same, _transpose_to_replicas)
-reduce_p = _linear("reduce_replicas", _same, _transpose_reduce)
-all_reduce_p = _linear("all_reduce", _same, _transpose_all_reduce)
-gather_p = _linear("gather_replicas", _grown, _transpose_gather)
-all_gather_p = _linear("all_gather_replicas", _grown, _transpose_all_gather)
-reduce_scatter_p = _linear("reduce_scatter_replicas", _shrunk, _transpose_reduce_scatter)
-permute_p = _linear("collective_permute", _same, _transpose_permute)
-all_to_all_p = _linear("all_to_all_replicas", _exchanged, _transpose_all_to_all)
+to_replicas_p = linear_primitive("to_replicas", same_type, _transpose_to_replicas)
+reduce_p = linear_primitive("reduce_replicas", same_type, _transpose_reduce)
+all_reduce_p = linear_primitive("all_reduce", same_type, _transpose_all_reduce)
+gather_p = linear_primitive("gather_replicas", _gathered, _transpose_gather)
+all_gather_p = linear_primitive("all_gather_replicas", _gathered, _transpose_all_gather)
+reduce_scatter_p = linear_primitive(
+    "reduce_scatter_replicas", _scattered, _transpose_reduce_scatter
+)
+permute_p = linear_primitive("collective_permute", same_type, _transpose_permute)
+all_to_all_p = linear_primitive("all_to_all_replicas", _exchanged, _transpose_all_to_all)
 
 read_variable_p = Primitive("read_variable")
 read_variable_p.def_abstract_eval(
     lambda *, variable, shape, dtype: ShapedArray(shape, dtype)  # variable: graphdist.ir's
 )
 
-aggregate_p = Primitive("aggregate")
-aggregate_p.def_abstract_eval(_same)
-
-
-def _aggregate_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[Any, Any]:
-    """Cut the value from differentiation: JAX refuses to write a value it differentiates."""
-    result = aggregate_p.bind(*primals, **params)
-    return result, ad.Zero(jax.typeof(result).to_tangent_aval())
-
-
-ad.primitive_jvps[aggregate_p] = _aggregate_jvp
+# Without a gradient, since JAX refuses to write a value to a ref that it differentiates.
+aggregate_p = identity_without_gradient("aggregate")
 
 replica_id_p = Primitive("replica_id")
 replica_id_p.def_abstract_eval(lambda *, group_size: ShapedArray((), jnp.int32))
 
 
-def _batch_elementwise(primitive: Primitive) -> None:
-    def rule(operands: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
-        return primitive.bind(*operands, **params), dims[0]
-
-    batching.primitive_batchers[primitive] = rule
-
-
 def _batch_along_axis(primitive: Primitive) -> None:
-    """Shift the axis if it is at or behind the batch dimension."""
+    """Let `jax.vmap` shift the axis of a primitive if the batch dimension is in front of it."""
 
     def rule(
         operands: Sequence[Any], dims: Sequence[int], *, axis: int, **params: Any
@@ -194,8 +203,8 @@ def _batch_all_to_all(
     return all_to_all_p.bind(*operands, **axes, group_size=group_size), dim
 
 
-for _primitive in (to_replicas_p, reduce_p, all_reduce_p, permute_p, aggregate_p):
-    _batch_elementwise(_primitive)
+for _primitive in (to_replicas_p, reduce_p, all_reduce_p, permute_p):
+    batch_elementwise(_primitive)
 batching.primitive_batchers[all_to_all_p] = _batch_all_to_all
 for _primitive in (gather_p, all_gather_p, reduce_scatter_p):
     _batch_along_axis(_primitive)
@@ -212,9 +221,9 @@ LOGICAL = {
     aggregate_p: "aggregate",
     replica_id_p: "replica_id",
 }
-"""The graph's operation for each primitive that becomes a node as it is."""
+"""The graph's operation for each primitive that becomes one node."""
 
 
 def to_replicas(x: jax.typing.ArrayLike, group_size: int) -> jax.Array:
-    """Return one value as the value of every replica."""
+    """Return one value, mirrored to every replica."""
     return to_replicas_p.bind(jnp.asarray(x), group_size=group_size)

@@ -1,12 +1,12 @@
 """Import of refs: reads and writes of JAX's refs become `read` and `assign` of variables.
 
-A ref is the handle of a user's variable, or the program made it itself: then it becomes a local
-variable. No ref is left in a graph. A graph reads and writes a variable as one value, so that an
-access to a part of it is refused.
+A ref is the handle of a user's variable, or the program creates it: then it becomes a local
+variable. No ref is left in a graph. A graph reads and writes the full value of a variable, so that
+an access to a part of it is refused.
 
-A replay of `jax.checkpoint` reads variables a second time. That means the same as the first read
-only if nothing was assigned in between, which `Versions` checks. A write inside a checkpoint would
-happen twice and is refused.
+The recomputation of a `jax.checkpoint` reads variables a second time. It reads the same values only
+if nothing was assigned in between, which `Versions` checks. A write inside a checkpoint would run
+twice and is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from graphdist.tracing.user_lines import source_of_equation
 
 
 def import_handle(importer: Importer, equation: Any, environment: Environment) -> None:
-    """Note which variable a handle is made of."""
+    """Note the variable of a handle."""
     environment[equation.outvars[0]] = equation.params["variable"]
 
 
@@ -122,28 +122,28 @@ def _check_write(importer: Importer, equation: Any, variable: GraphVariable) -> 
 
 
 def _accessed(equation: Any, environment: Environment, num_operands: int) -> GraphVariable:
-    """Return the variable that is read or written as one value.
+    """Return the variable whose full value an equation reads or writes.
 
-    An access to a part has more operands than `num_operands`: its indices.
+    An access to a part has indices as operands, after the first `num_operands`.
     """
     variable = environment[equation.invars[0]]
     if not isinstance(variable, GraphVariable):
         raise TraceError("a ref that is not a variable", source=source_of_equation(equation))
     value = equation.outvars[0] if equation.outvars else equation.invars[1]
     views = jax.tree.unflatten(equation.params["tree"], equation.invars[num_operands:])
-    for view in views:  # beside indices: of another dtype, shape or order
+    for view in views:  # indices, or a view of another dtype, shape or order
         if not hasattr(view, "indices"):
             raise TraceError(
-                f"{_ref_name(variable)} is seen through a {type(view).__name__}",
+                f"{_ref_name(variable)} is accessed through a {type(view).__name__}",
                 source=source_of_equation(equation),
-                hint="read the whole, ref[...], and transform what is read",
+                hint="read the full value, ref[...], and transform it",
             )
     if len(equation.invars) != num_operands or tuple(value.aval.shape) != variable.type.shape:
         raise TraceError(
             f"{_ref_name(variable)} of shape {list(variable.type.shape)} is read or written "
-            f"in part: a graph reads and writes it whole",
+            f"in part: a graph reads and writes the full value",
             source=source_of_equation(equation),
-            hint="write the whole: ref[...] = ref[...].at[index].set(value)",
+            hint="write the full value: ref[...] = ref[...].at[index].set(value)",
         )
     return variable
 

@@ -1,28 +1,40 @@
-"""Whether equations of two traces do the same: primitive, parameters and nested jaxprs.
+"""Which equations of replica variants compute the same values.
 
-The comparison may fail to see that two equations do the same, never the other way: then work is
-done once for each variant instead of once for all, and nothing else changes.
+Two equations get one value number if primitive, parameters and nested jaxprs are the same, and
+their operands have the same numbers. The numbers of a segment come from one table for all variants:
+what has the same number in all of them is computed once. Arrays from before the segment are
+compared by identity. Equations with an effect get no number; nor do equations on a padded array,
+since each variant uses another part of it.
+
+The comparison may miss that two equations are the same, never the opposite: then each variant
+computes the value, and nothing else changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any  # Any: equations and parameters of JAX are untyped
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any, TypeAlias  # Any: equations and parameters of JAX are untyped
 
 import jax
 import numpy as np
 from jax.extend import core as jex
 
+from graphdist.tracing.slots import Slot
+
+NumberTable: TypeAlias = dict[Any, list[tuple[Any, int]]]
+"""Equations with their value numbers, by primitive and the numbers of their operands."""
+
 
 def same_parameters(equation: Any, other: Any) -> bool:
-    """Return whether two equations do the same with their operands."""
+    """Return whether two equations apply the same operation to their operands."""
     if equation.primitive is not other.primitive or equation.params.keys() != other.params.keys():
         return False
     return all(_is_same(value, other.params[name]) for name, value in equation.params.items())
 
 
 def literal_key(atom: Any) -> Any:
-    """Return type and bytes of a literal's value, by which literals are compared; else None."""
+    """Return the type and bytes of a literal, to compare it with others; None for a variable."""
     if not isinstance(atom, jex.Literal):
         return None
     value = np.asarray(atom.val)
@@ -43,7 +55,7 @@ def _is_same(value: Any, other: Any) -> bool:
     if isinstance(value, tuple | list) and isinstance(other, tuple | list):
         return len(value) == len(other) and all(map(_is_same, value, other))
     if isinstance(value, np.ndarray | jax.Array) or callable(value):
-        return False  # not the same object; functions are rules of differentiation
+        return False  # another object; functions are rules of differentiation
     try:
         return type(value) is type(other) and bool(value == other)
     except Exception:  # comparisons of JAX's own parameters may raise anything
@@ -75,3 +87,52 @@ def _are_same_jaxprs(jaxpr: Any, other: Any) -> bool:
         if not declare(equation.outvars, peer.outvars):
             return False
     return are_alike(jaxpr.outvars, other.outvars)
+
+
+def is_read(equation: Any) -> bool:
+    """Return whether an equation reads a variable, or a part of one."""
+    return bool(equation.primitive.name == "get")
+
+
+def value_numbers(
+    slots: Sequence[dict[Any, Slot]], segments: Sequence[Sequence[Any]]
+) -> list[list[int | None]]:
+    """Return the value number of each equation of each variant's segment, or None."""
+    table: NumberTable = {}
+    counter = count()
+    rows = []
+    for known, equations in zip(slots, segments, strict=True):
+        numbering = _Numbering(known, table, counter)
+        rows.append([numbering.number(equation) for equation in equations])
+    return rows
+
+
+class _Numbering:
+    """The value numbers of one variant; `table` and `counter` are shared by all."""
+
+    def __init__(self, slots: dict[Any, Slot], table: NumberTable, counter: Iterator[int]) -> None:
+        self._slots, self._table, self._counter = slots, table, counter
+        self._numbers: dict[Any, Any] = {}
+
+    def number(self, equation: Any) -> int | None:
+        """Return the value number of an equation, None if only this variant computes the value."""
+        operands = [self._operand(atom) for atom in equation.invars]
+        if None in operands or (equation.effects and not is_read(equation)):
+            return None
+        candidates = self._table.setdefault((equation.primitive, *operands), [])
+        same = (number for other, number in candidates if same_parameters(other, equation))
+        number = next(same, None)
+        if number is None:
+            number = next(self._counter)
+            candidates.append((equation, number))
+        for index, variable in enumerate(equation.outvars):
+            self._numbers[variable] = (number, index)
+        return number
+
+    def _operand(self, atom: Any) -> Any:
+        if isinstance(atom, jex.Literal):
+            return literal_key(atom)
+        slot = self._slots.get(atom)
+        if slot is None:
+            return self._numbers.get(atom)
+        return None if slot.is_padded else ("outside", id(slot.array))

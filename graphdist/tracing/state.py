@@ -1,17 +1,16 @@
-"""The state of one trace: which variables it touches, through which handles.
+"""The state of one trace: the variables it uses, and their handles.
 
-A variable's state is a JAX ref in a trace, its handle. The handle is made in the outermost trace,
-whatever scan, branch or gradient touches the variable first, so that reads and writes survive JAX's
-transformations in program order. A write is cut from differentiation, since JAX refuses it
-otherwise.
+In a trace a variable is a JAX ref, its handle. The handle is made in the outermost trace, even if
+a scan, branch or gradient uses the variable first, so that JAX's transformations keep reads and
+writes in program order. A written value has no gradient: JAX would refuse the write.
 
-Every trace runs under a user context of its own. Without it JAX would reuse the trace of an inner
+Every trace runs under its own user context. Without it JAX would reuse the trace of an inner
 `jax.jit` from an earlier trace, with the handles of that trace in it.
 
-The trace in progress is a thread's own: JAX traces on the thread that calls, and another thread may
-trace another function meanwhile. A function may be traced while another is: then the inner trace
-is current until it ends, and the outer one is again. `Trace.run` sets both back in a `finally`: a
-trace may end by any exception, and by `NeedsReplicaNumber`, after which the same thread goes on.
+Each thread has its own current trace: JAX traces on the calling thread, and other threads may trace
+other functions meanwhile. If a function is traced within another, the inner trace is current until
+it ends. `Trace.run` restores the outer one in a `finally`, since a trace may end by any exception,
+or by `NeedsReplicaId`, after which the same thread traces again.
 """
 
 from __future__ import annotations
@@ -47,28 +46,28 @@ _numbers = itertools.count(1)
 
 
 class TraceError(GraphdistError, RuntimeError):
-    """A program that cannot be traced to a graph that means the same."""
+    """A program that no graph can express."""
 
 
-class NeedsReplicaNumber(BaseException):
-    """A call of `run` needs the replica's number as a Python value: trace again, by number.
+class NeedsReplicaId(BaseException):
+    """A call of `run` needs the replica id as a Python value: each replica is traced then.
 
-    Not an `Exception`: the user's own handlers are not meant.
+    It is no `Exception`, so that the user's handlers do not catch it.
     """
 
     def __init__(self, run: int) -> None:
-        """Say which call it is."""
+        """Keep the index of the call of `run`."""
         self.run = run
 
 
 class NeedsNameThroughout(BaseException):
-    """The name of the replicas is needed outside `run` too, by a gradient taken through it.
+    """A gradient through `run` needs the replicas' axis name outside `run`: trace with it bound.
 
-    Not an `Exception`: the user's own handlers are not meant.
+    It is no `Exception`, so that the user's handlers do not catch it.
     """
 
     def __init__(self, axis: tuple[str, int]) -> None:
-        """Say which name, and how many replicas it stands for."""
+        """Keep the name of the axis and the count of its replicas."""
         self.axis = axis
 
 
@@ -84,85 +83,80 @@ class TraceableVariable(Protocol):
 class Trace:
     """One trace in progress.
 
-    `is_first` says whether the function may still create variables, `by_number` which of its calls
-    of `run` need the replica's number as a Python value, `axis` the name of the replicas and how
-    many they are, if the name is to be bound throughout, `means` the facts about its means of
-    integers. `variables` lists the user's variables in the order of first touch, `specs` what the
-    graph calls them.
+    `is_first` says whether the function may still create variables. `by_replica_id` has the indices
+    of the calls of `run` that need the replica id as a Python value. `axis` is the replicas' axis
+    name and their count, if the name must be bound throughout. `means` has the means of integers.
+    `variables` lists the user's variables in the order of first use, `specs` the graph's variables.
     """
 
     def __init__(
         self,
         is_first: bool,
-        by_number: Collection[int] = (),
+        by_replica_id: Collection[int] = (),
         axis: tuple[str, int] | None = None,
         means: IntegerMeans | None = None,
     ) -> None:
-        """Start with no variable touched."""
+        """Start without variables."""
         self.is_first = is_first
         self.means = IntegerMeans() if means is None else means
         self._axis, self._axes_of_runs = axis, set[tuple[str, int]]()
         self.variables: list[Any] = []
         self.specs: list[GraphVariable] = []
-        self.strategy: Any = None  # the one strategy of the program, once it is known
+        self.strategy: Any = None  # the program's only strategy, once it is known
         self._is_claimed_firmly = False
-        self.number_was_asked = False  # by the replica function that is being traced
-        self.current_run: int | None = (
-            None  # the call of `run` that could be traced by number instead
-        )
-        self._by_number, self._num_runs = by_number, 0
+        self.replica_id_was_used = False  # by the replica function that is being traced
+        # The index of the current call of `run`, if it can be traced by replica id instead.
+        self.current_run: int | None = None
+        self._by_replica_id, self._num_runs = by_replica_id, 0
         self._handles: dict[int, Any] = {}
         self._specs: dict[int, GraphVariable] = {}
         self._outermost: Any = None
         self._arguments: dict[int, Any] = {}
         self._same_on_all: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.bytes_per_pack = 0
-        """The least that a collective of the program asked for; 0 if none asked."""
+        """The smallest `bytes_per_pack` of the program's collectives; 0 if none has one."""
 
     def is_from_outside(self, array: Any) -> bool:
-        """Return whether an array was there before the trace: an argument, or a constant."""
+        """Return whether an array is an argument of the trace or a constant."""
         return not isinstance(array, jax.core.Tracer) or id(array) in self._arguments
 
     def to_replicas(self, value: Any, group_size: int) -> jax.Array:
-        """Return one value as the value of every replica.
+        """Return one value, mirrored to every replica.
 
-        On one replica it is not noted: on several replicas each might have its own.
+        On one replica it is not noted as mirrored: on several it might differ.
         """
         inside = to_replicas(value, group_size)
         return self.note_same_on_all(inside) if group_size > 1 else inside
 
     def note_same_on_all(self, array: jax.Array) -> jax.Array:
-        """Note that an array in a replica function is one value, the same on all replicas."""
+        """Note that an array in a replica function is mirrored: equal on all replicas."""
         self._same_on_all[id(array)] = array
         return array
 
     def is_same_on_all(self, array: Any) -> bool:
-        """Return whether an array itself, not what it was computed from, was noted as one value."""
+        """Return whether exactly this array was noted as mirrored."""
         return self._same_on_all.get(id(array)) is array
 
     def marked_mean(self, array: jax.Array) -> tuple[jax.Array, bool]:
-        """Return the operand of a mean over the replicas, and whether it is known as one integer.
+        """Return the marked operand of a mean, and whether the mean is an integer.
 
-        It is marked, so that its mean may be found to be one when the program is traced again.
+        By the mark the graph may prove that its integers are equal, for the next trace.
         """
-        number = self.means.next_number()
+        mean_id = self.means.next_id()
         if not jnp.issubdtype(array.dtype, jnp.integer):
             return array, False
         if self.is_same_on_all(array):
             return array, True
-        return self.means.marked(array, number), self.means.is_one(number)
+        return self.means.marked(array, mean_id), self.means.is_equal(mean_id)
 
     def next_run(self) -> tuple[int, bool]:
-        """Return which call of `run` this is, and whether it needs the replica's number."""
+        """Return the index of this call of `run`, and whether it is traced by replica id."""
         run = self._num_runs
         self._num_runs += 1
-        return run, run in self._by_number
+        return run, run in self._by_replica_id
 
     def bound(self, name: str, size: int, call: Callable[[], Output]) -> Output:
-        """Call what replicas do, with the name of their axis bound.
-
-        Raises `TraceError` for other names.
-        """
+        """Call a replica function with the axis name bound; raises `TraceError` for other names."""
         self._axes_of_runs.add((name, size))
         try:
             return bound(name, size, call)
@@ -177,23 +171,23 @@ class Trace:
             ) from error
 
     def pack_at_most(self, bytes_per_pack: int) -> None:
-        """Note how much goes into a packed collective; 0 asks for nothing."""
-        asked = [size for size in (self.bytes_per_pack, bytes_per_pack) if size]
-        self.bytes_per_pack = min(asked, default=0)
+        """Limit the bytes of a packed collective; 0 sets no limit."""
+        limits = [size for size in (self.bytes_per_pack, bytes_per_pack) if size]
+        self.bytes_per_pack = min(limits, default=0)
 
-    def ask_for_number(self) -> None:
-        """Raise `NeedsReplicaNumber` if a value that is missing may be the replica's number."""
-        if self.current_run is not None and self.number_was_asked:
-            raise NeedsReplicaNumber(self.current_run)
+    def retry_by_replica_id(self) -> None:
+        """Raise `NeedsReplicaId` if a Python value that is missing may depend on the replica id."""
+        if self.current_run is not None and self.replica_id_was_used:
+            raise NeedsReplicaId(self.current_run)
 
     def read(self, variable: TraceableVariable) -> jax.Array:
-        """Return the current value of the variable, as the replica that reads has it."""
+        """Return the variable's current value, on the replica that reads it."""
         return self._handle(variable)[...]
 
     def write(self, variable: TraceableVariable, value: jax.Array, context: str) -> None:
         """Assign `value` in `context`, which is "replica" or "cross".
 
-        Raises `TraceError` under `jax.vmap`, where there would be many values for one variable.
+        Raises `TraceError` under `jax.vmap`, where the variable would get a value per example.
         """
         handle = self._handle(variable)
         value = self.aggregate(variable, value, context)
@@ -210,14 +204,14 @@ class Trace:
             raise
 
     def aggregate(self, variable: TraceableVariable, value: jax.Array, context: str) -> jax.Array:
-        """Return the value combined over the replicas as the variable says, cut from gradients."""
+        """Return a value combined by the variable's aggregation, without a gradient."""
         self._handle(variable)
         return aggregate_p.bind(value, variable=self._specs[id(variable)], context=context)
 
     def claim(self, strategy: Any, *, firmly: bool = True) -> None:
         """Make `strategy` the strategy of the program; raises `TraceError` if it has another.
 
-        A plain variable, which any strategy can use, claims its strategy less than firmly.
+        A plain variable, which any strategy can use, does not claim its strategy firmly.
         """
         is_open = self.strategy is None or self.strategy.is_default
         if is_open or (firmly and not self._is_claimed_firmly):
@@ -253,7 +247,7 @@ class Trace:
         return next(candidate for candidate in candidates if candidate not in taken)
 
     def run(self, body: Callable[..., Output], arguments: Sequence[jax.Array]) -> Output:
-        """Call `body` with this as the trace in progress."""
+        """Call `body` with this as the current trace."""
         with jex.take_current_trace() as outermost:
             self._outermost = outermost
         self._arguments = {id(argument): argument for argument in arguments}
@@ -289,15 +283,15 @@ class Trace:
                 "be assigned, and assign it outside",
             ) from error
         finally:
-            # First the state of the thread: what follows must not be seen as part of this trace.
+            # First of all, since the lines below must not run inside this trace.
             _state.trace = previous
-            # Handles end with JAX's trace. One that is kept counts as a leak: `jax.checking_leaks`.
+            # Handles end with JAX's trace: `jax.checking_leaks` reports one that is kept.
             self._handles.clear()
             self._arguments.clear()
             self._outermost = None
 
     def _raise_if_unbound(self, error: NameError) -> None:
-        """Say that the name of an axis is missing, or trace again with it if replicas have it."""
+        """Raise the error for an unbound axis name, or trace again if it is the replicas' name."""
         name = unbound_name(error)
         if name is None:
             return
@@ -331,7 +325,7 @@ _state = _State()
 
 
 def current_trace() -> Trace | None:
-    """Return the trace in progress on this thread, or None.
+    """Return the current trace of this thread, or None.
 
     >>> current_trace() is None
     True
@@ -341,7 +335,7 @@ def current_trace() -> Trace | None:
 
 @contextmanager
 def outside_traces() -> Iterator[None]:
-    """Compute and make variables as if no function were being traced on this thread."""
+    """Compute values and create variables as if this thread traced no function."""
     previous, _state.trace = _state.trace, None
     try:
         with jax.ensure_compile_time_eval():
@@ -359,14 +353,13 @@ def make_jaxpr(
 ) -> jex.ClosedJaxpr:
     """Trace `body` over arguments of these shapes and dtypes.
 
-    JAX's own errors name a function, its file and an argument: `fn`, the user's, and one of `names`
-    instead of what stands here.
+    JAX's own errors then name the user's function `fn`, its file, and an argument of `names`.
     """
 
     def traced(*arguments: jax.Array) -> Sequence[jax.Array]:
         return trace.run(body, arguments)
 
-    # Numbered where they are alike: a signature takes a name once.
+    # A signature needs unique names.
     unique = [f"{name}_{i}" if name in names[:i] else name for i, name in enumerate(names)]
     parameters = [Parameter(name or "_", Parameter.POSITIONAL_ONLY) for name in unique]
     vars(traced).update(__wrapped__=fn, __signature__=Signature(parameters))
@@ -375,8 +368,8 @@ def make_jaxpr(
 
 
 def fresh_trace() -> AbstractContextManager[None]:
-    """Keep JAX from reusing the trace of an inner `jax.jit` from outside this `with` block.
+    """Keep JAX from reusing a trace of an inner `jax.jit` made outside this `with` block.
 
-    A function means something else in replica context than in cross-replica context.
+    A function has different traces in replica context and in cross-replica context.
     """
     return _trace_token(next(_numbers))

@@ -1,9 +1,9 @@
-"""Synchronization points: collectives and assignments, which all replicas do in one order.
+"""Synchronization points: collectives and assignments, which all replicas execute in one order.
 
-The traces of replica variants are cut at their synchronization points. All variants must reach the
-same points in the same order: a device would wait for ever in a collective if another device went
-on to a different one. Assignments are synchronization points too. So a read gives the same value
-wherever it stands between two points.
+The traces of replica variants are split at their synchronization points. All variants must reach
+the same points in the same order: a device would wait for ever in a collective if another device
+executed a different one. Assignments are synchronization points too, so that a read gives the same
+value wherever it is between two points.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNEQUAL_GATHER = "; gd.get_replica_context().all_gather takes other lengths alo
 
 
 def is_synchronization_point(equation: Any) -> bool:
-    """Return whether all variants must come to this equation together."""
+    """Return whether all variants must execute this equation together."""
     return (
         equation.primitive in _SYNCHRONIZING
         or equation.primitive.name in _WRITES
@@ -50,10 +50,10 @@ def is_synchronization_point(equation: Any) -> bool:
 
 
 def holds_synchronization_point(equation: Any) -> bool:
-    """Return whether a synchronization point or a variable is inside a call, loop or branch.
+    """Return whether a call, loop or branch contains a synchronization point or uses a variable.
 
-    A variable counts even where it is only read: `lax.switch` takes no refs into its branches, so
-    that a loop that reads one must stay outside of it.
+    A variable counts even if it is only read: a branch of `lax.switch` cannot read a ref, so that a
+    loop that reads one must stay outside of the switch.
     """
     inner = list(jex.jaxprs_in_params(equation.params))
     if inner and any(is_ref(atom) for atom in equation.invars):
@@ -61,10 +61,10 @@ def holds_synchronization_point(equation: Any) -> bool:
     return any(is_synchronization_point(nested) for jaxpr in inner for nested in jaxpr.eqns)
 
 
-def cut_at_points(equations: Sequence[Any]) -> list[tuple[list[Any], Any | None]]:
+def split_at_points(equations: Sequence[Any]) -> list[tuple[list[Any], Any | None]]:
     """Return the segments between synchronization points, each with the point at its end.
 
-    The last has None there.
+    The last segment has None.
     """
     segments: list[tuple[list[Any], Any | None]] = []
     segment: list[Any] = []
@@ -78,24 +78,24 @@ def cut_at_points(equations: Sequence[Any]) -> list[tuple[list[Any], Any | None]
 
 
 def require_agreement(points: Sequence[Any | None]) -> list[Any]:
-    """Return the variants' equations at one synchronization point, None of those that have ended.
+    """Return the variants' equations at a synchronization point; None is a variant that has ended.
 
-    Raises `TraceError` where they are not the same operation on values of the same shape.
+    Raises `TraceError` if they are not the same operation on values of the same shape.
     """
     present = [point for point in points if point is not None]
     first = present[0]
     for point in points:
         if point is None:
             raise TraceError(
-                f"a replica comes to {_description(first)} that another replica never comes to",
+                f"a replica executes {_description(first)} that another replica does not execute",
                 source=source_of_equation(first),
                 hint="let all replicas make the same collectives and assignments",
             )
         if not _agree(first, point):
             here, there = source_of_equation(first), source_of_equation(point)
             raise TraceError(
-                f"the replicas disagree: one comes to {_description(first)} at {here}, "
-                f"another to {_description(point)} at {there}",
+                f"the replicas disagree: one executes {_description(first)} at {here}, "
+                f"another {_description(point)} at {there}",
                 source=there,
                 hint="let all replicas make the same collectives and assignments, in one order "
                 f"and with one shape{_UNEQUAL_GATHER * (first.primitive is all_gather_p)}",
@@ -104,7 +104,7 @@ def require_agreement(points: Sequence[Any | None]) -> list[Any]:
 
 
 def _agree(point: Any, other: Any) -> bool:
-    # A loop, branch or merge_call takes values of any shape: its body is compared there.
+    # The shapes of loops, branches and merge_calls may differ: their bodies are compared later.
     is_open = holds_synchronization_point(point) or are_one_merge_call(point, other)
     is_alike = point.primitive is other.primitive
     if is_open and is_alike and len(point.invars) == len(other.invars):

@@ -1,12 +1,12 @@
-"""JAX's trace context: whether two calls are made under the same settings of JAX's.
+"""JAX's trace context: whether two calls are made under the same settings of JAX.
 
-A traced function depends on more than its arguments: on `jax_enable_x64`, on
-`jax_default_matmul_precision` and some forty other settings, made for the process by
-`jax.config.update` or for a thread by a context manager; on the mesh that is set; on user contexts.
-Together they are the trace context. JAX caches its traces by this context, and so do we. The
-context has no public name, but it is part of the key of a public cache,
-`jax.extend.linear_util.cache`. So the object that such a cache returns identifies the context. A
-call costs a microsecond, less than reading a few settings one by one.
+A traced function depends on more than its arguments: on `jax_enable_x64`,
+`jax_default_matmul_precision` and some forty other settings, of the process (`jax.config.update`)
+or of a thread (a context manager); on the current mesh; on user contexts. Together they are the
+trace context. JAX caches its traces by this context, and so does graphdist. The context has no
+public name, but it is part of the key of a public cache, `jax.extend.linear_util.cache`. So the
+object that such a cache returns identifies the context. A call costs a microsecond, less than
+reading a few settings.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class TraceContext:
     __slots__ = ("__weakref__", "reference")
 
     def __init__(self) -> None:
-        """Stand for the context that is current."""
+        """Represent the current context."""
         self.reference = ref(self)
-        """What to keep in its place: it has a hash, and returns None once JAX has forgotten it."""
+        """A hashable weak reference, for keys: it returns None once JAX drops the context."""
 
 
 def _made(wrapped: Any) -> TraceContext:

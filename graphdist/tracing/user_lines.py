@@ -1,9 +1,9 @@
 """The user's lines behind an equation.
 
-JAX keeps a traceback with every equation. The user's frames in it are neither JAX's nor ours.
-Frames of an installed library (an optimizer, say) are left out too, unless no others remain. Our
-files are recognised by module, not by folder: in the source tree our folders are beside examples
-and tests.
+JAX keeps a traceback with every equation. The user's frames are neither JAX's nor graphdist's.
+Frames of an installed library (an optimizer, say) are left out too, unless no others remain.
+graphdist's files are recognised by module, not by folder: in the source tree its folders are beside
+examples and tests.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _INSTALLED = tuple(
 
 
 def source_of_equation(equation: Any) -> Source:
-    """Return where an equation of a jaxpr was written, resolved when it is asked for.
+    """Return the source of an equation of a jaxpr, which is resolved when it is first used.
 
-    To resolve a traceback is dear, and most equations are never shown to anyone.
+    To resolve a traceback is slow, and most sources are never shown.
     """
     source_info = equation.source_info
 
@@ -45,20 +45,20 @@ def source_of_equation(equation: Any) -> Source:
 
 
 def source_of_value(value: Any) -> Source | None:
-    """Return where a value of a trace was computed; None where JAX does not say."""
+    """Return where a value of a trace was computed; None if JAX does not say."""
     source_info = getattr(value, "_line_info", None)  # no public name, so it may be missing
     calls = getattr(source_info, "traceback", None)
     return Source(resolve=lambda: (_users_in(calls), "")) if calls else None
 
 
 def code_of(fn: Any) -> CodeType | None:
-    """Return the code of a function, or of the one that it wraps; None if it has none."""
+    """Return the code object of a function, or of the function that it wraps; None if none."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
 def source_of_function(fn: Any) -> Source:
-    """Return where a function is defined; the line that is executed if it has none."""
+    """Return where a function is defined; the user's current line if it has no code object."""
     code = code_of(fn)
     if code is None:
         return here()
@@ -77,7 +77,7 @@ def within_scope_of(call: Any, equation: Any) -> Any:
     return equation.replace(source_info=inner.replace(name_stack=outer + inner.name_stack))
 
 
-@lru_cache(maxsize=4096)  # equations of one call, and of all turns of a loop, have equal tracebacks
+@lru_cache(maxsize=4096)  # equations of one call, and of all iterations, have equal tracebacks
 def _users_in(calls: Any) -> tuple[Frame, ...]:
     return _users([(f.file_name, f.line_num, f.function_name) for f in calls.frames])
 
@@ -148,7 +148,7 @@ def _is_outside(file: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _our_files(loaded: int) -> frozenset[str]:
-    """Return the files of our modules, as long as `loaded`, the number of modules, is the same."""
+    """Return the files of our modules; `loaded`, the count of loaded modules, renews the cache."""
     return frozenset(
         module.__file__
         for name, module in list(sys.modules.items())

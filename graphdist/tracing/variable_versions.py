@@ -1,10 +1,10 @@
-"""Whether a replayed read of a variable means the same as the first one.
+"""Checks that a variable that is read again in a recomputation has its first value.
 
-`jax.checkpoint` runs its body again in the backward pass, reads of variables included. Every write
-of a variable starts a new version of it. A read is remembered by its line and the version it saw. A
-line that was read at several versions, in a loop of Python's or a function that is called again,
-replays one of them, and JAX does not say which. So a replay must see the one version that its line
-ever saw: otherwise the program would mean something else with the checkpoint than without it.
+`jax.checkpoint` runs its body again in the backward pass, with its reads of variables. Every write
+of a variable makes a new version of it. A read is kept with its line and the version it saw. If a
+line read several versions, in a Python loop or a function that is called again, JAX does not say
+which of these reads is repeated. So a repeated read must see the only version that its line has
+read: otherwise the checkpoint would change the program's results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from graphdist.tracing.state import TraceError
 
 
 class Versions:
-    """Counts the writes of each variable, and what each reading line saw."""
+    """Counts the writes of each variable, and the versions that each line has read."""
 
     def __init__(self) -> None:
         """Start before any write."""
@@ -32,10 +32,10 @@ class Versions:
         self._written_at[variable.name] = source
 
     def check_read(self, variable: GraphVariable, source: Source, is_replay: bool) -> None:
-        """Note a read, or check the replay of one; `TraceError` if it sees another version."""
+        """Note a read, or check a repeated one; raises `TraceError` if it sees another version."""
         version = self._written[variable.name]
         if not is_replay:
-            # Resolving a source is dear and most programs have no replay: keep it for later.
+            # To resolve a source is slow, and most programs have no recomputation: resolve later.
             self._pending.append((variable, source, version))
             return
         for earlier, where, seen in self._pending:

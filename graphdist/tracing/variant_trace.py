@@ -1,9 +1,9 @@
 """The trace of one replica variant, as a list of equations that can be compared with another's.
 
-Replicas may differ in shapes, or use their number as a Python value. Replicas that look the same
-form one *variant*, and each variant is traced once. This module takes such a trace apart. It
-inlines calls of `jit`, so that equal work is seen as equal, and every call that contains a
-synchronization point. Equations between two synchronization points belong to one variant.
+Replicas may differ in shapes, or use their replica id as a Python value. Equal replicas form one
+*variant*, and each variant is traced once. This module turns such a trace into a list of equations.
+It inlines calls of `jit`, so that equal equations are recognised, and every call that contains a
+synchronization point.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from graphdist.tracing.calls import CALLS, called_jaxpr
-from graphdist.tracing.named_collectives import in_our_terms, is_over_replicas, size_in_scope
+from graphdist.tracing.named_collectives import is_over_replicas, lowered_collective, size_in_scope
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.synchronization_points import holds_synchronization_point
 from graphdist.tracing.user_lines import within_scope_of
@@ -41,7 +41,7 @@ class VariantTrace:
 def variant_trace(
     closed: jex.ClosedJaxpr, arguments: Sequence[Slot], constants: dict[Any, Any]
 ) -> VariantTrace:
-    """Take a trace apart; `constants` collects the constants of all variants, equal ones once."""
+    """Return a variant's trace; `constants` has the constants of all variants, each once."""
     trace = VariantTrace([], [])
     for variable, slot in zip(closed.jaxpr.invars, arguments, strict=True):
         trace.slots[variable] = slot
@@ -56,10 +56,10 @@ def _inline(
     known: dict[Any, Any],
     call: Equation | None = None,
 ) -> list[Atom]:
-    """Add the equations of a jaxpr, whose inputs have `names` outside; return its results.
+    """Add the equations of a jaxpr to the trace; return its results.
 
-    Every result gets a new variable: a jaxpr that is called twice is inlined twice, and would else
-    give two values one name.
+    `names` maps its inputs to the atoms outside. Every result gets a new variable: a jaxpr that is
+    called twice is inlined twice, and two values must not share a variable.
     """
     for variable, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
         names[variable] = jex.Var(variable.aval)
@@ -86,13 +86,13 @@ def _inline(
 
 
 def _inlined_jaxpr(equation: Equation) -> jex.ClosedJaxpr | None:
-    """Return the jaxpr of a call to be inlined, or that a collective of JAX's stands for.
+    """Return the jaxpr that replaces an equation: of a call, or of one of JAX's collectives.
 
-    Calls without a synchronization point, but for `jit`, stay as they are: they have rules of
-    differentiation, or a checkpoint's barrier, which would be lost.
+    A call other than `jit` without a synchronization point is not inlined: its rules of
+    differentiation, or the barrier of a checkpoint, would be lost.
     """
     if is_over_replicas(equation):
-        return in_our_terms(equation, size_in_scope(equation))
+        return lowered_collective(equation, size_in_scope(equation))
     name = equation.primitive.name
     if name not in CALLS or (name != "jit" and not holds_synchronization_point(equation)):
         return None
@@ -100,7 +100,7 @@ def _inlined_jaxpr(equation: Equation) -> jex.ClosedJaxpr | None:
 
 
 def _unique(constant: Any, known: dict[Any, Any]) -> Any:
-    """Return one object for equal constants, so that equal work on them is seen as equal."""
+    """Return one object for equal constants, so that equal equations are recognised."""
     if isinstance(constant, jax.core.Tracer) or not isinstance(constant, np.ndarray | jax.Array):
         return constant
     is_extended = jax.numpy.issubdtype(constant.dtype, jax.dtypes.extended)
@@ -108,11 +108,6 @@ def _unique(constant: Any, known: dict[Any, Any]) -> Any:
         return constant
     array = np.asarray(constant)
     return known.setdefault((array.dtype, array.shape, array.tobytes()), constant)
-
-
-def is_read(equation: Equation) -> bool:
-    """Return whether the equation reads a variable, or a part of one."""
-    return bool(equation.primitive.name == "get")
 
 
 def used(equations: Iterable[Equation]) -> dict[Any, None]:
@@ -135,7 +130,7 @@ def needed(equations: Sequence[Equation], atoms: Iterable[Atom]) -> list[Equatio
 def run_equations(
     equations: Sequence[Equation], inputs: dict[Any, Any], results: Sequence[Any], template: Any
 ) -> list[Any]:
-    """Evaluate equations where the caller traces; they keep the user's lines."""
+    """Evaluate equations in the current trace; they keep the user's lines."""
     jaxpr = template.replace(
         constvars=[],
         invars=list(inputs),

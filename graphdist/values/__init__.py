@@ -1,1 +1,1 @@
-"""Values of several replicas, outside a function and inside a trace, and what stands for them."""
+"""Per-replica and mirrored values, outside functions and in traces, and their specs."""

@@ -1,8 +1,4 @@
-"""Arithmetic for objects that stand for an array: variables and mirrored values.
-
-Each operator gets the array from `__jax_array__` and calls the same operator of the array. They are
-written out so that type checkers and readers see them.
-"""
+"""Operators of variables and mirrored values, which apply to their array."""
 
 from __future__ import annotations
 
@@ -16,53 +12,54 @@ import numpy as np
 
 from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.tracing.user_lines import here
+from graphdist.values.operators import Operators
 
 _JAX_CORE = getattr(jax.typeof, "__globals__", None)
 """The names of the module in which JAX inspects the arguments of its compiled functions."""
 
 
-def is_asked_by_a_function_of_jax(frame: FrameType) -> bool:
-    """Return whether the frame looks `__jax_array__` up only to refuse the argument."""
-    # `bind` would hide an error that is raised here.
+def is_refused_by_jax(frame: FrameType) -> bool:
+    """Return whether a frame of JAX looks `__jax_array__` up only to refuse the argument.
+
+    `bind` does not: it would hide an error that is raised here.
+    """
     return frame.f_globals is _JAX_CORE and frame.f_code.co_name != "bind"
 
 
-class ArrayOperators:
-    """Arithmetic, comparison and indexing with the array from `__jax_array__`.
+class ArrayOperators(Operators[jax.Array]):
+    """Arithmetic, comparison and indexing of the array from `__jax_array__`.
 
-    `==` compares element by element with arrays, numbers and objects that stand for them, and by
-    identity with everything else. The hash is the object's identity, so that it may be a key.
+    `==` compares element by element with arrays, numbers and other such objects, and by identity
+    with everything else. The hash is that of the identity, so that the object may be a key.
     """
-
-    __array_priority__ = 100  # as jax.Array: a NumPy array on the left leaves the operator to us
 
     @property
     def __jax_array__(self) -> Callable[[], jax.Array]:
-        """Return the function that gives the array.
+        """Return the function that returns the array.
 
         It is a property because compiled functions of JAX never call it: they check that it exists
-        and raise an error without the user's line. The property raises a better one first.
+        and raise an error without the user's line. The property raises one with the line before.
         """
-        if is_asked_by_a_function_of_jax(sys._getframe(1)):
+        if is_refused_by_jax(sys._getframe(1)):
             raise ArgumentError(
-                f"{self._in_words()} is given to a function of JAX, which takes arrays",
+                f"{self._description()} is given to a function of JAX, which takes arrays",
                 source=here(),
                 hint=self.how_to_read(),
             )
         return self._as_array
 
     def _as_array(self) -> jax.Array:
-        """Return the array this stands for."""
+        """Return the array that operators apply to."""
         raise NotImplementedError
 
     def how_to_read(self) -> str:
-        """Return how users write the value."""
+        """Return the hint how a user writes the array."""
         if vars(self).get("name") is None:
             return "give it the value: value[...]"
         return "give it the value: v[...] of one, gd.read(tree) of a pytree of variables"
 
-    def _in_words(self) -> str:
-        """Return what this is, for errors."""
+    def _description(self) -> str:
+        """Return the description of this object in errors."""
         name = vars(self).get("name")
         return f"a {type(self).__name__}" if name is None else f"variable {name!r}"
 
@@ -71,7 +68,7 @@ class ArrayOperators:
         array = (
             ""
             if name.startswith("_") or not hasattr(jax.Array, name)
-            else (f"; the array it stands for has: write {kind.lower()}[...].{name}")
+            else (f"; its array has one: write {kind.lower()}[...].{name}")
         )
         raise AttributeError(f"a {kind} has no {name!r}{array}", name=name, obj=self)
 
@@ -107,113 +104,15 @@ class ArrayOperators:
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise UnsupportedError(
-            f"an element of {self._in_words()} is assigned in place",
+            f"an element of {self._description()} is assigned in place",
             source=here(),
             hint="assign the full value: v.assign(v[...].at[index].set(value)), or rows of it with "
             "v.scatter_update",
         )
 
-    def __neg__(self) -> jax.Array:
-        return -self.__jax_array__()
-
-    def __pos__(self) -> jax.Array:
-        return +self.__jax_array__()
-
-    def __invert__(self) -> jax.Array:
-        return ~self.__jax_array__()
-
-    def __abs__(self) -> jax.Array:
-        return abs(self.__jax_array__())
-
-    def __add__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() + _array(other)
-
-    def __radd__(self, other: Any) -> jax.Array:
-        return _array(other) + self.__jax_array__()
-
-    def __sub__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() - _array(other)
-
-    def __rsub__(self, other: Any) -> jax.Array:
-        return _array(other) - self.__jax_array__()
-
-    def __mul__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() * _array(other)
-
-    def __rmul__(self, other: Any) -> jax.Array:
-        return _array(other) * self.__jax_array__()
-
-    def __truediv__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() / _array(other)
-
-    def __rtruediv__(self, other: Any) -> jax.Array:
-        return _array(other) / self.__jax_array__()
-
-    def __floordiv__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() // _array(other)
-
-    def __rfloordiv__(self, other: Any) -> jax.Array:
-        return _array(other) // self.__jax_array__()
-
-    def __mod__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() % _array(other)
-
-    def __rmod__(self, other: Any) -> jax.Array:
-        return _array(other) % self.__jax_array__()
-
-    def __pow__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() ** _array(other)
-
-    def __rpow__(self, other: Any) -> jax.Array:
-        return _array(other) ** self.__jax_array__()
-
-    def __matmul__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() @ _array(other)
-
-    def __rmatmul__(self, other: Any) -> jax.Array:
-        return _array(other) @ self.__jax_array__()
-
-    def __and__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() & _array(other)
-
-    def __rand__(self, other: Any) -> jax.Array:
-        return _array(other) & self.__jax_array__()
-
-    def __or__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() | _array(other)
-
-    def __ror__(self, other: Any) -> jax.Array:
-        return _array(other) | self.__jax_array__()
-
-    def __xor__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() ^ _array(other)
-
-    def __rxor__(self, other: Any) -> jax.Array:
-        return _array(other) ^ self.__jax_array__()
-
-    def __lshift__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() << _array(other)
-
-    def __rlshift__(self, other: Any) -> jax.Array:
-        return _array(other) << self.__jax_array__()
-
-    def __rshift__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() >> _array(other)
-
-    def __rrshift__(self, other: Any) -> jax.Array:
-        return _array(other) >> self.__jax_array__()
-
-    def __lt__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() < _array(other)
-
-    def __le__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() <= _array(other)
-
-    def __gt__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() > _array(other)
-
-    def __ge__(self, other: Any) -> jax.Array:
-        return self.__jax_array__() >= _array(other)
+    def _operate(self, operation: Callable[..., Any], *operands: Any) -> jax.Array:
+        result: jax.Array = operation(*map(_array, operands))
+        return result
 
     def __eq__(self, other: object) -> Any:
         if not self.is_compared_with(other):

@@ -1,9 +1,9 @@
-"""Components of per-replica values on their way to the devices.
+"""Copies the components of per-replica values to the devices.
 
 Components of one rank and dtype become one array: each component is padded to the largest shape and
-copied to its replica's device, and the parts make a global array. The copies matter. The value must
-not change when the caller changes a NumPy array afterwards, and a step may not take over a buffer
-that the caller still holds. Other components stay Python values.
+copied to its replica's device, and the copies are the shards of a global array. They must be
+copies: the caller may change a NumPy array afterwards, and a step must not donate a buffer that the
+caller still holds. Other components stay Python values.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
 def per_replica_of_workers(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
     """Return the per-replica value; `values` are the components of this worker's replicas.
 
-    All workers call it together, since each describes its components to the others: every worker
-    must know the kind and the largest shape of all. Numbers become arrays. Strings and None go to
-    every worker. Raises `ArgumentError` for components of different kinds and for other values.
+    All workers call it together, since each sends a description of its components to the others:
+    every worker must know the dtype and the largest shape. Python numbers become arrays. Strings
+    and None are sent to every worker. Raises `ArgumentError` for components of different kinds and
+    for other values.
     """
     workers = strategy.devices.workers
     assert workers is not None
     local = [np.asarray(x) if isinstance(x, bool | int | float) else x for x in values]
     described = [_description(value) for value in local]
     key = f"components {workers.ordinal('components')}"
-    given = workers.exchange(key, described, "a per-replica value", here())
-    components = [component for of_worker in given for component in of_worker]
+    descriptions = workers.exchange(key, described, "a per-replica value", here())
+    components = [component for of_worker in descriptions for component in of_worker]
     kinds = {component[0] if isinstance(component, list) else None for component in components}
     ranks = {len(component[1]) for component in components if isinstance(component, list)}
     if len(kinds) > 1 or len(ranks) > 1:
@@ -80,7 +81,7 @@ def per_replica_of_workers(values: Sequence[Any], strategy: StrategyBase) -> Per
 
 
 def _description(value: Any) -> Any:
-    """Return, as JSON, dtype and shape of an array, or the value if it is a string or None."""
+    """Return a component as JSON: dtype and shape of an array; the value of a string or None."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return [str(jax.dtypes.canonicalize_dtype(value.dtype)), list(np.shape(value))]
     if isinstance(value, str | None):
@@ -93,7 +94,7 @@ def _description(value: Any) -> Any:
 
 
 def _on_devices(values: Sequence[Any], strategy: StrategyBase, shapes: Shapes) -> PerReplicaArray:
-    """Return the value; `values` are this process's components, `shapes` are all replicas'."""
+    """Return the value; `values` are the components of this process, `shapes` of all replicas."""
     devices, shape = strategy.devices, largest(shapes)
     parts = [
         jax.device_put(_padded(value, shape).reshape(shape or (1,)), devices.devices[replica])
@@ -121,8 +122,8 @@ def argument_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
             raise shape_without_value(value, name)
         components = [np.asarray(component) for component in value.values]
         converted = per_replica_of(components, strategy)
-        assert isinstance(converted, PerReplicaArray)  # the signature has seen shapes and dtypes
-        if len(components) == 1:  # one replica: its scalar stays a scalar, not a row
+        assert isinstance(converted, PerReplicaArray)  # the signature has checked the components
+        if len(components) == 1:  # the scalar of one replica stays a scalar
             return converted.array.reshape(converted.type.shape)
         return converted.array
     if value.strategy is not strategy:
@@ -132,7 +133,7 @@ def argument_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
             source=here(),
             hint="distribute the value with the strategy that uses it",
         )
-    if value.array.is_deleted():  # passed to a step, it would crash the process
+    if value.array.is_deleted():  # a step would crash the process
         raise buffer_gone(name)
     return value.array
 
@@ -147,7 +148,7 @@ def buffer_gone(name: str) -> ArgumentError:
 
 
 def shape_without_value(value: Any, name: str) -> ArgumentError:
-    """Return the error for an argument that is a shape instead of a value."""
+    """Return the error for an argument that is a spec instead of a value."""
     return ArgumentError(
         f"argument {name!r} is {value}: a shape, without a value to run with",
         source=here(),

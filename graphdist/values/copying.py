@@ -1,7 +1,7 @@
 """How `copy` and `pickle` treat objects that belong to this process's devices.
 
-A deep copy of a model gets new variables on the same strategy: a strategy is never copied along
-with an object that refers to it. Devices, buffers and compiled programs cannot be pickled.
+A deep copy of a model has new variables on the same strategy: a strategy is not copied with an
+object that refers to it. Devices, buffers and compiled programs cannot be pickled.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from graphdist.tracing.user_lines import here
 
 
 def is_part_of_a_copy(memo: Mapping[int, Any]) -> bool:
-    """Return whether a `__deepcopy__` was called for an object inside the one the user copies.
+    """Return whether `__deepcopy__` was called for a part of the object that the user copies.
 
-    Then `memo` holds an outer object, or `copy` itself is the caller: a tuple is added to `memo`
+    Then `memo` holds an outer object, or the module `copy` is the caller: it adds a tuple to `memo`
     only after its elements.
     """
-    asked_by = sys._getframe(2).f_back
-    return bool(memo) or (asked_by is not None and asked_by.f_globals is vars(copy))
+    caller = sys._getframe(2).f_back
+    return bool(memo) or (caller is not None and caller.f_globals is vars(copy))
 
 
 def refuse_to_pickle(what: str, hint: str) -> NoReturn:

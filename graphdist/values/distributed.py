@@ -1,10 +1,10 @@
-"""Distributed values: one value a replica, or one value that all replicas hold.
+"""Distributed values: a value per replica, or one mirrored value.
 
-Outside a function a `PerReplica` holds one array, the replicas' parts concatenated along dimension
-0 (R scalars are an array of shape [R]), or one mirrored array if the compiler proved the parts
-equal. So a step takes and returns it like any other array, and a reduction need not collect parts.
-Inside a trace it is a `TracedPerReplica` around a tracer with the shape of one part. Only the
-traced form is a pytree: outside, `jax.tree.map` would apply a function to the concatenation.
+Outside a function a `PerReplica` holds one array, the replicas' components concatenated along
+dimension 0 (R scalars are an array of shape [R]), or one mirrored array if the compiler proved the
+components equal. So a step takes and returns it like any other array. Inside a trace it is a
+`TracedPerReplica`: a tracer with the shape of one component. Only the traced form is a pytree:
+outside, `jax.tree.map` would apply a function to the concatenation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.user_lines import here
-from graphdist.values.array_operators import ArrayOperators, is_asked_by_a_function_of_jax
+from graphdist.values.array_operators import ArrayOperators, is_refused_by_jax
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.one_line import devices_of, values_of
 from graphdist.values.per_replica_operators import PerReplicaOperators
@@ -39,7 +39,7 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 _JAX_OPERATOR = "_operator_"
-"""The first letters of the names of the functions that are operators of `jax.Array`."""
+"""The prefix of the names of the functions that implement the operators of `jax.Array`."""
 
 
 class DistributedValues:
@@ -65,10 +65,10 @@ class PerReplica(PerReplicaOperators, DistributedValues):
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        """Hold these values, one a replica; a step that takes arrays copies them to the devices."""
+        """Hold a value per replica; a step that takes arrays copies them to the devices."""
         if not isinstance(values, Iterable) or isinstance(values, str):
             raise ArgumentTypeError(
-                f"a PerReplica is made of {type_name(values)}, not of values, one a replica",
+                f"a PerReplica takes a sequence with a value per replica, not {type_name(values)}",
                 source=here(),
                 hint="write gd.PerReplica([value of replica 0, value of replica 1])",
             )
@@ -82,10 +82,10 @@ class PerReplica(PerReplicaOperators, DistributedValues):
 
     @property
     def __jax_array__(self) -> Callable[[], jax.Array]:
-        """Return the function that gives a replica function, which closes over this, its component.
+        """Return a function that returns the replica's component, in a replica function.
 
         It is a property because JAX only checks that it exists before it raises an error of its
-        own. An operator of an array on the left must not find it: then Python calls the reflected
+        own. An operator of an array on the left must not see it: then Python calls the reflected
         operator of the `PerReplica`.
         """
         if sys._getframe(1).f_code.co_name.startswith(_JAX_OPERATOR):
@@ -94,14 +94,14 @@ class PerReplica(PerReplicaOperators, DistributedValues):
         context = None if entry is None else entry.replica_context
         if context is None or context.num_replicas_in_sync != len(self.values):
             raise _not_one_array()
-        if is_asked_by_a_function_of_jax(sys._getframe(1)):
+        if is_refused_by_jax(sys._getframe(1)):
             raise ArgumentError(
                 "a PerReplica that is not an argument of the replica function is given to a "
                 "function of JAX, which takes arrays",
                 source=here(),
                 hint="pass it to the replica function through the args of run",
             )
-        component = self.values[context.known_number()]
+        component = self.values[context.known_replica_id()]
         return lambda: checked_array(
             np.asarray(component), "the replica's component of a PerReplica is"
         )
@@ -118,7 +118,7 @@ class PerReplica(PerReplicaOperators, DistributedValues):
 def no_values_yet() -> ArgumentError:
     """Return the error for a read of the components in a trace."""
     return ArgumentError(
-        "the values of a PerReplica are asked for inside a function, where they do not exist yet",
+        "the values of a PerReplica are read inside a function, where they do not exist yet",
         source=here(),
         hint="use strategy.experimental_local_results, strategy.reduce or strategy.gather",
     )
@@ -126,7 +126,7 @@ def no_values_yet() -> ArgumentError:
 
 def _not_one_array() -> ArgumentError:
     return ArgumentError(
-        "a PerReplica is used as one array, but it is one value a replica",
+        "a PerReplica is used as one array, but it has a value per replica",
         source=here(),
         hint="pass it to the replica function through the args of run, "
         "or make it one value with strategy.reduce or strategy.gather",
@@ -134,10 +134,10 @@ def _not_one_array() -> ArgumentError:
 
 
 class PerReplicaArray(PerReplica):
-    """One array a replica, of one dtype and rank, as one array on the strategy's devices.
+    """An array per replica, of one dtype and rank, stored as one array on the strategy's devices.
 
-    If the replicas' arrays differ in shape, each is padded to the largest, since the parts of a
-    sharded array are equally large; `shapes` holds the true shapes.
+    If the replicas' arrays differ in shape, each is padded to the largest, since all shards of an
+    array have one shape; `shapes` holds the true shapes.
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class PerReplicaArray(PerReplica):
         shapes: Shapes | None = None,
         rows: tuple[int, ...] | None = None,
     ) -> None:
-        """Wrap `array`; `shape` is the shape of one replica's part, with the padding.
+        """Wrap `array`; `shape` is the padded shape of one component.
 
-        `rows` are the numbers of rows of the replicas if the value was computed from unequal ones.
+        `rows` has each replica's count of rows if the value was computed from unequal counts.
         """
         self.array = array
         self.strategy = strategy
@@ -188,7 +188,7 @@ class PerReplicaArray(PerReplica):
             self.strategy.devices.refuse_to_run("the value of a PerReplica", here())
         order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
         shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
-        with jax.ensure_compile_time_eval():  # inside a trace they would be tracers
+        with jax.ensure_compile_time_eval():  # or the values were tracers inside a trace
             parts = [shard.data.reshape(self.type.shape) for shard in shards]
             if self.shapes is None:
                 return tuple(parts)
@@ -201,7 +201,7 @@ class PerReplicaArray(PerReplica):
 
 @jax.tree_util.register_pytree_node_class
 class TracedPerReplica(PerReplica):
-    """A per-replica value inside a trace: a tracer with the shape of one replica's part.
+    """A per-replica value inside a trace: a tracer with the shape of one component.
 
     If the replicas' shapes differ, the tracer is padded to the largest with zeros, and `shapes`
     holds the true shapes.
@@ -215,6 +215,10 @@ class TracedPerReplica(PerReplica):
     def values(self) -> tuple[Any, ...]:
         """Refuse: inside a function the replicas' values exist only on the devices."""
         raise no_values_yet()
+
+    def shape_on(self, replica: int) -> tuple[int, ...]:
+        """Return the shape of a replica's component, without padding."""
+        return tuple(np.shape(self.local)) if self.shapes is None else self.shapes[replica]
 
     def __repr__(self) -> str:
         return f"PerReplica({self.local!r})"
@@ -231,13 +235,13 @@ class TracedPerReplica(PerReplica):
 
 @jax.tree_util.register_pytree_node_class
 class TracedParts(PerReplica):
-    """Values of different kinds inside a trace: for each replica a Python value or a slot.
+    """A per-replica value of different kinds inside a trace: per replica a Python value or a slot.
 
-    A slot's array holds the replica's value on that replica only.
+    A slot's array has the component on its replica only.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
-        """Hold each replica's part."""
+        """Hold the replicas' components."""
         self.parts = tuple(parts)
 
     def __repr__(self) -> str:
@@ -245,7 +249,7 @@ class TracedParts(PerReplica):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Refuse: inside a function the arrays among them exist only on the devices."""
+        """Refuse: inside a function its arrays exist only on the devices."""
         raise no_values_yet()
 
     def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
@@ -266,13 +270,13 @@ class TracedParts(PerReplica):
 
 @dataclass(frozen=True)
 class _Static:
-    """A Python value; the class keeps it apart from a tuple that is the shape of an array."""
+    """A Python value, which may be a tuple: a plain tuple is the shape of an array."""
 
     value: Any
 
 
 class Mirrored(ArrayOperators, DistributedValues):
-    """One value that every replica holds; in arithmetic it stands for that value."""
+    """One value that every replica holds; operators apply to that value."""
 
     def __init__(self, array: jax.Array, num_replicas: int) -> None:
         """Wrap an array replicated on the strategy's devices."""
@@ -293,7 +297,7 @@ class Mirrored(ArrayOperators, DistributedValues):
 
 
 def largest(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that arrays of these shapes are padded to; they have one rank.
+    """Return the shape that arrays of these shapes, of one rank, are padded to.
 
     >>> largest([(4, 2), (1, 3)])
     (4, 3)
@@ -312,8 +316,24 @@ def unequal(shapes: Sequence[tuple[int, ...]]) -> Shapes | None:
 
 
 def type_name(value: Any) -> str:
-    """Return the name of a value's type as users know it, "jax.Array" for every array of JAX."""
+    """Return the name of a value's type for users: "jax.Array" for every array of JAX."""
     return "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
+
+
+def wrong_type(
+    name: str,
+    value: Any,
+    expected: str,
+    hint: str = "",
+    error: type[GraphdistError] = ArgumentTypeError,
+) -> GraphdistError:
+    """Return the error for an argument that is of another type than expected."""
+    return error(f"{name} is of type {type_name(value)}, not {expected}", source=here(), hint=hint)
+
+
+def is_distributed(leaf: Any) -> bool:
+    """Return whether a leaf of a pytree is a distributed value."""
+    return isinstance(leaf, DistributedValues)
 
 
 def structure_text(structure: Any) -> str:
@@ -333,7 +353,7 @@ def is_array(value: Any) -> bool:
 
 
 def checked_array(value: Any, what: str, dtype: Any = None) -> jax.Array:
-    """Return the value as an array, or raise `ArgumentTypeError` that begins with `what`."""
+    """Return a value as an array, or raise `ArgumentTypeError`, which begins with `what`."""
     if isinstance(value, np.ndarray):
         value = np.array(value)  # JAX may read it later, after the caller has changed it
     try:

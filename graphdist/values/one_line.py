@@ -15,13 +15,13 @@ LARGEST = 16
 
 
 def devices_of(arrays: Sequence[jax.Array]) -> str:
-    """Return the names of the devices that arrays are on, in the order of their numbers.
+    """Return the names of the devices that hold arrays, in the order of their ids.
 
     >>> devices_of([jax.numpy.ones(3)])
     'cpu:0'
     """
-    found = {device for array in arrays for device in array.devices()}
-    ordered = sorted(found, key=lambda device: device.id)
+    devices = {device for array in arrays for device in array.devices()}
+    ordered = sorted(devices, key=lambda device: device.id)
     return ", ".join(f"{device.platform}:{device.id}" for device in ordered)
 
 

@@ -1,15 +1,16 @@
-"""Pytrees whose leaves are of other types than their classes expect.
+"""Pytrees with leaves that their classes do not expect.
 
-Where a user's pytree has arrays, ours has variables or distributed values, and JAX builds it by a
-call of the user's class. Most classes keep the leaves they get. Some check them in `__init__` or
-`__post_init__`, and fail. Such classes accept plain objects, of which JAX itself builds pytrees, so
-they are built of plain objects, which are then replaced by the leaves.
+graphdist replaces the arrays of a user's pytree by variables or distributed values, and JAX builds
+the new pytree by a call of the user's class. Most classes keep their leaves unchanged. Some check
+them in `__init__` or `__post_init__`, and fail. But they accept plain objects, since JAX itself
+builds such pytrees. So they are built of plain objects, which are then replaced by the leaves.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from operator import is_
 from typing import Any  # Any: pytrees
 
 import jax
@@ -22,7 +23,7 @@ _LEAF = jax.tree.structure(0)
 
 
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
-    """Return the pytree of this structure with these leaves, which its classes may not expect.
+    """Return the pytree of this structure with these leaves, of any type.
 
     Raises `ArgumentTypeError` for a class that cannot hold them.
 
@@ -36,22 +37,18 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def unflatten_exactly(structure: Any, leaves: Sequence[Any]) -> Any:
-    """Do the same, and make sure that no class has converted a leaf."""
+    """Return the pytree of this structure with exactly these leaves: no class converts one."""
     tree = unflatten(structure, leaves)
-    given = jax.tree.leaves(tree)
-    if len(given) == len(leaves) and all(map(_is_same, given, leaves)):
+    actual = jax.tree.leaves(tree)
+    if len(actual) == len(leaves) and all(map(is_, actual, leaves)):
         return tree
     return _built(structure, iter(leaves))
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    """Apply `fn` to each leaf; the pytree's classes may not expect the results."""
+    """Apply `fn` to each leaf; its results may be of any type."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_leaf)
     return unflatten(structure, [fn(leaf) for leaf in leaves])
-
-
-def _is_same(leaf: Any, other: Any) -> bool:
-    return leaf is other
 
 
 def _built(structure: Any, leaves: Iterator[Any]) -> Any:
@@ -66,26 +63,26 @@ def _built(structure: Any, leaves: Iterator[Any]) -> Any:
     )
     failure: Exception | None = None
     try:
-        made = jax.tree.unflatten(node, children)
-        if _holds(node, made, children):
-            return made
+        tree = jax.tree.unflatten(node, children)
+        if _holds(node, tree, children):
+            return tree
     except Exception as error:
         failure = error
     return _of_plain_objects(node, children, failure)
 
 
 def _of_plain_objects(node: Any, children: Sequence[Any], failure: Exception | None) -> Any:
-    """Return a node that is built of plain objects, which its children then replace."""
-    places = [object() for _ in children]
+    """Return a node, built of plain objects that are then replaced by its children."""
+    stand_ins = [object() for _ in children]
     try:
-        made = jax.tree.unflatten(node, places)
-        given = {id(place): child for place, child in zip(places, children, strict=True)}
-        attributes = vars(made)
+        tree = jax.tree.unflatten(node, stand_ins)
+        child_of = {id(key): child for key, child in zip(stand_ins, children, strict=True)}
+        attributes = vars(tree)
         attributes.update(
-            {name: given[id(value)] for name, value in attributes.items() if id(value) in given}
+            {name: child_of[id(x)] for name, x in attributes.items() if id(x) in child_of}
         )
-        if _holds(node, made, children):
-            return made
+        if _holds(node, tree, children):
+            return tree
     except Exception as error:
         failure = failure or error
     kind, _ = node.node_data()
@@ -98,9 +95,9 @@ def _of_plain_objects(node: Any, children: Sequence[Any], failure: Exception | N
     ) from failure
 
 
-def _holds(node: Any, made: Any, children: Sequence[Any]) -> bool:
-    """Return whether the children of a built node are these very objects."""
-    return all(map(_is_same, node.flatten_up_to(made), children))
+def _holds(node: Any, tree: Any, children: Sequence[Any]) -> bool:
+    """Return whether the children of a pytree's root are exactly these objects."""
+    return all(map(is_, node.flatten_up_to(tree), children))
 
 
 def argument_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:

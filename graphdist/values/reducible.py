@@ -1,4 +1,4 @@
-"""Checks of values to be reduced or gathered, and of the axis."""
+"""Checks the operands of reductions and gathers, and their axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphdist.values.distributed import checked_array
 
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
-    """Return a leaf as an array that can be reduced, converted to floats for a mean."""
+    """Return a leaf as an array that can be reduced; integers become floats for a mean."""
     array = checked_array(leaf, f"{what} of")
     if array.dtype == jnp.bool_:
         raise ArgumentTypeError(
@@ -61,7 +61,7 @@ def gather_dimension(array: Any, axis: int, what: str) -> int:
 def without_padding(
     gathered: jax.Array, lengths: Sequence[int], longest: int, dimension: int
 ) -> jax.Array:
-    """Return a gathered array without the padding that made the replicas' parts equally long."""
+    """Return a gathered array without the padding of the replicas' parts to the longest."""
     if all(length == longest for length in lengths):
         return gathered
     parts = [

@@ -1,7 +1,7 @@
-"""Warnings of programs that are right on one replica and mean something else on several.
+"""Warnings of programs that may compute something else on several replicas than on one.
 
-Each warning is given once in a process for each line of the user. Such a program does the same as
-in `tf.distribute`, and sometimes that is intended, so it is no error.
+Each line of the user is warned of once per process. It is no error, because `tf.distribute`
+computes the same, which may be intended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rows: TypeAlias = tuple[int, ...]
 
 
 class ReplicaWarning(UserWarning):
-    """A program that may mean something else on several replicas than it does on one."""
+    """A program may compute something else on several replicas than on one."""
 
 
 _warned: set[tuple[str, str, int]] = set()
@@ -54,17 +54,17 @@ def warn_once(what: str, message: str, source: Source) -> None:
 def warn_of_unequal_means(
     graph: Graph, inputs: Sequence[tuple[Value, Rows]]
 ) -> list[tuple[frozenset[Operand], Rows]]:
-    """Warn of means over replicas of values computed from inputs with these numbers of rows.
+    """Warn of means over replicas whose operands depend on inputs with unequal counts of rows.
 
-    Returns for each distribution of rows the values that were computed from it.
+    Returns, for each distinct `Rows`, the values that depend on an input with these counts.
     """
-    found = []
+    dependent = []
     for rows in dict.fromkeys(rows for _, rows in inputs):
-        follows = from_unequal_rows(graph, [value for value, other in inputs if other == rows])
-        for node in follows.means:
+        flow = from_unequal_rows(graph, [value for value, other in inputs if other == rows])
+        for node in flow.means:
             _warn_of_mean(rows, node.source if node.source.frame else here())
-        found.append((follows.values, rows))
-    return found
+        dependent.append((flow.values, rows))
+    return dependent
 
 
 _PART_OF_MEMORY = 10
@@ -88,7 +88,7 @@ def warn_of_gathered_stacks(graph: Graph, memory_bytes: int) -> None:
 
 
 def warn_of_gathered_updates(graph: Graph) -> None:
-    """Warn of a step that gathers gradients and reduces none, where replicas take local steps."""
+    """Warn of a step with `sync_every` that gathers gradients and reduces none."""
     for node in gathered_updates(reduced_sums_of_gathers(graph)):
         source = node.source if node.source.frame else here()
         warn_once(
@@ -100,27 +100,27 @@ def warn_of_gathered_updates(graph: Graph) -> None:
 
 
 def warn_of_unequal_values(value: Any) -> None:
-    """Warn of a mean over replicas, outside functions, of values computed from unequal rows."""
+    """Warn of a mean over replicas, outside functions, that depends on unequal counts of rows."""
     for leaf in jax.tree.leaves(value):
         if isinstance(leaf, PerReplicaArray) and leaf.rows is not None:
             _warn_of_mean(leaf.rows, here())
 
 
 def _warn_of_mean(rows: Rows, source: Source) -> None:
-    of_none = " (a replica without rows has nan for the mean of its own)" if 0 in rows else ""
+    of_none = " (the mean of a replica without rows is nan)" if 0 in rows else ""
     warn_once(
         "mean",
-        f"MEAN over replicas that have {_listed(rows)} rows counts each replica alike, whatever "
-        f"its rows{of_none}: it is not the mean over all {sum(rows)}. For that, compute the loss "
+        f"MEAN over replicas that have {_listed(rows)} rows gives each replica the same weight"
+        f"{of_none}: it is not the mean over all {sum(rows)} rows. For that, compute the loss "
         f"with gd.nn.compute_average_loss(loss_of_each_row) and reduce it and its gradients by "
-        f"SUM. Or let all replicas have equally many rows: a batch size that divides by "
-        f"{len(rows)}, and drop_remainder=True.",
+        f"SUM. Or give all replicas equally many rows: a batch size divisible by {len(rows)}, and "
+        f"drop_remainder=True.",
         source,
     )
 
 
 def _listed(rows: Rows) -> str:
-    """Return numbers of rows as text.
+    """Return counts of rows as text.
 
     >>> _listed((2, 2, 1, 0)), _listed((2,) * 9 + (1,))
     ('2, 2, 1 and 0', 'from 1 to 2')
@@ -130,7 +130,7 @@ def _listed(rows: Rows) -> str:
     return f"{', '.join(map(str, rows[:-1]))} and {rows[-1]}"
 
 
-# A global batch that every replica gets without being split.
+# A global batch that is passed to every replica.
 
 
 def warn_of_unsplit_batch(
@@ -140,10 +140,10 @@ def warn_of_unsplit_batch(
     kwargs: dict[str, Any],
     is_from_outside: Callable[[Any], bool],
 ) -> None:
-    """Warn where `run` gives every replica all rows of what looks like a global batch.
+    """Warn if `run` passes all rows of a probable global batch to every replica.
 
-    It looks like one if it is an array with as many rows as the batches of a dataset that the
-    strategy distributed, and `run` is given nothing that is one value a replica.
+    An array is a probable global batch if it has as many rows as the batches of a dataset that the
+    strategy has distributed, and no argument of `run` is per-replica.
     """
     sizes = strategy.global_batch_sizes
     if not sizes or strategy.num_replicas_in_sync == 1:
@@ -161,8 +161,8 @@ def warn_of_unsplit_batch(
                 f"{leaf.shape[0]} rows of argument {argument_name(fn, path)!r}, an array of shape "
                 f"{list(leaf.shape)}. If it is a global batch like those of the strategy's "
                 f"dataset, split it: strategy.experimental_distribute_dataset([batch]), or "
-                f"strategy.experimental_distribute_values_from_function. If all replicas shall "
-                f"have it, ignore this.",
+                f"strategy.experimental_distribute_values_from_function. If every replica needs "
+                f"all rows, ignore this warning.",
                 here(),
             )
             return

@@ -1,7 +1,7 @@
-"""Shapes and dtypes in place of values that are not there yet.
+"""Shapes and dtypes of arguments, to trace a function without values.
 
-A dimension that varies from element to element of a dataset is None. A spec from a dataset also
-knows the shape of the first element, so that a function can be traced with it.
+A dimension that varies between the elements of a dataset is None. The spec of a dataset also has
+the shape of the first element, so that a function can be traced with it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ArraySpec(jax.ShapeDtypeStruct):
         sizes = _checked_shape(shape, "ArraySpec", "give the shape of an element: (28, 28)")
         known = tuple(0 if size is None else size for size in sizes)
         super().__init__(known, dtype)  # type: ignore[no-untyped-call]
-        # The constructor of JAX's class takes numbers alone, and its instances are immutable.
+        # The constructor of JAX's class takes no None, and its instances are immutable.
         object.__setattr__(self, "shape", sizes)
         self.example = example
 
@@ -58,7 +58,7 @@ class ArraySpec(jax.ShapeDtypeStruct):
 
 
 def _checked_shape(shape: Any, name: str, hint: str) -> Dimensions:
-    """Return a shape as a tuple of Python integers; raises `ArgumentError` if it is none."""
+    """Return a shape as a tuple of Python integers; raises `ArgumentError` for another value."""
     try:
         if isinstance(shape, str):
             raise TypeError
@@ -75,7 +75,7 @@ def _checked_shape(shape: Any, name: str, hint: str) -> Dimensions:
 
 
 class PerReplicaSpec:
-    """Shape and dtype of each replica's component, in place of a `PerReplica`.
+    """Shape and dtype of each replica's component: the spec of a `PerReplica`.
 
     >>> PerReplicaSpec((16, 8), jnp.float32)
     PerReplicaSpec(shape=(16, 8), dtype=float32)
@@ -90,8 +90,8 @@ class PerReplicaSpec:
     ) -> None:
         """Describe one replica's component.
 
-        `examples` are shapes of an element, one for each replica, or one for all. `strategy` None
-        stands for the strategy in whose scope the spec is used. Raises `ArgumentError` for a shape
+        `examples` are shapes of an element, per replica or one for all. With `strategy` None the
+        spec belongs to the strategy in whose scope it is used. Raises `ArgumentError` for a shape
         with other sizes than None and integers from 0.
         """
         hint = "give the shape of one replica's part: (16, 8)"
@@ -113,10 +113,7 @@ class PerReplicaSpec:
 
     @property
     def traced_shapes(self) -> tuple[tuple[int, ...], ...] | None:
-        """Return the shapes that a function is traced with; None if they are not known.
-
-        One shape stands for all replicas.
-        """
+        """Return the shapes that a function is traced with, or one for all replicas, or None."""
         if None in self.shape:
             return self.examples
         return (tuple(size for size in self.shape if size is not None),)

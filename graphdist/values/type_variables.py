@@ -1,8 +1,8 @@
 """Type variables of the public classes that are generic.
 
-They have defaults, so that `gd.Function` and `gd.DistributedDataset` without brackets stand for all
-type arguments. `typing` has defaults from Python 3.13 on; type checkers know them from
-`typing_extensions`, which need not be installed.
+They have defaults, so that `gd.Function` and `gd.DistributedDataset` need no type arguments.
+`typing` has defaults from Python 3.13 on; type checkers know them from `typing_extensions`, which
+need not be installed.
 
 For a type checker a distributed value has the type of one replica's component: `run` returns the
 result type of the replica function, and `reduce` the type of its argument.

@@ -1,1 +1,1 @@
-"""Compiled steps and checkpoints on disk, written durably and read with suspicion."""
+"""Compiled steps and checkpoints on disk, written durably, and checked when they are read."""

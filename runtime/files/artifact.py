@@ -1,13 +1,13 @@
-"""The file of a compiled step, `.gdx`: one zip of known members, read with suspicion.
+"""The file of a compiled step, `.gdx`: a zip with known members, which are checked when read.
 
 Members are read into memory and never written to disk, so that no name in the file can become a
-path. Refused are: a file that is no zip or is cut short; a member that is unknown, given twice, or
-larger than its limit or its stated size; a member whose SHA-256 differs from the manifest's; and a
-changed manifest. The hashes find damage and carelessness. They are no signature, since whoever can
+path. Refused are: a file that is no zip or is truncated; a member that is unknown, occurs twice, or
+is larger than its limit or its stated size; a member whose SHA-256 differs from the manifest's; and
+a changed manifest. The hashes detect accidental changes. They are no signature, since whoever can
 write the file can write its manifest.
 
-All members are unpacked and compared with their hashes, in parts, and only the ones that are asked
-for are kept. So memory is bounded by these, and by the values that the manifest is read into.
+All members are unpacked in parts and compared with their hashes, but only the requested ones are
+kept. So these and the values of the manifest limit the memory.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LIMITS = {
     "executable.bin": 2**32,
     "report.json": 2**23,
 }
-"""The members that are allowed, and the most bytes of each. JSON, once read, takes up to 30 times
-its bytes. A manifest has about 650 bytes for each variable of a step."""
+"""The allowed members, and the largest size of each in bytes. The values of JSON take up to 30
+times its bytes. A manifest has about 650 bytes per variable of a step."""
 LARGEST_RATIO = 100
-"""Members that would compress better than this are stored uncompressed, so that a small file cannot
-demand much memory: deflate itself compresses zeros 1 to 1032."""
+"""Members with a larger compression ratio are stored uncompressed, so that a small file cannot need
+much memory: deflate compresses zeros by a ratio of 1032."""
 SMALL = 2**20
 """The size in bytes up to which any ratio is allowed."""
 _PART = 2**20
@@ -49,7 +49,7 @@ _PART = 2**20
 
 
 class ArtifactError(GraphdistError, ValueError):
-    """A file is no artifact, was changed, or was made for something else than is here."""
+    """A file is no artifact, was changed, or does not fit this process."""
 
 
 def sha256(data: bytes) -> str:
@@ -65,8 +65,8 @@ def write_artifact(
 ) -> None:
     """Write members and their manifest; the file appears complete or not at all.
 
-    Raises OSError, which names the file, and not the temporary one that becomes it, and
-    `ArtifactError` for a member that no reader would take.
+    Raises OSError with the name of the file, not of the temporary one, and `ArtifactError` for a
+    member that is larger than readers allow.
     """
     entries = {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in members.items()}
     described: dict[str, Any] = {"format": FORMAT, **manifest, "members": entries}
@@ -86,22 +86,19 @@ def write_artifact(
                 info = zipfile.ZipInfo(member, date_time=(1980, 1, 1, 0, 0, 0))
                 info.compress_type = _compression(data)
                 archive.writestr(info, data)
-        Path(name).chmod(0o644)  # a temporary file is its owner's alone
+        Path(name).chmod(0o644)  # only its owner can read a temporary file
         os.replace(name, path)
 
 
 def try_to_write(path: str | os.PathLike[str]) -> None:
-    """Make the temporary file that would become this file, and remove it.
-
-    Raises OSError or ValueError as `write_artifact` would.
-    """
+    """Create and remove the temporary file of `write_artifact`; raises its errors."""
     with _temporary(Path(path)):
         pass
 
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[str]:
-    """Make an empty file beside the target, and remove it if it is still there then."""
+    """Create an empty file beside the target, and remove it at the end if it still exists."""
     name = None
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -115,7 +112,7 @@ def _temporary(target: Path) -> Iterator[str]:
 
 
 def _compression(data: bytes) -> int:
-    """Return how a member is compressed, so that its ratio is within the limit of readers."""
+    """Return the compression of a member, so that readers accept its ratio."""
     is_too_tight = len(data) > len(zlib.compress(data)) * LARGEST_RATIO + SMALL
     return zipfile.ZIP_STORED if is_too_tight else zipfile.ZIP_DEFLATED
 
@@ -138,39 +135,39 @@ def read_artifact(
             expected = _expected_hashes(manifest, infos, name, at)
             members: dict[str, bytes] = {}
             for member, info in infos.items():
-                data, found = _unpacked(archive, info, name, at, is_kept=member in kept)
-                if found != expected[member]:
-                    said = f"its manifest says {expected[member]:.12}"
-                    raise _broken(name, f"has a {member} of hash {found[:12]}, {said}", at)
+                data, actual = _unpacked(archive, info, name, at, is_kept=member in kept)
+                if actual != expected[member]:
+                    stated = f"its manifest says {expected[member]:.12}"
+                    raise _broken(name, f"has a {member} of hash {actual[:12]}, {stated}", at)
                 if member in kept:
                     members[member] = data
             return manifest, members
     except ArtifactError:
         raise
-    # zlib's and struct's errors, and the ones zipfile has for what it does not support.
+    # Errors of zlib and struct, and of zipfile for features that it does not support.
     except Exception as error:
         raise _broken(name, f"cannot be read: {error}", at) from error
 
 
 def _opened(path: str | os.PathLike[str], at: Source) -> BinaryIO:
-    given = repr(os.fspath(path))
+    name = repr(os.fspath(path))
     try:
         return os.fdopen(open_regular(path, follows_links=True), "rb")
     except FileNotFoundError:
-        said = f"there is no file {given}"
+        what = f"there is no file {name}"
     except OSError as error:
-        said = f"{given} cannot be opened: {error.strerror}"
+        what = f"{name} cannot be opened: {error.strerror}"
     except ValueError as error:  # the path has a NUL character
-        said = f"{given} cannot be opened: {error}"
+        what = f"{name} cannot be opened: {error}"
     raise ArtifactError(
-        said, source=at, hint="give the path of a file that gd.aot.save has written"
+        what, source=at, hint="give the path of a file that gd.aot.save has written"
     )
 
 
 def _infos(
     archive: zipfile.ZipFile, size: int, name: str, at: Source
 ) -> dict[str, zipfile.ZipInfo]:
-    """Return what an archive, a file of a size, says of its members; none is unpacked."""
+    """Return the checked records of an archive's members; `size` is the file's size in bytes."""
     infos: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         member = info.filename
@@ -180,7 +177,7 @@ def _infos(
             raise _broken(name, f"has the member {member!r} twice", at)
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _broken(name, f"has a member {member!r} that is packed in another way", at)
-        packed = min(info.compress_size, size)  # the file says the one, and has the other
+        packed = min(info.compress_size, size)  # the stated size may be larger than the file
         limit = min(LIMITS[member], packed * LARGEST_RATIO + SMALL)
         if info.file_size > limit:
             raise _broken(
@@ -193,7 +190,7 @@ def _infos(
 def _unpacked(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, at: Source, *, is_kept: bool = True
 ) -> tuple[bytes, str]:
-    """Return a member, or nothing of it if it is not kept, and its SHA-256."""
+    """Return a member, or no bytes if it is not kept, and its SHA-256."""
     unpacked, hashed, length = io.BytesIO(), hashlib.sha256(), 0
     with archive.open(info) as file:
         while part := file.read(_PART):
@@ -206,7 +203,7 @@ def _unpacked(
     if length != info.file_size:
         raise _broken(
             name,
-            f"says that {info.filename!r} has {info.file_size:,} bytes, and it has {length:,} or "
+            f"says that {info.filename!r} has {info.file_size:,} bytes, but it has {length:,} or "
             f"more",
             at,
         )
@@ -225,21 +222,23 @@ def _manifest(data: bytes, name: str, at: Source) -> dict[str, Any]:
                 source=at,
                 hint="compile the step anew with this version",
             )
-        found = _hash({key: value for key, value in manifest.items() if key != "hash"})
+        actual = _hash({key: value for key, value in manifest.items() if key != "hash"})
     except ArtifactError:
         raise
     except (ValueError, RecursionError) as error:
         raise _broken(name, f"has a {MANIFEST} that is no JSON", at) from error
     expected = manifest.get("hash")
-    if expected != found:
-        raise _broken(name, f"has a manifest of hash {found[:12]}, which says {expected!s:.12}", at)
+    if expected != actual:
+        raise _broken(
+            name, f"has a manifest of hash {actual[:12]}, which says {expected!s:.12}", at
+        )
     return manifest
 
 
 def _expected_hashes(
     manifest: Mapping[str, Any], infos: Collection[str], name: str, at: Source
 ) -> dict[str, str]:
-    """Return the SHA-256 that the manifest says of each member there is."""
+    """Return the SHA-256 of each member, as the manifest states it."""
     entries = manifest.get("members")
     entries = entries if isinstance(entries, dict) else {}
     if set(entries) != set(infos):
@@ -267,7 +266,7 @@ _ENCODER = json.JSONEncoder(indent=1, sort_keys=True)
 
 
 def _hash(value: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a value as `_json` writes it, without the memory of that text."""
+    """Return the SHA-256 of the text of `_json`, which is hashed in parts to save memory."""
     hashed = hashlib.sha256()
     for part in _ENCODER.iterencode(value):
         hashed.update(part.encode())

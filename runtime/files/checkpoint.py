@@ -1,4 +1,4 @@
-"""A checkpoint, written by all workers together: it appears complete or not at all.
+"""Writes a checkpoint, all workers together: it appears complete or not at all.
 
     ckpt-3/
         index.json      the contents by name; see `checkpoint_index`
@@ -6,19 +6,19 @@
             0/.zarray
             0/0.0
 
-All workers see the folder, on a shared file system. The first worker makes a folder under another
-name, each worker writes a part, and they wait for each other in between. The first then writes the
-index, checks that every file exists and has its length, syncs, and renames the folder. Everything
-is synced to the disk before the rename, since a file system may persist the rename first: then a
-crash would leave the name without the contents. So a process killed at any moment leaves the
-checkpoint complete, or without its name. A checkpoint that has the name already is put aside first,
-and is found there if the process dies between the two renames.
+All workers see the folder, on a shared file system. The first worker creates a folder under another
+name, each worker writes a part, and they wait for each other after each step. Then the first writes
+the index, checks that every file exists and has its length, syncs, and renames the folder.
+Everything is synced to the disk before the rename, since a file system may persist the rename
+first: then a crash would leave the name without the contents. So a process that is killed leaves
+the checkpoint complete, or without its name. An older checkpoint of the same name is renamed first,
+and is found under that name if the process dies between the two renames.
 
-Files are not read back before the rename. Reading would take as long as writing, and would be
-answered from the memory of the host and not from the disk. Restoring compares the checksums.
+Files are not read back before the rename. That would take as long as writing, and would read the
+cache of the host, not the disk. `restore` compares the checksums.
 
-The values are copies in the memory of the host (`graphdist.train.index`): the program goes on while
-they are written, and its next step donates the variables' buffers.
+The values are copies in the memory of the host (`graphdist.train.index`): the program continues
+while they are written, and its next step donates the variables' buffers.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint, all workers together; `parts` are this worker's arrays by file name.
 
-    Each worker hands in a `report`, a JSON value. The first worker is the writer, and makes the
-    index from all reports and the checksums of all files. `call` distinguishes this call from
-    others. Returns when the checkpoint is complete. If one worker fails all raise, the others a
-    `CheckpointError` that names it, and the partial checkpoint is removed.
+    Each worker passes a `report`, a JSON value. The first worker is the writer, and makes the index
+    of all reports and the checksums of all files. `call` distinguishes this call from others.
+    Returns when the checkpoint is complete. If a worker fails, all raise (the others a
+    `CheckpointError` that names it), and the partial checkpoint is removed.
     """
     is_first = group.index == 0
 
@@ -90,26 +90,26 @@ def write_checkpoint(
         partial.mkdir()
         return partial.name
 
-    def write(said: list[str]) -> str:
-        part = path.with_name(said[0]) / f"part-{group.index}"
+    def write(names: list[str]) -> str:
+        part = path.with_name(names[0]) / f"part-{group.index}"
         part.mkdir()
         return _write_part(part, parts, report)
 
-    def finish(said: list[str]) -> str:
+    def finish(checksums: list[str]) -> str:
         if is_first:
             partial = path.with_name(name)
-            content = make_index(*_reports(partial, said))
+            content = make_index(*_reports(partial, checksums))
             _write_index(partial, content)
             writer.confirm()
             give_name(partial, path)
         return ""
 
-    said: list[str] = []
+    texts: list[str] = []
     name = ""
     try:
         for step, act in (("begin", begin), ("write", write), ("finish", finish)):
-            said = _together(group, f"checkpoint/{call}/{step}", act, said, path)
-            name = name or said[0]
+            texts = _together(group, f"checkpoint/{call}/{step}", act, texts, path)
+            name = name or texts[0]
     except Exception:
         if is_first and name:
             erase(path.with_name(name))
@@ -117,9 +117,9 @@ def write_checkpoint(
 
 
 def take_place(path: Path, writer: CheckpointWriter) -> None:
-    """Make the folder of a checkpoint, and become its writer.
+    """Create the folder of checkpoints, and become the writer of a checkpoint.
 
-    Raises `CheckpointError` where that cannot be done, or where something else has the name.
+    Raises `CheckpointError` if that fails, or if another kind of file has the name.
     """
     folder = path.parent
     try:
@@ -130,7 +130,7 @@ def take_place(path: Path, writer: CheckpointWriter) -> None:
     except OSError as error:
         raise not_written(error, folder) or error from error
     try:
-        os.lstat(partial_name(path))  # its name is the longest: is it too long?
+        os.lstat(partial_name(path))  # raises if this name, the longest, is too long
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -140,17 +140,17 @@ def take_place(path: Path, writer: CheckpointWriter) -> None:
 
 
 def _write_part(part: Path, parts: Mapping[str, np.ndarray[Any, Any]], report: Any) -> str:
-    """Write the arrays of a worker and its report, and return the checksum of the latter."""
+    """Write the arrays of a worker and its report; return the checksum of the report."""
     checksums = write_arrays(part, parts)
     checksum = write_synced(part / "report.json", as_json([report, checksums]))
     sync_folders(part)
     return checksum
 
 
-def _reports(partial: Path, said: list[str]) -> tuple[list[Any], list[dict[str, str]]]:
-    """Return the reports of the workers and the checksums of their files, and remove them."""
+def _reports(partial: Path, expected: list[str]) -> tuple[list[Any], list[dict[str, str]]]:
+    """Return the workers' reports and the checksums of their files; remove the reports."""
     reports, checksums = [], []
-    for worker, checksum in enumerate(said):
+    for worker, checksum in enumerate(expected):
         file = partial / f"part-{worker}" / "report.json"
         text = read_small(file, partial, MOST_BYTES)
         if f"{zlib.crc32(text):08x}" != checksum:
@@ -171,9 +171,9 @@ def _write_index(partial: Path, content: Mapping[str, Any]) -> None:
     missing = missing_file(partial, Index.of(json.loads(text)))
     if missing is not None:
         raise CheckpointError(
-            f"a checkpoint was not saved, since files of it went away while it was written: "
+            f"a checkpoint was not saved, since files of it disappeared while it was written: "
             f"{missing}",
-            hint="something else changes this folder: give checkpoints one of their own",
+            hint="another program changes this folder: give checkpoints a folder of their own",
         )
     write_synced(partial / INDEX, text)
     for folder in partial.glob("part-*"):
@@ -182,21 +182,21 @@ def _write_index(partial: Path, content: Mapping[str, Any]) -> None:
 
 
 def _together(
-    group: Workers, name: str, act: Callable[[list[str]], str], heard: list[str], path: Path
+    group: Workers, name: str, act: Callable[[list[str]], str], texts: list[str], path: Path
 ) -> list[str]:
-    """Act on the last texts of all workers, and return their new ones; raise if one failed."""
-    failure, said, failed, doing = None, "", "", f"checkpoint {path.name} is written"
+    """Call `act` with the last texts of all workers; return its results on all, or raise."""
+    failure, result, failed, doing = None, "", "", f"checkpoint {path.name} is written"
     try:
-        said = act(heard)
+        result = act(texts)
     except Exception as error:
         failure = not_written(error, path.parent) or error
         failure.__cause__ = error if failure is not error else error.__cause__
         failed = f"{type(failure).__name__}: {failure}"
-    answers = exchange(group, name, json.dumps([said, failed]), SECONDS_TO_WRITE, doing)
+    answers = exchange(group, name, json.dumps([result, failed]), SECONDS_TO_WRITE, doing)
     if failure is not None:
         raise failure
-    said_by_all, failures = zip(*map(json.loads, answers), strict=True)
+    results, failures = zip(*map(json.loads, answers), strict=True)
     for worker, what in enumerate(failures):
         if what:
             raise CheckpointError(f"worker {worker} of {group.count} failed while {doing}: {what}")
-    return list(said_by_all)
+    return list(results)

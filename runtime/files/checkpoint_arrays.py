@@ -1,31 +1,38 @@
-"""The arrays of a checkpoint: a file each.
+"""Writes and reads the arrays of a checkpoint, each in one file or in several.
 
 An array is a folder of zarr with one chunk:
 
     part-0/3/.zarray    shape and dtype, as JSON
     part-0/3/0.0        the elements, row by row
 
-Several are written at a time, each synced to the disk. They are not compressed, since parameters
-hardly get smaller: zstd took a tenth off random floats and made writing 6 times slower. No library
-writes them: tensorstore, whose threads do not survive a fork, aborts a process that was forked.
+Several are written at a time, each synced to the disk. They are not compressed: zstd made random
+floats a tenth smaller and writing 6 times slower. No library writes them: tensorstore's threads do
+not survive a fork, so that it aborts forked processes.
 
 The checksum of an array is computed from memory while the array is written, so that any later
-change of the bytes is found. It is zlib's CRC-32, which processors compute at some GB/s beside the
-writing. The crc32c of zarr's version 3 would be in the file itself, where a file in the place of
-another has a valid one.
+change of the bytes is found. It is zlib's CRC-32, at some GB/s. The crc32c of zarr's version 3
+would be in the file itself, so that it would not detect two files that were exchanged.
 
-Reading is a `readinto`, since such a chunk is only the bytes. The sizes of an array's files are
-compared with the index before memory is allocated.
+A chunk has only the bytes of the elements, which `readinto` reads. The sizes of an array's files
+are compared with the index before memory is allocated.
+
+Threads: A pool of `concurrent.futures` accepts no work after the main thread has ended, and newer
+Pythons start no threads then. But a checkpoint may be saved or restored then, by a thread that
+Python waits for, or by a function that is called at exit. So this module starts threads, and if it
+cannot, the calling thread does the work.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any  # Any: JSON, numpy dtypes
+from typing import Any, TypeVar  # Any: JSON, numpy dtypes
 
 import numpy as np
 
@@ -39,21 +46,22 @@ from graphdist.runtime.files.checkpoint_files import (
     write_synced,
 )
 from graphdist.runtime.files.checkpoint_index import Index, StoredArray, StoredSlice, chunk_name
-from graphdist.runtime.files.checkpoint_threads import on_threads
 from graphdist.runtime.spans import Span
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 _WRITES_AT_ONCE = 8
 _READS_AT_ONCE = 4
 _NOT_NUMPYS = 2
-"""What `isbuiltin` is of the dtypes of ml_dtypes, such as bfloat16."""
+"""The value of `isbuiltin` for dtypes of ml_dtypes, such as bfloat16."""
 _METADATA = ".zarray"
 _MOST_METADATA = 2**14
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, str]:
-    """Write arrays to new folders of these names, and return the checksum of each.
+    """Write arrays to new folders with these names; return the checksum of each.
 
-    All are on the disk when it returns. An array without elements has no file.
+    When it returns, all are on the disk. An array without elements has no file.
     """
     written = {folder / name: array for name, array in arrays.items() if array.size}
     checksums = on_threads(_write_array, written.items(), _WRITES_AT_ONCE)
@@ -89,7 +97,7 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def missing_file(place: Path, index: Index) -> str | None:
-    """Return what is wrong with the files of a checkpoint, by names and sizes, or None."""
+    """Return what is wrong with the names or sizes of a checkpoint's files, or None."""
     for file in index.files:
         size = size_of(place / file.chunk, place)
         if size != file.num_bytes:
@@ -111,10 +119,10 @@ def read_arrays(
     arrays: Iterable[tuple[StoredArray, Span | None]],
     at: Source = UNKNOWN,
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield arrays of a checkpoint, in full or a span of each; `called` is its name in errors.
+    """Yield arrays of a checkpoint, or a span of each; `called` is its name in errors.
 
-    Of an array in slices, the files outside of the span are not read. Raises
-    `UnreadableCheckpointError` for an array that is damaged.
+    Only files that overlap the span are read. Raises `UnreadableCheckpointError` for an array that
+    is damaged.
     """
     read = partial(_read, place, called, at=at)
     yield from on_threads(lambda wanted: read(*wanted), arrays, _READS_AT_ONCE)
@@ -132,9 +140,9 @@ def _read(
     files = tuple(file for file in files if not is_along or file.span.shared_with(wanted))
     for file in files:
         if file.num_bytes and (size := size_of(place / file.chunk, place)) != file.num_bytes:
-            found = "it is not there" if size is None else f"it has {size:,} bytes"
-            said = f"{found}, its index says {file.num_bytes:,}"
-            raise _unreadable(called, file, file.chunk, said, at)
+            actual = "it is not there" if size is None else f"it has {size:,} bytes"
+            what = f"{actual}, its index says {file.num_bytes:,}"
+            raise _unreadable(called, file, file.chunk, what, at)
     values = np.empty(wanted.shape_in(array.stored_shape), array.stored_dtype)
     for file in files:
         target, source = file.span.index, wanted.index
@@ -153,36 +161,79 @@ def _read_file(place: Path, called: str, stored: StoredSlice, at: Source) -> np.
         file = stored.chunk
         return _read_chunk(place, stored)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise _unreadable(called, stored, file, said, at) from error
+        what = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise _unreadable(called, stored, file, what, at) from error
 
 
 def _unreadable(
-    called: str, stored: StoredSlice, file: Path, said: str, at: Source
+    called: str, stored: StoredSlice, file: Path, what: str, at: Source
 ) -> UnreadableCheckpointError:
     return UnreadableCheckpointError(
-        f"array {stored.name!r} of checkpoint {called} cannot be read: {file}: {said}", source=at
+        f"array {stored.name!r} of checkpoint {called} cannot be read: {file}: {what}", source=at
     )
 
 
 def _read_chunk(place: Path, stored: StoredSlice) -> np.ndarray[Any, Any]:
-    """Return the array in a file; raises `ValueError` if it is not the written one."""
-    with open_regular_file(place / stored.chunk, place) as found:
-        size = os.fstat(found.fileno()).st_size
+    """Return the array in a file; raises `ValueError` if it is not the array that was written."""
+    with open_regular_file(place / stored.chunk, place) as file:
+        size = os.fstat(file.fileno()).st_size
         if size != stored.num_bytes:
             raise ValueError(f"it has {size:,} bytes, its index says {stored.num_bytes:,}")
         values = np.empty(stored.shape, stored.dtype)
-        crc = read_into(found, _bytes(values))
+        crc = read_into(file, _bytes(values))
     if stored.crc32 is not None and crc != stored.crc32:
         raise ValueError(f"its checksum is {crc}, its index says {stored.crc32}")
     return values
 
 
 def _check_metadata(text: bytes, stored: StoredSlice) -> None:
-    """Raise `ValueError` unless the metadata of a file are the written ones."""
-    expected, found = _metadata(stored.shape, stored.dtype), json.loads(text)
-    if not isinstance(found, dict) or {*found} != {*expected}:
+    """Raise `ValueError` unless the metadata of a file is what was written."""
+    expected, actual = _metadata(stored.shape, stored.dtype), json.loads(text)
+    if not isinstance(actual, dict) or {*actual} != {*expected}:
         raise ValueError("it is not the metadata of an array")
     for name, value in expected.items():
-        if found[name] != value:
+        if actual[name] != value:
             raise ValueError(f"{name!r} is not {json.dumps(value)}, as its index says")
+
+
+def on_threads(act: Callable[[_T], _R], items: Iterable[_T], most: int) -> Iterator[_R]:
+    """Yield a function's result for each item, in order; at most `most` threads call it.
+
+    Raises the function's error. When it raises or ends, no call is in progress.
+
+    >>> list(on_threads(abs, [3, -2, -1], most=2))
+    [3, 2, 1]
+    """
+    waiting = deque((item, Future[_R]()) for item in items)
+    results = deque(future for _, future in waiting)
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(min(most, len(results))):
+            thread = threading.Thread(target=_work, args=(act, waiting), name="graphdist-files")
+            thread.start()
+            threads.append(thread)
+    except RuntimeError:  # Python is ending, or the system has no more threads
+        pass
+    if not threads:
+        _work(act, waiting)
+    try:
+        while results:
+            yield results.popleft().result()  # popped, so that only the caller holds the result
+    finally:
+        waiting.clear()
+        for thread in threads:
+            thread.join()
+
+
+def _work(act: Callable[[_T], _R], waiting: deque[tuple[_T, Future[_R]]]) -> None:
+    while waiting:
+        try:
+            item, future = waiting.popleft()
+        except IndexError:  # another thread took the last
+            return
+        try:
+            future.set_result(act(item))
+        except BaseException as error:
+            waiting.clear()  # no later result is needed
+            future.set_exception(error)
+        del item, future  # a result may be large

@@ -1,10 +1,9 @@
-"""The files of a checkpoint: read with suspicion, written through to the disk.
+"""The files of a checkpoint: checked when they are read, synced to the disk when they are written.
 
-A folder's content may be damaged, cut short, or put there by somebody else. So only regular files
-are read, since a pipe or a device may never end, and the size is checked before memory is
-allocated. Links are not followed: neither out of the folder of a checkpoint when it is read, nor
-out of the folder of checkpoints when one is written or removed. A file that is written did not
-exist before.
+A folder's content may be damaged, truncated, or written by somebody else. So only regular files are
+read, since a pipe or a device may never end, and the size is checked before memory is allocated.
+Links are not followed: neither out of the folder of a checkpoint when it is read, nor out of the
+folder of checkpoints when one is written or removed. Only new files are written.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from graphdist.runtime.files.regular_files import NotAFileError, open_regular
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BYTES_AT_ONCE = 2**20
-"""The size of a block: its checksum is computed while it is in the processor's cache."""
+"""The size of a block in bytes, so that its checksum is computed in the processor's cache."""
 
 
 class CheckpointError(GraphdistError, ValueError):
@@ -50,31 +49,31 @@ def open_regular_file(file: Path, within: Path) -> Iterator[io.FileIO]:
     Raises `NotAFileError` for a pipe, a device, a folder, a link, or a file in a linked folder.
     """
     _refuse_linked_folders(file, within)
-    with io.FileIO(open_regular(file)) as found:
-        yield found
+    with io.FileIO(open_regular(file)) as opened:
+        yield opened
 
 
 def read_small(file: Path, within: Path, most: int) -> bytes:
     """Return the content of a file; raises `ValueError` if it is larger than `most` bytes.
 
-    Raises what `open_regular_file` raises.
+    Raises the errors of `open_regular_file`, too.
     """
-    with open_regular_file(file, within) as found:
-        size = os.fstat(found.fileno()).st_size
+    with open_regular_file(file, within) as opened:
+        size = os.fstat(opened.fileno()).st_size
         if size > most:
             raise ValueError(f"it has {size:,} bytes, and may have {most:,}")
-        return found.read()
+        return opened.read()
 
 
-def read_into(found: io.FileIO, memory: memoryview) -> str:
-    """Fill memory from a file, and return the CRC-32 of what was read.
+def read_into(file: io.FileIO, memory: memoryview) -> str:
+    """Fill memory from a file; return the CRC-32 of the bytes.
 
-    Raises `ValueError` if the file ends before.
+    Raises `ValueError` if the file is shorter than the memory.
     """
     crc = 0
     for start in range(0, len(memory), _BYTES_AT_ONCE):
         block = memory[start : start + _BYTES_AT_ONCE]
-        if found.readinto(block) != len(block):
+        if file.readinto(block) != len(block):
             raise ValueError("it was cut short while it was read")
         crc = zlib.crc32(block, crc)
     return f"{crc:08x}"
@@ -84,14 +83,14 @@ def size_of(file: Path, within: Path) -> int | None:
     """Return the size of a regular file that may be opened; None if there is none."""
     try:
         _refuse_linked_folders(file, within)
-        found = file.lstat()
+        status = file.lstat()
     except (OSError, ValueError):
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def write_synced(file: Path, content: bytes | memoryview) -> str:
-    """Write a new file, and return the CRC-32 of its content, which is on the disk then."""
+    """Write a new file and sync it to the disk; return the CRC-32 of its content."""
     memory, crc = memoryview(content), 0
     with file.open("xb", buffering=0) as written:
         for start in range(0, len(memory), _BYTES_AT_ONCE):
@@ -104,7 +103,7 @@ def write_synced(file: Path, content: bytes | memoryview) -> str:
 
 
 def erase(path: Path) -> None:
-    """Remove a folder and its content, or a file or link; what cannot be removed stays."""
+    """Remove a folder and its content, or a file or link, as far as that is possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -114,12 +113,12 @@ def erase(path: Path) -> None:
 
 def sync_folders(folder: Path) -> None:
     """Sync a folder and the folders in it."""
-    for found, _, _ in os.walk(folder):
-        sync(Path(found))
+    for path, _, _ in os.walk(folder):
+        sync(Path(path))
 
 
 def sync(folder: Path) -> None:
-    """Write the entries of a folder, its names, to the disk: syncing a file does not."""
+    """Sync the entries of a folder, its names, to the disk: to sync its files does not."""
     if os.name == "nt":
         return  # a folder cannot be opened there
     descriptor = os.open(folder, os.O_RDONLY)
@@ -130,7 +129,7 @@ def sync(folder: Path) -> None:
 
 
 def not_written(error: Exception, folder: Path) -> CheckpointError | None:
-    """Return the error to raise for the system's refusal to write to a folder; None for another."""
+    """Return the error for an OSError while a folder was written; None for another exception."""
     if not isinstance(error, OSError) or error.errno is None:
         return None
     why = error.strerror if isinstance(error, NotAFileError) else os.strerror(error.errno)
@@ -156,11 +155,11 @@ def not_written(error: Exception, folder: Path) -> CheckpointError | None:
 
 
 def obstacle_to_writing(folder: Path) -> str:
-    """Say why nothing can be written to a folder, which need not exist; "" if it seems possible."""
-    for place in (folder, *folder.parents):
-        if os.path.lexists(place):
-            if not place.is_dir():
-                return f"{place} is no folder"
-            may_write = os.access(place, os.W_OK | os.X_OK)
-            return "" if may_write else f"this process may not write to {place}"
+    """Return why a folder, which need not exist, cannot be written; "" if it seems possible."""
+    for path in (folder, *folder.parents):
+        if os.path.lexists(path):
+            if not path.is_dir():
+                return f"{path} is no folder"
+            may_write = os.access(path, os.W_OK | os.X_OK)
+            return "" if may_write else f"this process may not write to {path}"
     return ""

@@ -1,16 +1,16 @@
-"""The folders of checkpoints: their names, which are complete, and how they appear and disappear.
+"""The folders of checkpoints: lists them, checks that they are complete, renames and removes them.
 
     ckpt-3/                     a checkpoint
     ckpt-4.1f0c9a2e.partial/    a checkpoint that its writer is writing or removing
     ckpt-3.replaced/            a checkpoint that is being replaced, between two renames
     .ckpt.writer                the writer of these; see `checkpoint_lock`
 
-A link is no checkpoint of its folder: it is passed over, and named in the log, and a writer does
-not follow it. Who names the path of a link reads the checkpoint it leads to.
+A link in a folder is no checkpoint: it is skipped with a line in the log, and a writer does not
+follow it. But a user may name the path of a link to a checkpoint, to read it.
 
-Readers change nothing here. The remains of a killed process are removed by the next writer, when it
-begins to write. Readers take no lock either: a checkpoint may disappear between two looks at it, so
-a missing file counts as damage only if the checkpoint is still there.
+Readers change nothing. The next writer removes the remains of killed processes. Readers take no
+lock either: a checkpoint may disappear while it is read, so a missing file is damage only if the
+checkpoint still exists.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from graphdist.runtime.files.checkpoint_index import INDEX, Index, read_index
 from graphdist.runtime.files.checkpoint_lock import check_free
 
 PARTIAL, REPLACED = ".partial", ".replaced"
-_LOOKS = 20
-"""How often a folder is listed again, if a checkpoint disappeared meanwhile."""
+_MAX_LISTINGS = 20
+"""How often a folder is listed, if a checkpoint disappears meanwhile."""
 _log = logging.getLogger("graphdist")
 _named_in_the_log: set[Path] = set()
 
@@ -57,27 +57,27 @@ class FoundCheckpoint:
 def existing(path: Path) -> Path | None:
     """Return the folder that holds a checkpoint; None if there is no such checkpoint."""
     try:
-        for found in (path, _replaced_name(path)):
-            if (found / INDEX).is_file():
-                return found
+        for folder in (path, _replaced_name(path)):
+            if (folder / INDEX).is_file():
+                return folder
     except OSError as error:
         raise _not_listed(path.parent, error) from error
     return None
 
 
 def _replaced_name(path: Path) -> Path:
-    """Return the name of a checkpoint that is being replaced; of a root, a name in it."""
+    """Return the name of a checkpoint that is being replaced."""
     return path.parent / (path.name + REPLACED)
 
 
 def checkpoints_in(folder: Path, stem: str = "") -> list[FoundCheckpoint]:
     """Return the checkpoints `<stem>-<number>` of a folder, in the order of their saving.
 
-    Without a stem, the checkpoints of all stems. A checkpoint with a damaged index is left out, and
-    named in the log.
+    Without a stem, the checkpoints of all stems. A checkpoint with a damaged index is skipped, with
+    a line in the log.
     """
-    found = [looked for looked in _looked_at(folder, stem) if isinstance(looked, FoundCheckpoint)]
-    return sorted(found, key=lambda checkpoint: checkpoint.order)
+    readable = [item for item in _listed(folder, stem) if isinstance(item, FoundCheckpoint)]
+    return sorted(readable, key=lambda checkpoint: checkpoint.order)
 
 
 def complete_in(folder: Path, stem: str) -> list[FoundCheckpoint]:
@@ -88,46 +88,46 @@ def complete_in(folder: Path, stem: str) -> list[FoundCheckpoint]:
 def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> Path | None:
     """Return the latest checkpoint that has all its files, by name and size; None without one.
 
-    Damaged checkpoints are passed over and named in the log; those in `without` are passed over.
+    Damaged checkpoints are skipped with a line in the log; those in `without` are skipped, too.
     """
-    for _ in range(_LOOKS):
-        looked_at = list(_looked_at(folder, stem))
-        is_still = None not in looked_at
+    for _ in range(_MAX_LISTINGS):
+        listed = list(_listed(folder, stem))
+        is_unchanged = None not in listed
         known = [
             checkpoint
-            for checkpoint in looked_at
+            for checkpoint in listed
             if isinstance(checkpoint, FoundCheckpoint) and checkpoint.path not in without
         ]
         for checkpoint in sorted(known, key=lambda checkpoint: checkpoint.order, reverse=True):
             is_complete = _is_complete(checkpoint)
             if is_complete:
                 return checkpoint.path
-            is_still &= is_complete is not None
-        if is_still:
+            is_unchanged &= is_complete is not None
+        if is_unchanged:
             break
     return None
 
 
-def _looked_at(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | None]:
+def _listed(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | None]:
     """Yield each checkpoint of a folder: a damaged one as its path, a removed one as None."""
     name = re.compile(rf"{re.escape(stem) if stem else '.+'}-\d+", re.ASCII | re.DOTALL)
     try:
-        listed = [entry for entry in folder.iterdir() if entry.is_dir()]
+        entries = [entry for entry in folder.iterdir() if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise _not_listed(folder, error) from error
-    for path in {entry.with_name(entry.name.removesuffix(REPLACED)) for entry in listed}:
+    for path in {entry.with_name(entry.name.removesuffix(REPLACED)) for entry in entries}:
         if not name.fullmatch(path.name):
             continue
         place = existing(path)
         if place is not None and place.is_symlink():
-            _say_once(path, "it is a symbolic link")
+            _log_once(path, "it is a symbolic link")
             yield path
             continue
         if place is None:
             if any(path.glob("part-*")):
-                _say_once(path, f"{INDEX} is not there")
+                _log_once(path, f"{INDEX} is not there")
                 yield path
             elif not path.exists():
                 yield None
@@ -138,12 +138,12 @@ def _looked_at(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | Non
             if existing(path) is None:
                 yield None
                 continue
-            _say_once(path, error.what)
+            _log_once(path, error.what)
             yield path
 
 
 def _not_listed(folder: Path, error: OSError) -> CheckpointError:
-    """Return the error for a folder whose checkpoints nobody can know."""
+    """Return the error for a folder that cannot be listed."""
     return CheckpointError(
         f"the checkpoints in {folder} cannot be read: {error.strerror}",
         hint="give a folder that this process may read",
@@ -152,27 +152,27 @@ def _not_listed(folder: Path, error: OSError) -> CheckpointError:
 
 def damaged_in(folder: Path, stem: str) -> list[Path]:
     """Return the incomplete checkpoints of a folder, by names and sizes of files."""
-    looked_at = [looked for looked in _looked_at(folder, stem) if looked is not None]
+    items = [item for item in _listed(folder, stem) if item is not None]
     return sorted(
-        looked.path if isinstance(looked, FoundCheckpoint) else looked
-        for looked in looked_at
-        if not isinstance(looked, FoundCheckpoint) or _is_complete(looked) is False
+        item.path if isinstance(item, FoundCheckpoint) else item
+        for item in items
+        if not isinstance(item, FoundCheckpoint) or _is_complete(item) is False
     )
 
 
-def _is_complete(found: FoundCheckpoint) -> bool | None:
+def _is_complete(checkpoint: FoundCheckpoint) -> bool | None:
     """Return whether all files exist; None if the checkpoint itself was removed."""
-    what = missing_file(found.place, found.index)
+    what = missing_file(checkpoint.place, checkpoint.index)
     if what is None:
         return True
-    if is_changed(found.path, found.index):
+    if is_changed(checkpoint.path, checkpoint.index):
         return None
-    _say_once(found.path, what)
+    _log_once(checkpoint.path, what)
     return False
 
 
 def is_changed(path: Path, index: Index) -> bool:
-    """Return whether a checkpoint was removed, or another put in its place, since it was read."""
+    """Return whether a checkpoint was removed or replaced since it was read."""
     place = existing(path)
     try:
         now = None if place is None else read_index(place)
@@ -181,8 +181,8 @@ def is_changed(path: Path, index: Index) -> bool:
         return existing(path) is None
 
 
-def _say_once(path: Path, what: str) -> None:
-    """Name a damaged checkpoint in the log, once: some programs look every second."""
+def _log_once(path: Path, what: str) -> None:
+    """Log a damaged checkpoint, once: some programs list the folder every second."""
     if path not in _named_in_the_log:
         _named_in_the_log.add(path)
         _log.warning("checkpoint %s is damaged and is passed over: %s", path, what)
@@ -197,26 +197,26 @@ def partial_name(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that nobody sees it with some files missing."""
-    for place in (path, _replaced_name(path)):
-        if os.path.lexists(place):
-            doomed = partial_name(path)
-            place.rename(doomed)
-            erase(doomed)
+    """Remove a checkpoint. It is renamed first, so that no reader sees it without some files."""
+    for folder in (path, _replaced_name(path)):
+        if os.path.lexists(folder):
+            renamed = partial_name(path)
+            folder.rename(renamed)
+            erase(renamed)
 
 
 def remove_all(folder: Path, stem: str) -> None:
     """Remove the checkpoints `<stem>-<number>` of a folder, also damaged ones, and remains."""
-    for looked in list(_looked_at(folder, stem)):
-        if looked is not None:
-            remove(looked.path if isinstance(looked, FoundCheckpoint) else looked)
+    for item in list(_listed(folder, stem)):
+        if item is not None:
+            remove(item.path if isinstance(item, FoundCheckpoint) else item)
     remove_remains(folder, stem)
 
 
 def remove_remains(folder: Path, stem: str) -> None:
-    """Remove what killed writers left of the checkpoints of a name; for the writer of that name.
+    """Remove partial checkpoints of a name that killed writers have left; only its writer may.
 
-    A numbered checkpoint that another process is writing is left alone.
+    It keeps a numbered checkpoint that another process is writing.
     """
     remains = re.compile(
         rf"(?P<name>{re.escape(stem)}(-\d+)?)"
@@ -224,18 +224,18 @@ def remove_remains(folder: Path, stem: str) -> None:
         re.ASCII,
     )
     for path in list(folder.iterdir()):
-        found = remains.fullmatch(path.name)
-        if found is None or (found["replaced"] and not (folder / found["name"] / INDEX).is_file()):
+        match = remains.fullmatch(path.name)
+        if match is None or (match["replaced"] and not (folder / match["name"] / INDEX).is_file()):
             continue
         try:
-            check_free(folder, found["name"])
+            check_free(folder, match["name"])
         except CheckpointError:
             continue
         erase(path)
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise `CheckpointError` for a path with other content than a checkpoint: it would be lost."""
+    """Raise `CheckpointError` if a path is no checkpoint: its content would be lost."""
     if path.name.endswith((PARTIAL, REPLACED)):
         raise CheckpointError(
             f"{path.name!r} is a name of checkpoints that are being written, which are removed if "
@@ -256,7 +256,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def give_name(partial: Path, path: Path) -> None:
-    """Give a complete checkpoint its name, in place of one that has the name."""
+    """Give a complete checkpoint its name; replace the checkpoint that has the name."""
     replaced = _replaced_name(path)
     if path.exists():
         erase(replaced)

@@ -13,17 +13,17 @@
      "crc32": "5d20b7e4"}
 
 `sequence` orders the checkpoints of a folder by their saving, independent of clocks. `stored`
-differs from dtype and shape for random keys, whose numbers are stored. An array that no worker had
-in full is in several files: each has the next so many indices of the dimension `sliced_along`.
-`states` has a state for each worker. The `crc32` of a file is the checksum of its bytes, so that a
-file in the place of another is found. The last `crc32` is the checksum of all bytes of the index
-before it. A value that is an integer of more than 64 bits is `{"hex": "-0x1f.."}`: Python refuses
-long decimals, whose conversion takes time that grows with their square. Format 3 is the same
-without these, format 2 without slices, format 1 without checksums too. Names and strings are UTF-8;
-a lone surrogate, which is no character, is the three bytes that UTF-8 would have for it.
+differs from dtype and shape for random keys, which are stored as integers. If no worker had all
+shards of an array, it is in several files: each has the next `size` indices of the dimension
+`sliced_along`. `states` has a state per worker. The `crc32` of a file is the checksum of its bytes,
+which also detects that two files were exchanged. The last `crc32` is the checksum of all bytes of
+the index before it. An integer of more than 64 bits is `{"hex": "-0x1f.."}`: Python refuses long
+decimals, whose conversion takes quadratic time. Format 3 has no such integers, format 2 no slices
+either, format 1 no checksums either. Names and strings are UTF-8; a lone surrogate, which is no
+character, is encoded as its three bytes.
 
-The checksums find mistakes of disks, networks and programs. They are no signature. So an index is
-not trusted: `Index.of` checks every field before it is used, and nothing else reads the JSON.
+The checksums find errors of disks, networks and programs. They are no signature. So an index is not
+trusted: `Index.of` checks every field before it is used, and nothing else reads the JSON.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from graphdist.runtime.spans import Span
 INDEX = "index.json"
 FORMAT = 4
 MOST_BYTES = 2**28
-"""The largest size of an index, so that a huge file is not read into memory."""
+"""The largest size of an index in bytes, so that a huge file is not read into memory."""
 MOST = 2**53
-"""The largest number of an index, which every reader of JSON reads exactly."""
+"""The largest integer in an index: every JSON reader reads it exactly."""
 _MOST_DIMENSIONS = 64
 _SEAL = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n', re.ASCII)
 _CHECKSUM, _FILE = re.compile(r"[0-9a-f]{8}"), re.compile(r"0|[1-9][0-9]{0,8}")
@@ -62,7 +62,7 @@ _DTYPE, _KEY = re.compile(r"[a-z][a-z0-9_]{0,30}"), re.compile(r"key<[^<>]{0,60}
 
 
 def chunk_name(shape: Sequence[int]) -> str:
-    """Return the name of the file with the elements of an array, as zarr has it.
+    """Return zarr's name of the file with the elements of an array.
 
     >>> chunk_name((3, 4)), chunk_name(())
     ('0.0', '0')
@@ -71,7 +71,7 @@ def chunk_name(shape: Sequence[int]) -> str:
 
 
 def can_be_stored(dtype: np.dtype[Any]) -> bool:
-    """Return whether a file can hold arrays of a dtype: of numbers, alike on all machines.
+    """Return whether a file can hold arrays of a dtype: numbers, equal on all machines.
 
     >>> can_be_stored(np.dtype("int64")), can_be_stored(np.dtype("object"))
     (True, False)
@@ -83,7 +83,7 @@ def can_be_stored(dtype: np.dtype[Any]) -> bool:
 
 @dataclass(frozen=True)
 class StoredSlice:
-    """A file of an array, and the content that it must have: all of the array, or a slice."""
+    """A file of an array, and the content that it must have: the full array, or a slice."""
 
     name: str
     """The array's name."""
@@ -113,7 +113,7 @@ class StoredSlice:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array of a checkpoint, and its files, in the order of their indices."""
+    """An array of a checkpoint and its files, in the order of the indices they hold."""
 
     name: str
     dtype: str
@@ -136,7 +136,7 @@ class Index:
     states: dict[str, list[Any]]
     aliases: dict[str, str]
     seal: str
-    """Its own checksum, which distinguishes it from another save; "" in format 1."""
+    """The checksum of the index, which distinguishes it from other saves; "" in format 1."""
 
     @property
     def files(self) -> Iterator[StoredSlice]:
@@ -146,7 +146,7 @@ class Index:
 
     @classmethod
     def of(cls, content: Any) -> Index:
-        """Return the index in JSON; raises `ValueError` for content that no index has."""
+        """Return the index that JSON describes; raises `ValueError` for invalid content."""
         fields = _fields(content, "the index")
         is_sealed = fields.get("format") != 1
         workers = _integer(fields, "workers", 1, 2**20)
@@ -172,7 +172,7 @@ class Index:
 
 
 def stored_value(value: Any) -> Any:
-    """Return a plain value as the JSON that an index has for it.
+    """Return the JSON of a plain value, as an index has it.
 
     >>> stored_value(7), stored_value(-(2**64))
     (7, {'hex': '-0x10000000000000000'})
@@ -182,13 +182,13 @@ def stored_value(value: Any) -> Any:
 
 
 def as_json(content: Any, indent: int | None = None) -> bytes:
-    """Return JSON that is read back as it was, also strings that are no Unicode text."""
+    """Return JSON as bytes, also of strings with lone surrogates."""
     text = json.dumps(content, indent=indent, ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return an index as bytes, with their checksum at the end.
+    """Return an index as bytes, with its checksum at the end.
 
     Raises `CheckpointError` if it is too large to be read.
     """
@@ -215,7 +215,7 @@ def read_index(place: Path, at: Source = UNKNOWN) -> Index:
             return Index.of(content)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableCheckpointError(
-            f"the index of checkpoint {place.name} cannot be read: {_said(error)}", source=at
+            f"the index of checkpoint {place.name} cannot be read: {_reason(error)}", source=at
         ) from error
     raise CheckpointError(
         f"checkpoint {place.name} is of format {short(known)}, this version reads 1 to {FORMAT}",
@@ -224,14 +224,14 @@ def read_index(place: Path, at: Source = UNKNOWN) -> Index:
     )
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _checked_content(data: bytes) -> dict[str, Any]:
-    """Return the JSON of an index, whose checksum is right if it has one."""
+    """Return the JSON of an index; raises `ValueError` if its checksum is missing or wrong."""
     seal = _SEAL.fullmatch(data, max(0, len(data) - 25))
     if seal is not None and f"{zlib.crc32(data[: seal.start()]):08x}".encode() != seal[1]:
         _refuse("its checksum is another than that of its text")
@@ -251,7 +251,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def short(value: Any) -> str:
-    """Return a short text for a value in an error; it may be large or deeply nested."""
+    """Return a short text of a value for an error: the value may be large or deeply nested."""
     if isinstance(value, dict | list):
         return f"a JSON {'object' if isinstance(value, dict) else 'array'} of {len(value)}"
     text = "a huge integer" if isinstance(value, int) and abs(value) >= 2**200 else repr(value)
@@ -335,7 +335,7 @@ def _array(name: str, value: Any, workers: int, is_sealed: bool) -> StoredArray:
 def _one_slice(
     record: Mapping[str, Any], array: StoredArray, workers: int, is_sealed: bool
 ) -> Iterator[StoredSlice]:
-    """Yield the one file of an array."""
+    """Yield the file of an array that is in one file."""
     size = array.stored_shape[0] if array.stored_shape else 1
     yield _slice(record, array, Span(0, 0, size), workers, is_sealed)
 
@@ -343,7 +343,7 @@ def _one_slice(
 def _slices(
     record: Mapping[str, Any], array: StoredArray, workers: int, is_sealed: bool
 ) -> Iterator[StoredSlice]:
-    """Yield the files of an array in slices; raises `ValueError` unless they make up all of it."""
+    """Yield the files of a sliced array; raises `ValueError` unless they have all its indices."""
     of = f" of array {short(array.name)}"
     along = _integer(record, "sliced_along", 0, len(array.stored_shape) - 1, of)
     slices, start = record["slices"], 0

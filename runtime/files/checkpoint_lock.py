@@ -1,28 +1,27 @@
-"""The right to write the checkpoints of a name in a folder, which one process has at a time.
+"""The lock on the checkpoints of a name in a folder: one process at a time may write them.
 
 Two processes that save under one name would remove each other's partial checkpoints. So a process
 that saves `ckpt-1`, `ckpt-2`, .. holds the file `.ckpt.writer` in the folder, and a process that
 writes `best` holds `.best.writer` while it writes. The file names its holder. A process may write
 `ckpt-2` only if no other process holds `.ckpt.writer` or `.ckpt-2.writer`. Each process first takes
-its own file and then looks for the other file, so that at least one of two is refused. Two
-mechanisms keep others out:
+its own file and then checks the other file, so that at least one of two is refused. There are two
+mechanisms:
 
-* The file is locked (`flock`). The kernel releases the lock when the process ends, however it ends,
-  so a crash leaves no doubt. Forked processes and started programs do not inherit the lock.
+* The file is locked (`flock`). The kernel releases the lock when the process ends in any way.
+  Forked processes and started programs do not inherit the lock.
 * A network file system may have no such locks, or locks that other hosts do not see. So the holder
-  writes a sign of life into the file every 10 seconds. A process that finds the file of a holder on
-  another host watches it for 60 seconds: it is refused if a sign comes, and else takes the holder
-  for dead. Clocks are not compared. On one host without locks, the holder is looked up by its
-  process number and start time, since process numbers are reused.
+  writes a heartbeat into the file every 10 seconds. A process that finds a holder on another host
+  watches the file for 60 seconds: after a heartbeat it is refused, without one it takes the lock.
+  Clocks are not compared. On one host without locks, the holder is looked up by its process id and
+  start time, since process ids are reused.
 
-What strangers put in the place of the file is not written to: a link is not followed, a file with
-another name elsewhere (a hard link) is refused, and so is a pipe.
+Only a regular file with one name is written to: links are not followed, and hard links and pipes
+are refused.
 
-A process that was stopped for longer than that may have lost the file. It notices, because it
-checks that the file is still its own before it gives a checkpoint its name.
+A process that was stopped for more than 60 seconds may have lost the file. So it checks that the
+file is still its own before it gives a checkpoint its name.
 
-Within a process all writers of a name share the lock: there, checkpoints are written one after the
-other.
+Within a process all writers of a name share the lock: checkpoints are written one after the other.
 """
 
 from __future__ import annotations
@@ -70,16 +69,16 @@ def stem_of(path: Path) -> str:
 
 
 class CheckpointWriter:
-    """The right to write the checkpoints of a name, released when the object is collected."""
+    """The lock on the checkpoints of a name, released when the object is garbage collected."""
 
     def __init__(self, folder: Path, stem: str) -> None:
-        """Take nothing yet."""
+        """Start without the lock."""
         self._folder, self._stem = folder, stem
         self._held: _Held | None = None
         self._letting_go: weakref.finalize[..., CheckpointWriter] | None = None
 
     def take_for(self, path: Path) -> None:
-        """Become the writer, and check that nobody else writes this very checkpoint; see `take`."""
+        """Become the writer, and check that no other process writes this checkpoint; see `take`."""
         was_writer = self._held is not None
         self.take()
         try:
@@ -109,7 +108,7 @@ class CheckpointWriter:
         self._letting_go = weakref.finalize(self, held.let_go)
 
     def confirm(self) -> None:
-        """Raise `CheckpointError` if another process has taken this one for dead."""
+        """Raise `CheckpointError` if another process has taken the lock."""
         if self._held is None or not self._held.is_in_place():
             raise CheckpointError(
                 f"checkpoints {self._stem!r} of {self._folder} are no longer this process's: it "
@@ -123,10 +122,7 @@ class CheckpointWriter:
         return self._stem
 
     def release(self) -> None:
-        """Release the right to write.
-
-        A finalizer is not called any more when Python has called them all at exit.
-        """
+        """Release the lock, unless Python's exit has called the finalizer already."""
         if self._letting_go is not None and self._letting_go.detach() and self._held is not None:
             self._held.let_go()
         self._held = self._letting_go = None
@@ -169,7 +165,7 @@ def _opened(file: Path, flags: int) -> int:
 
 
 class _Held:
-    """A file that this process holds."""
+    """A writer's file that this process holds."""
 
     def __init__(self, file: Path, descriptor: int) -> None:
         self.file, self.users = file, 0
@@ -179,34 +175,34 @@ class _Held:
         self._write()
 
     def renew(self) -> None:
-        """Give a sign of life, unless another process has taken this one for dead."""
+        """Write a heartbeat, unless another process has taken the lock."""
         if self.is_in_place():
             with contextlib.suppress(OSError):
                 self._write()
 
     def _write(self) -> None:
-        """Write the record. The file is opened and closed: closing sends it over a network."""
+        """Write the record. The file is closed, since a network file system sends it then."""
         self._signs += 1
         descriptor = _opened(self.file, os.O_WRONLY)
         try:
             if not os.path.samestat(os.fstat(descriptor), os.fstat(self._descriptor)):
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self.file))
             written = os.write(descriptor, self._owner.record(self._signs))
-            os.ftruncate(descriptor, written)  # what was no record may have been longer
+            os.ftruncate(descriptor, written)  # other content may have been longer than a record
         finally:
             os.close(descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether the file exists, and is this process's."""
+        """Return whether the file exists and belongs to this process."""
         if self._owner.process != os.getpid() or not _is_at(self._descriptor, self.file):
             return False
         return _owner_in(self.file) == self._owner
 
     def let_go(self) -> None:
-        """Remove one user, and the file with the last of them."""
+        """Remove one user, and with the last user the file."""
         with _lock:
             if self._owner.process != os.getpid():
-                return  # a copy in a forked process: the file is its parent's
+                return  # a forked process: the file belongs to its parent
             self.users -= 1
             if self.users:
                 return
@@ -217,15 +213,15 @@ class _Held:
                     self.file.unlink()
             self.close()
             if not _all_held:
-                _signs.end()
+                _heartbeats.end()
 
     def close(self) -> None:
         """Close the file, and so unlock it."""
         os.close(self._descriptor)
 
 
-class _Signs:
-    """The thread that gives signs of life while any file is held."""
+class _Heartbeats:
+    """The thread that writes heartbeats while this process holds a file."""
 
     def __init__(self) -> None:
         self._end: threading.Event | None = None
@@ -254,13 +250,13 @@ class _Signs:
 
 _taking, _lock = threading.RLock(), threading.RLock()
 """`_taking` is held while a file is taken, which may last a minute. `_lock` guards the state below,
-for moments only: the thread that gives signs of life takes it too, and must not be late."""
+and is held briefly: the thread of heartbeats, which must not be late, takes it too."""
 _all_held: dict[Path, _Held] = {}
-_signs = _Signs()
+_heartbeats = _Heartbeats()
 
 
 def _shared(file: Path) -> _Held | None:
-    """Return the file that this process holds already, with one more user."""
+    """Return the file with one more user if this process holds it already, else None."""
     with _lock:
         held = _all_held.get(file)
         if held is None or not held.is_in_place():
@@ -274,12 +270,12 @@ def _kept(held: _Held) -> _Held:
     with _lock:
         _all_held[held.file] = held
         held.users = 1
-        _signs.begin()
+        _heartbeats.begin()
         return held
 
 
 def _take(file: Path, stem: str) -> _Held:
-    """Take the file of a name; see the top of this module."""
+    """Take the file of a name, as the module's docstring explains."""
     while True:
         descriptor = _opened(file, os.O_RDWR | os.O_CREAT)
         try:
@@ -288,7 +284,7 @@ def _take(file: Path, stem: str) -> _Held:
             except BlockingIOError:
                 raise _refused(stem, file) from None
             if not _is_at(descriptor, file):
-                os.close(descriptor)  # its holder has removed it: the lock is on a nameless file
+                os.close(descriptor)  # its holder has removed the locked file meanwhile
                 continue
             owner = _owner_in(file)
             if owner is not None:
@@ -300,9 +296,9 @@ def _take(file: Path, stem: str) -> _Held:
 
 
 def _has_locked(descriptor: int, is_shared: bool = False) -> bool:
-    """Lock a file; return False where there are no locks, raise `BlockingIOError` if it is locked.
+    """Lock a file; return False if there are no locks, raise `BlockingIOError` if it is locked.
 
-    It is tried more than once, since `check_free` of another process locks the file for a moment.
+    It tries three times, since `check_free` of another process locks the file briefly.
     """
     if fcntl is None:
         return False
@@ -321,7 +317,7 @@ def _has_locked(descriptor: int, is_shared: bool = False) -> bool:
 
 
 def _wait_for_silence(owner: OwnerProcess, has_lock: bool, stem: str, file: Path) -> None:
-    """Return once the owner counts as dead; raises `CheckpointError` if it lives."""
+    """Return once the owner is known or assumed to have ended; raises `CheckpointError` if not."""
     is_gone = owner.is_gone(has_lock)
     if is_gone:
         return
@@ -343,7 +339,7 @@ def _refused(stem: str, file: Path) -> CheckpointError:
     for _ in range(20):
         if (owner := _owner_in(file)) is not None:
             break
-        time.sleep(0.01)  # the holder has locked the file, and not yet written its record
+        time.sleep(0.01)  # the holder has locked the file, but not written its record yet
     return CheckpointError(
         f"checkpoints {stem!r} of {file.parent} are written by {owner or 'another process'}",
         hint=_HINT,
@@ -370,9 +366,9 @@ def _is_at(descriptor: int, file: Path) -> bool:
 
 
 def _forget() -> None:
-    """Forget all files in a forked process: they are its parent's, and locks may be held there."""
-    global _taking, _lock, _signs
-    _taking, _lock, _signs = threading.RLock(), threading.RLock(), _Signs()
+    """Drop all files in a forked process: they and the state of the locks are its parent's."""
+    global _taking, _lock, _heartbeats
+    _taking, _lock, _heartbeats = threading.RLock(), threading.RLock(), _Heartbeats()
     for held in _all_held.values():
         held.close()
     _all_held.clear()

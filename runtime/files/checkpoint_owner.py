@@ -1,7 +1,7 @@
-"""The identity of the process that writes checkpoints, as recorded in its file.
+"""The identity of the process that writes checkpoints, as its file records it.
 
-A process is identified by its number and start time, since numbers are reused. A host is identified
-by its name and the boot of its kernel, since two hosts may have one name, and a reboot ends all
+A process is identified by its id and start time, since ids are reused. A host is identified by its
+name and the boot id of its kernel, since two hosts may have one name, and a reboot ends all
 processes.
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 LENGTH = 512
-"""The length of a record: fixed, so that a new record covers the old one."""
+"""The length of a record in bytes: fixed, so that a new record overwrites the old one."""
 
 
 @dataclass(frozen=True)
@@ -40,29 +40,29 @@ class OwnerProcess:
     def of(cls, record: bytes) -> OwnerProcess | None:
         """Return the process that wrote a record; None if the record cannot be read."""
         try:
-            found = json.loads(record)
+            fields = json.loads(record)
             return cls(
-                str(found["host"]),
-                str(found["kernel"]),
-                int(found["process"]),
-                str(found["started"]),
-                _time(found["since"]),
+                str(fields["host"]),
+                str(fields["kernel"]),
+                int(fields["process"]),
+                str(fields["started"]),
+                _time(fields["since"]),
             )
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             return None
 
     def record(self, sign: int) -> bytes:
-        """Return the content of the file, with the number of a sign of life."""
+        """Return the content of the file with the count of heartbeats, `sign`."""
         return json.dumps({**vars(self), "sign": sign}).encode().ljust(LENGTH - 1) + b"\n"
 
     def is_gone(self, has_lock: bool) -> bool | None:
-        """Return whether the process has ended; None if that cannot be known from here.
+        """Return whether the process has ended; None if this process cannot know.
 
-        `has_lock` is whether the caller has locked the file; else there are no locks.
+        `has_lock` says whether the caller has locked the file; otherwise there are no locks.
         """
         here = OwnerProcess.this_process()
         if (self.host, self.kernel) != (here.host, here.kernel):
-            return None  # perhaps another container, with its own locks and process numbers
+            return None  # it may be another container, with its own locks and process ids
         if has_lock:
             return True
         return start_of(self.process) != self.started if self.started else None
@@ -73,7 +73,7 @@ class OwnerProcess:
 
 
 def _time(seconds: float) -> float:
-    """Return a time that can be written as a date: a clock may be wrong, a record hold nan."""
+    """Return a time that can be written as a date: clocks may be wrong, and records have nan."""
     return float(min(max(0.0, seconds), 1e11))
 
 
@@ -86,9 +86,9 @@ def _kernel() -> str:
 
 
 def start_of(process: int) -> str:
-    """Return when a process was started, in the kernel's count; "" if that is not known."""
+    """Return when a process was started, in the kernel's ticks; "" if that is not known."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    return text.rpartition(")")[2].split()[19]  # the name before it may hold anything
+    return text.rpartition(")")[2].split()[19]  # the process name before it may have any character

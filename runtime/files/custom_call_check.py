@@ -1,10 +1,9 @@
-"""Whether a custom call of a module has the form that JAX gives it.
+"""Checks that a custom call of a module has the form that JAX gives it.
 
-`module_reader.py` describes each call with texts of MLIR: the types of operands and results, every
-attribute, and the settings of `mhlo.backend_config`. A signature of the target
-(`custom_call_signatures.py`) and the call's operands say what all of these have to be. It is
-written down anew here, as MLIR writes it, and compared as text. So an attribute that nobody thought
-of is refused, and so is one that is written in another way.
+`module_reader.py` describes each call by texts of MLIR: the types of operands and results, every
+attribute, and the settings of `mhlo.backend_config`. The expected texts follow from a signature of
+the target (`custom_call_signatures.py`) and the call's operands. They are written here as MLIR
+writes them, and compared. So unknown attributes are refused, and so are other spellings.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ _TOP_K_SETTINGS = {
     "reduction_input_size_override",
 }
 TARGETS = {*SIGNATURES, *COMPILERS}
-"""The custom calls a module may have: what JAX's own operations become on CPU, GPU and TPU."""
+"""The custom calls that a module may have: those of JAX's own operations on CPU, GPU and TPU."""
 
 Array = tuple[tuple[int, ...], str]
 """The dimensions and the element type of a value."""
 
 
 class Misfit(Exception):
-    """A call that does not have the form of its target."""
+    """A call does not have the form of its target."""
 
 
 def misfit(call: Mapping[str, Any]) -> str:
-    """Return what is wrong with a custom call of a known target; "" if it is as JAX makes it."""
+    """Return what is wrong with a custom call of a known target; "" if JAX could have made it."""
     try:
         operands, results = [list(map(array, call[key])) for key in ("operands", "results")]
         if call["target"] == "ApproxTopK":
@@ -72,19 +71,19 @@ def misfit(call: Mapping[str, Any]) -> str:
 
 
 def array(type: str) -> Array:
-    """Return dimensions and element type of a type of MLIR; raises `Misfit` for another kind.
+    """Return dimensions and element type of an MLIR type; raises `Misfit` if it is no array type.
 
     >>> array("tensor<2x3xcomplex<f32>>")
     ((2, 3), 'complex<f32>')
     """
-    found = _TYPE.fullmatch(type)
-    if found is None:
+    match = _TYPE.fullmatch(type)
+    if match is None:
         raise Misfit(f"has a value of type {type:.100}, which is no array of known size")
-    return tuple(map(int, found[1].split("x")[:-1])), found[2]
+    return tuple(map(int, match[1].split("x")[:-1])), match[2]
 
 
 def _check_signatures(call: Mapping[str, Any], operands: list[Array], results: list[Array]) -> None:
-    """Raise `Misfit` unless one of the target's signatures fits; of several, as the last says."""
+    """Raise `Misfit` unless one of the target's signatures fits: that of the last signature."""
     forms = SIGNATURES[call["target"]]
     for number, form in enumerate(forms, 1):
         try:
@@ -98,7 +97,7 @@ def _check_signatures(call: Mapping[str, Any], operands: list[Array], results: l
 
 @dataclass
 class _Fit:
-    """A signature, and what its letters stand for in a call."""
+    """A signature, and the values of its letters in a call."""
 
     form: Signature
     batch: tuple[int, ...] | None = None
@@ -107,7 +106,7 @@ class _Fit:
     aliases: list[tuple[int, int]] = field(default_factory=list)
 
     def check(self, call: Mapping[str, Any], operands: list[Array], results: list[Array]) -> None:
-        """Raise `Misfit` where the call differs from the signature."""
+        """Raise `Misfit` if the call differs from the signature."""
         values, _, settings = self.form.text.partition(";")
         taken, _, returned = values.partition("->")
         self._check_values(taken.split(), operands, "operand")
@@ -118,10 +117,10 @@ class _Fit:
         else:
             _require_attributes(call, COMPILERS.get(call["target"], {}))
 
-    def _check_values(self, wanted: list[str], found: list[Array], what: str) -> None:
-        if len(wanted) != len(found):
-            raise Misfit(f"has {len(found)} {what}s, not {len(wanted)}")
-        for number, (text, value) in enumerate(zip(wanted, found, strict=True)):
+    def _check_values(self, wanted: list[str], actual: list[Array], what: str) -> None:
+        if len(wanted) != len(actual):
+            raise Misfit(f"has {len(actual)} {what}s, not {len(wanted)}")
+        for number, (text, value) in enumerate(zip(wanted, actual, strict=True)):
             match = _VALUE.fullmatch(text)
             assert match is not None, text
             kind, sizes, alias = match.groups()
@@ -131,14 +130,14 @@ class _Fit:
             if alias is not None:
                 self.aliases.append((number, int(alias)))
 
-    def _dimensions(self, sizes: str | None, found: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the dimensions that a value has to have; a new letter stands for what is found."""
+    def _dimensions(self, sizes: str | None, actual: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the dimensions that a value must have; a new letter gets the size in `actual`."""
         if sizes is None:
             return ()
         names = sizes.split(",") if sizes else []
         if self.batch is None:
-            self.batch = found[: max(0, len(found) - len(names))]
-        own = found[len(self.batch) :]
+            self.batch = actual[: max(0, len(actual) - len(names))]
+        own = actual[len(self.batch) :]
         for name, size in zip(names, own, strict=False):
             if len(name) == 1:
                 self.sizes.setdefault(name, size)
@@ -149,12 +148,14 @@ class _Fit:
             return min(self.sizes["m"], self.sizes["n"])
         return self.sizes.get(name[0], -1) - (name[1:] == "-1")
 
-    def _element(self, kind: str, found: str) -> str:
-        """Return the element type that a value has to have."""
+    def _element(self, kind: str, actual: str) -> str:
+        """Return the element type that a value must have."""
         if kind in "TX" and not self.element:
-            if kind == "T" and found not in self.form.elements:
-                raise Misfit(f"has elements of type {found}, not {' or '.join(self.form.elements)}")
-            self.element = found
+            if kind == "T" and actual not in self.form.elements:
+                raise Misfit(
+                    f"has elements of type {actual}, not {' or '.join(self.form.elements)}"
+                )
+            self.element = actual
         known = {
             "T": self.element,
             "X": self.element,
@@ -163,7 +164,7 @@ class _Fit:
         }
         return known.get(kind, kind)
 
-    def _check_settings(self, wanted: list[str], found: Mapping[str, str]) -> None:
+    def _check_settings(self, wanted: list[str], actual: Mapping[str, str]) -> None:
         choices: dict[str, list[str]] = {}
         for text in wanted:
             if compared := _COMPARED.fullmatch(text):
@@ -177,12 +178,12 @@ class _Fit:
                 continue
             name, _, values = text.partition("=")
             choices[name] = [self._setting(value) for value in values.split("|")]
-        if set(found) != set(choices):
-            raise Misfit(f"has the settings {_listed(found)}, not {_listed(choices)}")
+        if set(actual) != set(choices):
+            raise Misfit(f"has the settings {_listed(actual)}, not {_listed(choices)}")
         for name, allowed in choices.items():
-            if found[name] not in allowed:
+            if actual[name] not in allowed:
                 raise Misfit(
-                    f"has the setting {name} = {found[name]:.60}, not {' or '.join(allowed)}"
+                    f"has the setting {name} = {actual[name]:.60}, not {' or '.join(allowed)}"
                 )
 
     def _setting(self, value: str) -> str:
@@ -193,7 +194,7 @@ class _Fit:
         return f"{self.sizes.get(size, size)} : {type}" if type else value
 
     def _check_attributes(
-        self, found: Mapping[str, str], operands: list[Array], results: list[Array]
+        self, actual: Mapping[str, str], operands: list[Array], results: list[Array]
     ) -> None:
         assert self.batch is not None
         rank = len(self.batch) + 2 if self.form.layout == "columns" else -1
@@ -210,16 +211,16 @@ class _Fit:
             "mhlo.frontend_attributes": f'{{num_batch_dims = "{len(self.batch)}"}}',
             "sdy.sharding_rule": _sharding_rule(len(self.batch), operands, results),
         }
-        for name in {**required, **found}:
-            if found.get(name) != allowed.get(name):
+        for name in {**required, **actual}:
+            if actual.get(name) != allowed.get(name):
                 raise Misfit(
-                    f"has {name} = {found.get(name, 'nothing'):.200}, "
+                    f"has {name} = {actual.get(name, 'nothing'):.200}, "
                     f"not {allowed.get(name, 'nothing'):.200}"
                 )
 
 
 def _layouts(arrays: list[Array], matrix_rank: int) -> str:
-    """Return the layouts of values, as MLIR writes them: matrices of a rank by columns."""
+    """Return the layouts of values as MLIR writes them, column-major for rank `matrix_rank`."""
     written = []
     for dimensions, _ in arrays:
         order = list(reversed(range(len(dimensions))))
@@ -231,7 +232,7 @@ def _layouts(arrays: list[Array], matrix_rank: int) -> str:
 
 
 def _sharding_rule(num_batch: int, operands: list[Array], results: list[Array]) -> str:
-    """Return the rule of Shardy as JAX writes it: batch dimensions are shared, all others not."""
+    """Return Shardy's rule as JAX writes it: values share only the factors of batch dimensions."""
     factors: dict[str, int] = {}
 
     def named(size: int) -> str:
@@ -255,7 +256,7 @@ def _sharding_rule(num_batch: int, operands: list[Array], results: list[Array]) 
 
 
 def _check_top_k(call: Mapping[str, Any], operands: list[Array], results: list[Array]) -> None:
-    """Raise `Misfit` unless an `ApproxTopK` is as JAX makes it of `approx_max_k`."""
+    """Raise `Misfit` unless an `ApproxTopK` has the form that JAX's `approx_max_k` gives it."""
     if len(operands) != 4 or len(results) != 2:
         raise Misfit(f"has {len(operands)} operands and {len(results)} results, not 4 and 2")
     dimensions, element = operands[0]
@@ -271,10 +272,10 @@ def _check_top_k(call: Mapping[str, Any], operands: list[Array], results: list[A
     is_known = is_known and set(settings) <= _TOP_K_SETTINGS
     if recall is None or not 0 < float(recall[1]) <= 1 or not is_known:
         raise Misfit(f"has the settings {_listed(settings)} with other values than JAX gives")
-    found = results[0][0][along] if len(results[0][0]) == len(dimensions) else 0
-    if aggregates == "true" or not count <= found <= dimensions[along]:
-        found = count
-    shape = (*dimensions[:along], found, *dimensions[along + 1 :])
+    size = results[0][0][along] if len(results[0][0]) == len(dimensions) else 0
+    if aggregates == "true" or not count <= size <= dimensions[along]:
+        size = count
+    shape = (*dimensions[:along], size, *dimensions[along + 1 :])
     wanted = [operands[0], (dimensions, "i32"), ((), element), ((), "i32")]
     wanted += [(shape, element), (shape, "i32")]
     for value, expected in zip([*operands, *results], wanted, strict=True):
@@ -286,15 +287,15 @@ def _check_top_k(call: Mapping[str, Any], operands: list[Array], results: list[A
 
 
 def _check_shards(call: Mapping[str, Any], operands: list[Array], results: list[Array]) -> None:
-    """Raise `Misfit` unless the call makes the part of a device of an array, or the reverse."""
+    """Raise `Misfit` unless the call turns an array into a device's shard, or the reverse."""
     _require_attributes(call, COMPILERS[call["target"]])
     if len(operands) != 1 or len(results) != 1 or call["settings"]:
         raise Misfit(f"has {len(operands)} operands, {len(results)} results and settings, not 1, 1")
     (one, element), (other, of_other) = operands[0], results[0]
-    whole, part = (one, other) if "FullTo" in call["target"] else (other, one)
-    divides = len(whole) == len(part) and all(
-        size == of_part or (of_part and not size % of_part)
-        for size, of_part in zip(whole, part, strict=True)
+    full, shard = (one, other) if "FullTo" in call["target"] else (other, one)
+    divides = len(full) == len(shard) and all(
+        size == of_shard or (of_shard and not size % of_shard)
+        for size, of_shard in zip(full, shard, strict=True)
     )
     if element != of_other or not divides:
         raise Misfit(f"makes {_shown(results[0])} of {_shown(operands[0])}")
@@ -307,10 +308,10 @@ def _require_attributes(call: Mapping[str, Any], allowed: Mapping[str, str]) -> 
 
 
 def _number(settings: Mapping[str, str], name: str, type: str, least: int, most: int) -> int:
-    found = re.fullmatch(rf"(-?\d+) : {type}", settings.get(name, ""))
-    if found is None or not least <= int(found[1]) <= most:
+    match = re.fullmatch(rf"(-?\d+) : {type}", settings.get(name, ""))
+    if match is None or not least <= int(match[1]) <= most:
         raise Misfit(f"has {name} = {settings.get(name)!s:.60}, not from {least} to {most}")
-    return int(found[1])
+    return int(match[1])
 
 
 def _listed(names: Mapping[str, Any] | Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The custom calls of JAX's own operations: what each takes, returns and is set to, as a table.
+"""The table of signatures of custom calls: operands, results and settings, for JAX's operations.
 
 A signature is written in one line:
 
@@ -6,15 +6,15 @@ A signature is written in one line:
 
 Before the arrow are the operands, behind it the results. A value has an element type and, after the
 batch dimensions that all values share, the sizes in brackets. `T` is the element type of the call,
-`R` the real one of it, `C` the complex one of it, `X` any. A letter is the same size wherever it
-stands, `min` is the smaller of m and n, `n-1` is what it says. `()` in place of brackets is a value
-without any dimension, batch or not. A result with `@0` is in the memory of operand 0. After the
-semicolon are the settings, each with its choices: a capital is the number of that letter in ASCII,
-`n:i32` is size n, `1:i32` a number, `true` a switch; `k<=n` and `m<n` compare sizes.
+`R` the real type of `T`, `C` its complex type, `X` any type. A letter is the same size in the full
+signature, `min` is the smaller of m and n, `n-1` is one less than n. `()` instead of brackets is a
+value without dimensions, also without batch dimensions. A result with `@0` is in the memory of
+operand 0. After the semicolon are the settings, each with its choices: a capital letter is its
+ASCII code, `n:i32` is size n, `1:i32` an integer, `true` a boolean; `k<=n` and `m<n` compare sizes.
 
-The operations are LAPACK's, cuSOLVER's and those of the compiler for TPUs. A kernel reads and
-writes as many elements as its first operand says, so a result that is smaller is written beyond its
-end: that is why every size counts. `custom_call_check.py` compares calls with this table.
+The operations are those of LAPACK, cuSOLVER and the compiler for TPUs. A kernel reads and writes as
+many elements as its first operand has, and would write beyond the end of a smaller result: so every
+size is checked. `custom_call_check.py` compares calls with this table.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Signature:
     """One form of a custom call.
 
     `elements` are the types that `T` may be. `layout` is "columns" or "rows" for matrices of a
-    kernel, which says it with every call, and "" for what the compiler itself does.
+    kernel, whose calls state the layout, and "" for calls of the compiler.
     """
 
     text: str
@@ -115,10 +115,12 @@ _FLOATS = ("f32", "f64", "complex<f32>", "complex<f64>")
 
 
 def _signatures() -> dict[str, list[Signature]]:
-    found: dict[str, list[Signature]] = {}
+    signatures: dict[str, list[Signature]] = {}
 
     def add(target: str, texts: Sequence[str], elements: Sequence[str], layout: str) -> None:
-        found.setdefault(target, []).extend(Signature(text, elements, layout) for text in texts)
+        signatures.setdefault(target, []).extend(
+            Signature(text, elements, layout) for text in texts
+        )
 
     for letter, element in zip("sdcz", _FLOATS, strict=True):
         for routine, texts in (_OF_REAL if letter in "sd" else _OF_COMPLEX).items():
@@ -130,7 +132,7 @@ def _signatures() -> dict[str, list[Signature]]:
         add(target, texts, _FLOATS, "rows")
     for target, texts in _COMPILER.items():
         add(target, texts, _FLOATS, "")
-    return found
+    return signatures
 
 
 SIGNATURES = _signatures()

@@ -1,16 +1,16 @@
-"""Portable modules of files: read by another process first, and checked for what they contain.
+"""Checks the portable module of a file, which another process reads first.
 
-1. This process reads only bytes that `module_reader.py` wrote from what it had read. Bytes that
-   crash MLIR's reader, or make it run for ever or allocate without end, harm that process only.
-2. A module has operations of StableHLO and of the dialects around it, none that talk to the host,
-   and custom calls of JAX's own linear algebra and sharding alone. Any other custom call is code
-   that the process has registered, such as a callback to Python, or code that the module brings,
-   such as a Pallas kernel. A custom call has the shapes, settings and layouts that JAX gives it: a
-   kernel of LAPACK writes as much as its operand says, wherever its result ends.
-3. A module is no larger, once its calls are resolved, than the compiler can take: functions that
-   call each other twice double with each function. Nor are its values, and arrays and windows where
-   an operation pads and dilates them.
-4. It costs a start of Python and JAX, about a second, once for each module in a process.
+1. This process reads only the bytes that `module_reader.py` has written again. Bytes that crash
+   MLIR's reader, or make it run for ever or allocate without end, harm only that process.
+2. A module may have operations of StableHLO and its dialects, but none that communicate with the
+   host, and custom calls of JAX's own linear algebra and sharding. Any other custom call is code
+   that the process has registered, such as a callback to Python, or code in the module, such as a
+   Pallas kernel. A custom call must have the shapes, settings and layouts that JAX gives it: a
+   kernel of LAPACK writes as many elements as its operand has, also beyond the end of its result.
+3. With its calls inlined, a module must not be too large for the compiler: functions that call the
+   next one twice double the size each time. Values must not be too large either, nor the arrays and
+   windows of operations that pad and dilate them.
+4. The check starts Python and JAX, about a second, once per module and process.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from graphdist.runtime.files.custom_call_check import TARGETS, Misfit, array, mi
 
 _DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo")
 _TALKING = ("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.recv", "stablehlo.send")
-"""Operations that wait for the host, which a step does not talk to."""
+"""Operations that communicate with the host, as no step does."""
 _OF_UNKNOWN_SIZES = re.compile(r"stablehlo\.(dynamic_(?!slice$|update_slice$)|real_dynamic_)\w+")
-"""Operations whose paddings and windows are operands. JAX has them for unknown shapes alone."""
+"""Operations whose paddings and windows are operands. JAX uses them only for unknown shapes."""
 _ATTRIBUTES = {
     *("sym_name", "mhlo.num_partitions", "mhlo.num_replicas", "jax.uses_shape_polymorphism"),
 }
-"""The attributes of a module that JAX writes. Others say what the compiler has done already."""
+"""The attributes of a module that JAX writes. Others are results of the compiler."""
 MOST_OPERATIONS = 100_000
 MOST_COPIES = 10
-"""The most operations of a module once every call stands for the function it calls: so many, or so
-many times those in the file. The compiler took 0.5 to 4 milliseconds and 50 KB for each."""
+"""The most operations of a module with its calls inlined: `MOST_OPERATIONS`, or `MOST_COPIES` times
+those in the file. The compiler took 0.5 to 4 milliseconds and 50 KB for each."""
 MOST_DEPTH = 64
 """The most regions and calls inside each other: the compiler's stack overflowed at about 200."""
 LARGEST_VALUE = 2**50
 """The most bytes of a value, on all replicas together: the compiler counts in 64 bits, and crashes
-where the count overflows. Dimensions of zero count as one."""
+if the count overflows. Dimensions of size 0 count as 1."""
 _ELEMENTS = re.compile(r"i1|u?i(2|4|8|16|32|64)|bf16|f(16|32|64)|complex<f(32|64)>|f4E2M1FN|f8E\w+")
 """The element types that JAX has; a sort of MLIR's f6 crashes the compiler for CPUs."""
 _BITS = re.compile(r"\d+")
 READER = Path(module_reader.__file__).resolve()
 """The program that reads a module; it imports nothing of graphdist."""
 _DENSE = 2**24
-"""The bytes of a module that may all be operations; beyond that it is large constants."""
+"""The bytes of a module that may all be operations; more bytes are large constants."""
 _safe: set[str] = set()
 """The SHA-256 of modules that the other process wrote and this one has checked."""
 
@@ -62,24 +62,24 @@ def checked_module(data: bytes, name: str, at: Source) -> bytes:
     """Return the module of file `name`, safe to read; raises `ArtifactError` if it is not."""
     if sha256(data) in _safe:
         return data
-    found, written = _read_elsewhere(data, name, at)
-    if found["wrong"]:
-        raise _refused(f"{name} has a module that is none: {found['wrong']}", at)
-    _judge(found, name, at)
+    findings, written = _read_elsewhere(data, name, at)
+    if findings["wrong"]:
+        raise _refused(f"{name} has a module that is none: {findings['wrong']}", at)
+    _check(findings, name, at)
     _safe.add(sha256(written))
     return written
 
 
-def _judge(found: dict[str, Any], name: str, at: Source) -> None:
-    """Raise `ArtifactError` for what no saved step has, or what only a trusted one may have."""
-    for operation in found["operations"]:
+def _check(findings: dict[str, Any], name: str, at: Source) -> None:
+    """Raise `ArtifactError` for contents that no saved step has, or only a trusted one may have."""
+    for operation in findings["operations"]:
         is_known = operation.partition(".")[0] in _DIALECTS and operation not in _TALKING
         if not is_known or _OF_UNKNOWN_SIZES.fullmatch(operation):
             raise _refused(f"{name} has a module with the operation {operation}", at)
-    for attribute in found["attributes"]:
+    for attribute in findings["attributes"]:
         if attribute not in _ATTRIBUTES:
             raise _refused(f"{name} has a module with the attribute {attribute}", at)
-    for call in found["custom_calls"]:
+    for call in findings["custom_calls"]:
         target = call["target"]
         if target not in TARGETS:
             raise _untrusted(
@@ -87,31 +87,31 @@ def _judge(found: dict[str, Any], name: str, at: Source) -> None:
                 f"linear algebra and sharding: it runs other code",
                 at,
             )
-        if said := misfit(call):
+        if what := misfit(call):
             raise _untrusted(
-                f"{name} has a module whose custom call {target!r} JAX has not made: it {said}", at
+                f"{name} has a module whose custom call {target!r} JAX has not made: it {what}", at
             )
-    for type in found["types"]:
+    for type in findings["types"]:
         _require_size(f"a value {type:.100}", type, name, at)
-    for operation, type in found["stretched"]:
+    for operation, type in findings["stretched"]:
         _require_size(f"{operation} over {type:.100}", type, name, at)
-    most = max(MOST_OPERATIONS, MOST_COPIES * found["num_operations"])
-    if found["num_inlined"] > most:
+    most = max(MOST_OPERATIONS, MOST_COPIES * findings["num_operations"])
+    if findings["num_inlined"] > most:
         raise _untrusted(
-            f"{name} has a module of {found['num_operations']:,} operations, which become "
-            f"{found['num_inlined']:,} where functions are called; {most:,} is most",
+            f"{name} has a module of {findings['num_operations']:,} operations, which become "
+            f"{findings['num_inlined']:,} where functions are called; {most:,} is most",
             at,
         )
-    if found["depth"] > MOST_DEPTH:
+    if findings["depth"] > MOST_DEPTH:
         raise _untrusted(
-            f"{name} has a module with {found['depth']} regions and calls inside each other; "
+            f"{name} has a module with {findings['depth']} regions and calls inside each other; "
             f"{MOST_DEPTH} is most",
             at,
         )
 
 
 def _require_size(what: str, type: str, name: str, at: Source) -> None:
-    """Raise `ArtifactError` for a type whose size is unknown, or no compiler can count."""
+    """Raise `ArtifactError` for a type whose size is unknown, or too large for the compiler."""
     try:
         dimensions, element = array(type)
     except Misfit as misfit:
@@ -122,15 +122,15 @@ def _require_size(what: str, type: str, name: str, at: Source) -> None:
     size = math.prod(max(1, dimension) for dimension in dimensions)
     size = size * int(bits[0] if bits else 8) * (2 if "complex" in element else 1) // 8
     if size > LARGEST_VALUE:
-        found = f"{size:,}" if size < 2**200 else "2^200 or more"
+        size_text = f"{size:,}" if size < 2**200 else "2^200 or more"
         raise _untrusted(
-            f"{name} has a module with {what} of {found} bytes; {LARGEST_VALUE:,} is most",
+            f"{name} has a module with {what} of {size_text} bytes; {LARGEST_VALUE:,} is most",
             at,
         )
 
 
 def _read_elsewhere(data: bytes, name: str, at: Source) -> tuple[dict[str, Any], bytes]:
-    """Return the findings of another process on a module, and the module as it wrote it."""
+    """Return another process's findings on a module, and the module that it wrote again."""
     memory, seconds = _limits(len(data))
     request = json.dumps({"path": sys.path, "memory": memory, "seconds": seconds}).encode()
     command = [sys.executable, "-P", str(READER)]
@@ -150,15 +150,15 @@ def _read_elsewhere(data: bytes, name: str, at: Source) -> tuple[dict[str, Any],
         raise _ended(name, ended, at)
     line, _, written = done.stdout.partition(b"\n")
     try:
-        found = json.loads(line)
+        findings = json.loads(line)
     except ValueError:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-        raise _unchecked(name, said[-1], at) from None
-    return found, written
+        errors = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise _unchecked(name, errors[-1], at) from None
+    return findings, written
 
 
 def _limits(size: int) -> tuple[int, int]:
-    """Return bytes and seconds for a module of a size: several times the measured ones.
+    """Return the limits of bytes and seconds for a module of a size: several times those measured.
 
     A megabyte of operations took 150 MB and 2 seconds, one of constants 8 MB and 20 milliseconds.
     """

@@ -1,15 +1,15 @@
-"""A program that reads a portable module before anyone else, in a process that may crash.
+"""A program that reads a portable module first, in a process that may crash.
 
-MLIR's reader trusts its bytes: some make it crash, run for ever or allocate any amount of memory.
-So this process reads a file's module and serializes it again, and the caller reads only that
-result. For a module that JAX has written, the result is the same bytes, but for one thing: MLIR
-divides integers that it knows when it compiles, by zero too, which ends the process. So it learns
-of no divisor that may be zero.
+MLIR's reader trusts its bytes: some make it crash, run for ever or allocate without end. So this
+process reads a file's module and serializes it again, and the caller reads only that result. For a
+module that JAX has written, the result is the same bytes, with one exception: MLIR divides constant
+integers while it compiles, and a division by zero ends the process. So a barrier hides divisors
+that may be zero.
 
 `module_check.py` runs this file as a script, so it imports nothing of graphdist. On stdin are a
 line of JSON (`path`: where to import from, `memory`: bytes beyond those in use once JAX is
 imported, `seconds`: of processor time) and the module. On stdout are a line of JSON with the
-findings, and the module. The caller judges the findings.
+findings, and the module. The caller checks the findings.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any  # Any: JSON, and classes of MLIR's that have no public types
 
 STACK = 2**20
-"""Bytes of stack for reading. Other readers have more: what would overflow there does so here."""
+"""Bytes of stack for reading: less than other readers have, so that an overflow happens here."""
 _INTEGERS = re.compile(r"tensor<(\d+x)*u?i\d+>")
 _WINDOWED = {
     f"stablehlo.{name}" for name in ("convolution", "pad", "reduce_window", "select_and_scatter")
 }
 """Operations that pad and dilate arrays, and take windows of them."""
 DEEPEST_CALL = 200
-"""The most functions that may call each other in a row, for who counts them."""
+"""The deepest nesting of calls, which limits the recursion of `_in_all`."""
 
 
 def main() -> None:
     """Read the module on stdin, and write the findings and the module to stdout."""
     with os.fdopen(os.dup(1), "wb") as out:
-        os.dup2(2, 1)  # so that a library's output does not mix with the answer
+        os.dup2(2, 1)  # the output of libraries goes to stderr
         _answer(sys.stdin.buffer, out)
 
 
@@ -56,15 +56,15 @@ def _answer(asked: IO[bytes], out: IO[bytes]) -> None:
     reading = threading.Thread(target=lambda: answers.append(read_module(data)))
     reading.start()
     reading.join()
-    ((found, written),) = answers
-    out.write(json.dumps(found).encode() + b"\n" + written)
+    ((findings, written),) = answers
+    out.write(json.dumps(findings).encode() + b"\n" + written)
 
 
 def _limit(memory: int, seconds: int) -> None:
     """Set limits for this process from here on, and disable core dumps."""
     try:
         import resource
-    except ImportError:  # Windows: there the time alone is limited, by who waits
+    except ImportError:  # Windows: only the caller limits the time
         return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     seconds += int(time.process_time()) + 1
@@ -72,7 +72,7 @@ def _limit(memory: int, seconds: int) -> None:
     try:
         with open("/proc/self/statm") as file:
             in_use = int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:  # not Linux: nobody says how much is in use
+    except OSError:  # not Linux: the memory in use is not known
         return
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = in_use + memory
@@ -91,22 +91,22 @@ def read_module(data: bytes) -> tuple[dict[str, Any], bytes]:
         with mlir.make_ir_context(), mlir.ir.Location.unknown():
             module = exported.mlir_module(serialized=False)
             module.operation.verify()
-            found = _found(exported, module)
+            findings = _findings(exported, module)
             _hide_divisors(module)
             # The version that JAX targets, so that a module of JAX's comes back unchanged.
             version = stablehlo.get_version_from_compatibility_requirement(
                 stablehlo.StablehloCompatibilityRequirement.WEEK_4
             )
             written = stablehlo.serialize_portable_artifact(module, version, True)
-        return found, bytes(replace(exported, mlir_module_serialized=written).serialize())
-    # Any exception of any library is a finding on the bytes.
+        return findings, bytes(replace(exported, mlir_module_serialized=written).serialize())
+    # An exception of any library is a finding about the bytes.
     except BaseException as error:
         reason = (str(error).strip().splitlines() or [""])[0]
         return {"wrong": f"{type(error).__name__}: {reason}"[:500]}, b""
 
 
-def _found(exported: Any, module: Any) -> dict[str, Any]:
-    """Return what is in a module, and any contradiction in it."""
+def _findings(exported: Any, module: Any) -> dict[str, Any]:
+    """Return the contents of a module, and a contradiction in it."""
     from jax.interpreters.mlir import ir
 
     operations: set[str] = set()
@@ -116,11 +116,11 @@ def _found(exported: Any, module: Any) -> dict[str, Any]:
     symbols: Any = ir.SymbolTable(module.operation)
     functions: dict[str, FunctionSize] = {}
     for function in module.body.operations:
-        functions[_symbol(function)] = found = FunctionSize()
+        functions[_symbol(function)] = totals = FunctionSize()
         for operation, depth in _inside(function.operation):
-            found.operations += 1
-            found.depth = max(found.depth, depth)
-            found.calls += [(name, depth) for name in _called(operation)]
+            totals.operations += 1
+            totals.depth = max(totals.depth, depth)
+            totals.calls += [(name, depth) for name in _called(operation)]
             operations.add(operation.name)
             types.update(str(result.type) for result in operation.results)
             if operation.name in _WINDOWED:
@@ -143,7 +143,7 @@ def _found(exported: Any, module: Any) -> dict[str, Any]:
 
 @dataclass
 class FunctionSize:
-    """The number of operations of a function, the depth of their regions, and what they call."""
+    """The count of operations of a function, the depth of their regions, and their calls."""
 
     operations: int = 0
     depth: int = 0
@@ -166,10 +166,11 @@ def _inside(function: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _stretched(operation: Any) -> list[str]:
-    """Return the types of an operation's array and window at their largest: padded and dilated.
+    """Return the types of an operation's array and window after padding and dilation.
 
-    The compiler counts in these sizes, and no result need show them, since padding may be negative.
-    Here it counts as positive, and a window is at least as wide as its stride.
+    The compiler computes these sizes, which may be larger than those of the results, since padding
+    may be negative. Here padding counts as positive, and a window is at least as wide as its
+    stride.
     """
     from jax.extend.mlir.dialects import stablehlo
 
@@ -206,20 +207,20 @@ def _stretched(operation: Any) -> list[str]:
 
 def _called(operation: Any) -> list[str]:
     """Return the functions that an operation names."""
-    attributes, found = operation.attributes, []
+    attributes, names = operation.attributes, []
     for name in ("callee", "decomposition"):
         if name in attributes:
-            found.append(str(attributes[name].value))
+            names.append(str(attributes[name].value))
     if "called_computations" in attributes:
-        found += [str(each.value) for each in attributes["called_computations"]]
-    return found
+        names += [str(each.value) for each in attributes["called_computations"]]
+    return names
 
 
 def _in_all(functions: dict[str, FunctionSize]) -> tuple[int, int]:
-    """Return the most operations and the largest depth of a function with what it calls in place.
+    """Return the count of operations of the largest function, and the largest depth, with inlining.
 
-    A compiler puts each call's function in the place of the call, and again for the next call.
-    Raises ValueError for functions that call themselves, or each other very deep.
+    A compiler inlines a function once per call. Raises ValueError for recursive functions and very
+    deep calls.
     """
     known: dict[str, tuple[int, int]] = {}
 
@@ -240,7 +241,7 @@ def _in_all(functions: dict[str, FunctionSize]) -> tuple[int, int]:
 
 
 def _described(call: Any, symbols: Any) -> dict[str, Any]:
-    """Return a custom call as texts of MLIR; equal calls are equal in it."""
+    """Return a custom call as texts of MLIR, which are equal for equal calls."""
     named = {name: call.attributes[name] for name in _names(call.attributes)}
     target = named.pop("call_target_name").value
     settings = named.pop("mhlo.backend_config", {})
@@ -256,19 +257,19 @@ def _described(call: Any, symbols: Any) -> dict[str, Any]:
 
 
 def _names(attributes: Any) -> list[str]:
-    """Return the names in a dictionary of MLIR, whose elements older versions give in pairs."""
+    """Return the names in a dictionary of MLIR, which older versions iterate in pairs."""
     return [each if isinstance(each, str) else each.name for each in attributes]
 
 
 def _hide_divisors(module: Any) -> None:
-    """Put a barrier that MLIR does not see through before integer divisors that may be zero."""
+    """Put a barrier before integer divisors that may be zero, so that MLIR does not divide."""
     from jax.interpreters.mlir import ir
 
     for operation, _ in list(_inside(module.operation)):
         if operation.name not in ("stablehlo.divide", "stablehlo.remainder"):
             continue
-        given = operation.operands
-        divisor = given[1]
+        operands = operation.operands
+        divisor = operands[1]
         if _INTEGERS.fullmatch(str(divisor.type)) and not _is_never_zero(divisor):
             barrier = ir.Operation.create(
                 "stablehlo.optimization_barrier",
@@ -276,18 +277,18 @@ def _hide_divisors(module: Any) -> None:
                 operands=[divisor],
                 ip=ir.InsertionPoint(operation),
             )
-            given[1] = barrier.results[0]
+            operands[1] = barrier.results[0]
 
 
 def _is_never_zero(value: Any) -> bool:
-    """Return whether a value is one integer, which is not zero, in any shape."""
+    """Return whether a value is a constant integer other than zero, of any shape."""
     from jax.interpreters.mlir import ir
 
     while True:
-        made_by = value.owner
-        if isinstance(made_by, ir.Block):
+        owner = value.owner
+        if isinstance(owner, ir.Block):
             return False
-        operation = made_by.operation
+        operation = owner.operation
         if operation.name == "stablehlo.constant":
             constant: Any = operation.attributes["value"]
             return bool(constant.is_splat and constant.get_splat_value().value != 0)
@@ -297,13 +298,13 @@ def _is_never_zero(value: Any) -> bool:
 
 
 def _disagreement(exported: Any, module: Any) -> str:
-    """Return how the types of `main` differ from the stated ones; "" if they do not."""
+    """Return how the types of `main` differ from those stated in the file; "" if they do not."""
     from jax.interpreters.mlir import ir
 
     if exported.ordered_effects:
         return f"it has the effects {exported.ordered_effects}"[:500]
     main: Any = ir.SymbolTable(module.operation)["main"]
-    # Of a module for several platforms the first input says which it is.
+    # The first input of a module for several platforms is the index of the platform.
     inputs = [str(type) for type in main.type.inputs][len(exported.platforms) > 1 :]
     results = [str(type) for type in main.type.results]
     stated_inputs = [_type(exported.in_avals[i]) for i in exported.module_kept_var_idx]

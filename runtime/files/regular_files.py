@@ -1,9 +1,9 @@
-"""Opens regular files, and nothing else that has a name in a folder.
+"""Opens regular files, and refuses pipes, devices, folders and sockets.
 
-A pipe that nobody writes to and a terminal are waited for without end, and `/dev/zero` has no end.
-So what is there is asked for before it is opened, since opening a device can have effects, and once
-more when it is open, since it may have been replaced. Opening does not wait for the other end of a
-pipe. Links are followed to a file that a user names, and not inside a folder of somebody else.
+Reading a pipe or a terminal may wait for ever, and `/dev/zero` has no end. So the kind of a file is
+checked before it is opened, since opening a device can have effects, and again when it is open,
+since it may have been replaced. Opening does not wait for the other end of a pipe. Links are
+followed to a file that a user names, but not inside a folder of somebody else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 class NotAFileError(OSError):
-    """Something else is in the place of a file."""
+    """A path is no regular file."""
 
 
 def open_regular(
@@ -31,13 +31,13 @@ def open_regular(
 ) -> int:
     """Return the descriptor of a regular file.
 
-    Raises `NotAFileError` for anything else, and OSError.
+    Raises `NotAFileError` for another kind of file, and OSError.
     """
     names = (
         ("O_NONBLOCK", "O_BINARY") if follows_links else ("O_NONBLOCK", "O_BINARY", "O_NOFOLLOW")
     )
     flags |= sum(getattr(os, name, 0) for name in names)
-    with suppress(FileNotFoundError):  # which the flags may make
+    with suppress(FileNotFoundError):  # the flags may create it
         _require_regular(path, os.stat(path, follow_symlinks=follows_links))
     descriptor = os.open(path, flags, 0o666)
     try:
@@ -48,9 +48,9 @@ def open_regular(
     return descriptor
 
 
-def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:
-    if stat.S_ISLNK(found.st_mode):
+def _require_regular(path: str | os.PathLike[str], status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
         raise NotAFileError(errno.ELOOP, "it is a symbolic link", os.fspath(path))
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "of another kind")
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "of another kind")
         raise NotAFileError(errno.EINVAL, f"it is {kind}, and no file", os.fspath(path))

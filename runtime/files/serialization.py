@@ -52,10 +52,10 @@ def load_module(
     compiler_options: dict[str, Any],
     at: Source = UNKNOWN,
 ) -> Executable:
-    """Compile portable bytes for devices; `graph` says how inputs and outputs are distributed.
+    """Compile portable bytes for devices; `graph` has the distributions of inputs and outputs.
 
-    Raises ValueError for a module that takes or returns something else than the graph, and what
-    JAX raises for one that it cannot read or compile.
+    Raises ValueError for a module whose inputs or outputs differ from the graph's, and JAX's errors
+    for a module that it cannot read or compile.
     """
     _require_flatbuffers(at)
     exported = export.deserialize(bytearray(data))
@@ -67,18 +67,18 @@ def load_module(
 
 
 def _results(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
-    """Return the outputs of a graph, as arrays on the devices are."""
+    """Return the types of a graph's outputs, as global arrays on the devices."""
     return [
         global_aval(output.type, distribution, len(devices))
         for output, distribution in zip(graph.outputs, output_distributions(graph), strict=True)
     ]
 
 
-def _require_types(does: str, stated: Sequence[Any], found: Sequence[Any]) -> None:
+def _require_types(does: str, stated: Sequence[Any], actual: Sequence[Any]) -> None:
     """Raise `ValueError` if inputs or outputs differ from the stated ones."""
-    if len(stated) != len(found):
-        raise ValueError(f"the module {does} {len(found)} values, {len(stated)} are stated")
-    for i, (expected, other) in enumerate(zip(stated, found, strict=True)):
+    if len(stated) != len(actual):
+        raise ValueError(f"the module {does} {len(actual)} values, {len(stated)} are stated")
+    for i, (expected, other) in enumerate(zip(stated, actual, strict=True)):
         if (expected.shape, expected.dtype) != (other.shape, other.dtype):
             raise ValueError(
                 f"value {i} that the module {does} is {other.dtype}{list(other.shape)}, stated is "
@@ -87,7 +87,7 @@ def _require_types(does: str, stated: Sequence[Any], found: Sequence[Any]) -> No
 
 
 def serialize_native(compiled: Compiled) -> bytes:
-    """Return a compiled executable as bytes; `load_native` knows the trees of its arguments."""
+    """Return a compiled executable as bytes, without the pytrees of its arguments and results."""
     payload, _, _ = serialize_executable.serialize(compiled)
     return bytes(payload)
 

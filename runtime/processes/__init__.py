@@ -1,5 +1,5 @@
 """The processes of a cluster: their rendezvous, messages and failures.
 
-`workers` says which process this one is, and imports nothing else of the package. `cluster_workers`
-is the implementation for a cluster: all workers of a job, as one of them sees them.
+`workers` has the index of this process, and imports nothing else of the package. `cluster_workers`
+implements it for a cluster: all workers of a job, and this worker's connection to them.
 """

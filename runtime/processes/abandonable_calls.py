@@ -1,9 +1,9 @@
-"""Calls that never return if another worker is gone: made on a thread, so that one can raise.
+"""Calls that may never return if another worker fails: they run on a thread, and the caller raises.
 
 A wait for other workers inside JAX or XLA cannot be interrupted: joining JAX's service, starting
-the devices, a collective on CPUs. A compilation blocks its thread for minutes. So the call is made
-on a thread, and the caller waits for that thread and for bad news at the same time. At bad news the
-caller raises, and the thread is left to its call: Python cannot end a thread that is inside C++.
+the devices, a collective on CPUs. A compilation blocks its thread for minutes. So the call runs on
+a thread, and the caller waits for this thread and for reports of failures at the same time. After a
+failure the caller raises and abandons the thread: Python cannot end a thread that is inside C++.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Call:
-    """A call on another thread, and its outcome."""
+    """A call on another thread, and its result or exception."""
 
     def __init__(self) -> None:
-        """Have no outcome yet."""
+        """Start without a result."""
         self._done = threading.Event()
         self.wait = self._done.wait
         self.value: Any = None
@@ -29,7 +29,7 @@ class Call:
         self._error: BaseException | None = None
 
     def ended(self, value: Any, error: BaseException | None) -> None:
-        """Take the outcome."""
+        """Store the result or the exception."""
         self.value, self._error = value, error
         self._done.set()
 
@@ -41,14 +41,14 @@ class Call:
             self.ended(None, error)
 
     def result(self) -> Any:
-        """Return what the call returned, or raise what it raised."""
+        """Return the call's result, or raise its exception."""
         if self._error is not None:
             raise self._error
         return self.value
 
 
 class Runner:
-    """One thread that makes calls, in order; replaced when a call never ends."""
+    """One thread that makes calls, in order; it is replaced when a call is abandoned."""
 
     def __init__(self, name: str) -> None:
         """Name the thread."""
@@ -59,7 +59,7 @@ class Runner:
     def start(
         self, fn: Callable[..., Any], arguments: Sequence[Any], ended: Callable[[Any, Any], None]
     ) -> None:
-        """Make a call; `ended` is given its result and its exception, of which one is None."""
+        """Make a call, then call `ended` with its result or None, and its exception or None."""
         with self._lock:
             if self._calls is None:
                 self._calls = SimpleQueue()
@@ -69,7 +69,7 @@ class Runner:
             self._calls.put((fn, arguments, ended))
 
     def abandon(self) -> None:
-        """Leave the thread to its call; the next `start` makes a new thread."""
+        """Abandon the thread and its call; the next `start` starts a new thread."""
         with self._lock:
             self._calls = None
 
@@ -88,9 +88,9 @@ def _make_calls(calls: SimpleQueue[Any]) -> None:
 def called_while(
     check: Callable[[], None], fn: Callable[[], Result], given_up: Callable[[], None]
 ) -> Result:
-    """Return what a function returns; raise what `check` raises meanwhile, or Ctrl-C.
+    """Return a function's result; meanwhile raise the error of `check`, or KeyboardInterrupt.
 
-    In that case `given_up` is called: the function continues on a thread that nobody waits for.
+    If that raises, `given_up` is called, and the function continues on an abandoned thread.
     """
     call = Call()
     threading.Thread(target=call.make, args=(fn,), name="graphdist-call", daemon=True).start()

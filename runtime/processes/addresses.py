@@ -1,12 +1,11 @@
-"""Addresses of workers: their text, the IP addresses they resolve to, and the sockets at them.
+"""Addresses of workers: their text, the IP addresses they resolve to, and sockets that listen.
 
-A worker listens at its own address in the cluster and nowhere else. Two things can stand between a
-name and that address:
+A worker listens only at its own address in the cluster. A name may not resolve to that address:
 
-* Debian and others resolve a machine's own name to 127.0.1.1, which no other machine reaches. If
-  the cluster spans machines, a worker uses the address it has on the route to another worker.
+* Debian and others resolve a machine's own name to 127.0.1.1, which other machines cannot reach. If
+  the cluster has several machines, a worker uses its address on the route to another worker.
 * In a container, or behind a load balancer, a worker does not have the address that the others
-  call. Then the user sets the address to listen at.
+  connect to. Then the user sets the address to listen at.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _LONGEST_NAME = 254
 
 
 class WorkerError(RuntimeFailure):
-    """A worker did not start, died, left, or does something else than the others."""
+    """A worker did not start, died, left, or runs another program than the others."""
 
 
 def split_address(address: str, at: Source = UNKNOWN) -> tuple[str, int]:
@@ -59,7 +58,7 @@ def split_address(address: str, at: Source = UNKNOWN) -> tuple[str, int]:
 
 
 def is_host(text: str) -> bool:
-    """Return whether a text can be the name or the IP address of a host, so that it is asked for.
+    """Return whether a text can be the name or the IP address of a host, without a look-up.
 
     >>> [is_host(text) for text in ("a.example", "bücher.example", "fd00::1", "a..b", "256.1.1.1")]
     [True, True, True, False, False]
@@ -91,35 +90,35 @@ def join_address(host: str, port: int) -> str:
 
 
 def numeric_addresses(address: str, cluster: Sequence[str], at: Source = UNKNOWN) -> list[str]:
-    """Return the IP addresses at which the worker of an address can be reached from here.
+    """Return the IP addresses at which this process can reach the worker of an address.
 
     `cluster` has the addresses of all workers. Raises `OSError` for a name that does not resolve.
     """
     host, port = split_address(address, at)
-    found = resolved(host, port)
-    if not all(map(is_loopback, found)):
-        return [ip for ip in found if not is_loopback(ip)]
+    addresses = resolved(host, port)
+    if not all(map(is_loopback, addresses)):
+        return [ip for ip in addresses if not is_loopback(ip)]
     others = [split_address(other, at)[0] for other in cluster]
-    on_the_way = [own for other in others if (own := address_towards(other)) is not None]
-    return on_the_way[:1] or found
+    on_route = [own for other in others if (own := address_towards(other)) is not None]
+    return on_route[:1] or addresses
 
 
 def resolved(host: str, port: int) -> list[str]:
     """Return the IP addresses of a host; raises `OSError` if there are none."""
     try:
         answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a label that is empty or too long, before anything is asked
+    except UnicodeError as error:  # a label that is empty or too long
         raise OSError(str(error)) from error
-    found = dict.fromkeys(str(answer[4][0]) for answer in answers)
-    return sorted(found, key=lambda ip: ":" in ip)  # IPv4 first, on all workers alike
+    addresses = dict.fromkeys(str(answer[4][0]) for answer in answers)
+    return sorted(addresses, key=lambda ip: ":" in ip)  # IPv4 first, on all workers
 
 
 def address_towards(host: str) -> str | None:
-    """Return this machine's address on the way to a host; None for one that is on this machine."""
+    """Return this machine's address on the route to a host; None for a host on this machine."""
     try:
         far = next(ip for ip in resolved(host, 0) if not is_loopback(ip))
         family = socket.AF_INET6 if ":" in far else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # which sends nothing
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # it sends nothing
             probe.connect((far, 9))
             own: str = probe.getsockname()[0]
     except (OSError, StopIteration):
@@ -128,12 +127,12 @@ def address_towards(host: str) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an IP address is of this machine alone."""
+    """Return whether an IP address is a loopback address."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def listen(host: str, port: int, who: str, at: Source = UNKNOWN) -> socket.socket:
-    """Return a socket that listens at an IP address; raises `WorkerError` if that cannot be."""
+    """Return a socket that listens at an IP address; raises `WorkerError` if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -158,10 +157,10 @@ _HINTS = {
 
 
 class ReservedPort:
-    """A port of an IP address that the system gives to no other program until it is closed.
+    """A port of an IP address that the system reserves until it is closed.
 
-    Programs that are told its number can listen there meanwhile, if they set `SO_REUSEADDR`. Other
-    systems than Linux would refuse that, so there it is only a port that was free a moment ago.
+    A program that knows its number can listen there meanwhile, if it sets `SO_REUSEADDR`. Systems
+    other than Linux would refuse that, so there the port is only free, not reserved.
     """
 
     def __init__(self, host: str) -> None:

@@ -1,18 +1,18 @@
 """The workers of a cluster, of which this process is one: how they start, fail and leave.
 
-Start. The rendezvous of all workers (`rendezvous.py`) is worker 0's address in the cluster, where
-its server listens (`server.py`). When all have arrived, worker 0 announces the port of its host for
-JAX's own coordination service; then `jax.distributed` and the devices are started. Everything that
-can be wrong before that (an address, a port, a missing worker) is an error with a time limit.
+Start. All workers connect to the server at worker 0's address in the cluster (`rendezvous.py`,
+`server.py`). When all are connected, worker 0 announces its port for JAX's own coordination
+service; then `jax.distributed` and the devices are started. Every problem before that (an address,
+a port, a missing worker) is an error within a time limit.
 
 Failure. After the rendezvous this package reports failures, not JAX (`jax_service.py`). When the
 coordination server reports that a worker failed, that becomes this process's `failure`, and every
-call that waits for other workers raises it. A thread of this package that cannot continue has the
-same effect.
+call that waits for other workers raises it. A thread of this package that fails has the same
+effect.
 
-End. A worker says goodbye. Worker 0 stays until the others are gone, because they disconnect from
-JAX's service in worker 0 and would wait for its answer. If worker 0 failed, the others end without
-disconnecting.
+End. A worker tells the server that it leaves. Worker 0 stays until the others have left, because
+they disconnect from JAX's service in worker 0 and wait for its answer. If worker 0 failed, the
+others end without disconnecting.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
 from graphdist.runtime.processes.process_end import leaves_at_exit
 from graphdist.runtime.processes.rendezvous import Rendezvous
 from graphdist.runtime.processes.server import Server
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
-from graphdist.runtime.processes.workers import set_workers, worker_group
+from graphdist.runtime.processes.workers import WorkerTimeouts, set_workers, worker_group
 
 SECONDS_TO_LEAVE = 5.0
-"""How long a failing worker 0 keeps JAX's service up, and others wait for its answer."""
+"""How long a failing worker 0 keeps JAX's service running, and others wait for its answer."""
 SECONDS_FOR_OTHERS_TO_END = 30.0
-"""How long worker 0, interrupted at its end, goes on for what the others are writing."""
+"""How long worker 0, interrupted at its end, waits for the others to finish writing."""
 SECONDS_TO_NOTICE = 2.0
-"""How long after a collective's failure the news of a dead worker may arrive."""
+"""How long after a collective's failure the report of a dead worker may arrive."""
 _HINT = "all workers stop when one does: look at what that one said, and start all again"
 EXIT_CODE = 1
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
@@ -55,7 +54,7 @@ _log = logging.getLogger("graphdist")
 
 
 class CollectiveTimeoutError(WorkerError, TimeoutError):
-    """Workers did not arrive in time where the others wait for them."""
+    """Workers did not arrive in time at a point where the others wait for them."""
 
 
 class ClusterWorkers:
@@ -71,7 +70,7 @@ class ClusterWorkers:
     ) -> None:
         """Describe the workers; `start` connects to them.
 
-        `bind` is the address at which worker 0 listens, by default its own.
+        `bind` is the address at which worker 0 listens; the default is its own.
         """
         self.addresses, self.index, self.timeouts = tuple(addresses), index, timeouts
         self.failure: WorkerError | None = None
@@ -85,8 +84,8 @@ class ClusterWorkers:
         self._failed = threading.Event()
         self._is_stuck = self._was_interrupted = self._is_interrupted_at_end = False
         self._crash = ""
-        self._whys: dict[int, str] = {}
-        """Why workers have failed."""
+        self._reasons: dict[int, str] = {}
+        """The reasons why workers have failed."""
 
     def __len__(self) -> int:
         return len(self.addresses)
@@ -123,14 +122,14 @@ class ClusterWorkers:
                 raise
             raise self.failure_behind(error) or error from None
         finally:
-            self._give_back_port()
+            self._close_port()
 
-    def _give_back_port(self) -> None:
+    def _close_port(self) -> None:
         if self._jax_port is not None:
             self._jax_port.close()
 
     def supervise(self, fn: Callable[[], Result]) -> Result:
-        """Return what a function returns, on another thread; raise if a worker fails meanwhile."""
+        """Return the result of a function on another thread; raise if a worker fails meanwhile."""
         return called_while(self.check, fn, self.note_stuck)
 
     def rendezvous(self, at: Source = UNKNOWN) -> ServiceAddress:
@@ -149,7 +148,7 @@ class ClusterWorkers:
                 self._connection.close()
             if self._server is not None:
                 self._server.stop()
-            self._give_back_port()
+            self._close_port()
             raise
 
     def _joined(self, rendezvous: Rendezvous) -> ServiceAddress:
@@ -162,8 +161,8 @@ class ClusterWorkers:
             bound = str(listener.getsockname()[0])
             if not self._job.token and len(self) > 1 and not is_loopback(bound):
                 _log.warning(
-                    "worker 0 listens at %s and the job has no token: whoever reaches it can take "
-                    "part. Give all workers the same secret in GRAPHDIST_JOB_TOKEN",
+                    "worker 0 listens at %s and the job has no token: any program that reaches it "
+                    "can join. Give all workers the same secret in GRAPHDIST_JOB_TOKEN",
                     bound,
                 )
         stream = rendezvous.connection(listener)
@@ -174,32 +173,32 @@ class ClusterWorkers:
             self._jax_port = ReservedPort(bind)
         self._connection.put("start", self._jax_port.number if self._jax_port else 0)
         left = max(0.0, rendezvous.deadline - time.monotonic())
-        given = self._connection.take("start", left, self._raise_failure)
-        if given is None:
+        ports = self._connection.take("start", left, self._raise_failure)
+        if ports is None:
             raise rendezvous.refused(
                 f"{self._missing('start')} did not start within {self.timeouts.start:g} s"
                 f"{self._refusals()}"
             )
-        return ServiceAddress(host, int(given[0]), bind, own)
+        return ServiceAddress(host, int(ports[0]), bind, own)
 
     def exchange(
         self, key: str, value: Any, what: str, at: Source = UNKNOWN, seconds: float | None = None
     ) -> list[Any]:
-        """Return what all workers gave under a key, in their order.
+        """Return all workers' values for a key, in the order of workers.
 
-        Raises `WorkerError` when one has failed, `CollectiveTimeoutError` when one does not come
-        within `seconds`, by default as long as it may take to start.
+        Raises `WorkerError` if one has failed, `CollectiveTimeoutError` if one sends no value
+        within `seconds`; the default is the time limit of the start.
         """
         limit = self.timeouts.start if seconds is None else seconds
         self._connection.put(key, value)
         try:
-            given: list[Any] | None = self._connection.take(key, limit, self._raise_failure)
+            values: list[Any] | None = self._connection.take(key, limit, self._raise_failure)
         except LeftError as left:
             raise self._ended_early(max(left.args[0], 0), what, at) from None
-        if given is None:
+        if values is None:
             missing = self._missing(key)
-            given = self._connection.take(key, 0.0, self._raise_failure)  # it came meanwhile
-        if given is None:
+            values = self._connection.take(key, 0.0, self._raise_failure)  # it may be complete now
+        if values is None:
             self.fail(
                 CollectiveTimeoutError(
                     f"{what} waits for {missing}, which did not come within {limit:g} s",
@@ -207,7 +206,7 @@ class ClusterWorkers:
                     hint="all workers run the same program: the same steps in the same order",
                 )
             )
-        return given
+        return values
 
     @property
     def count(self) -> int:
@@ -215,46 +214,46 @@ class ClusterWorkers:
         return len(self)
 
     def publish(self, name: str, value: str) -> None:
-        """Send a text to all; the first text under a name stays, later ones are dropped."""
+        """Send a text to all workers; only the first text under a name is kept."""
         self._connection.say(name, value)
 
     def heard(self, name: str, timeout_seconds: float) -> str | None:
-        """Return the text under a name; None if there is none in time.
+        """Return the text under a name; None if it does not arrive in time.
 
-        Raises `WorkerError` when a worker has failed.
+        Raises `WorkerError` if a worker has failed.
         """
         return cast("str | None", self._connection.hear(name, timeout_seconds, self._raise_failure))
 
     def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
-        """Return the text of a worker under a name; None if there is none in time.
+        """Return the text of a worker under a name; None if it does not arrive in time.
 
-        Raises `WorkerError` when the worker has left, died, or is silent. One that has failed is
-        waited for until it is gone: its threads still answer, and end the checkpoint that all
-        workers were writing.
+        Raises `WorkerError` if the worker has left, died, or is silent. A worker that has only
+        failed is waited for: its threads still answer, to finish the checkpoint that all workers
+        write.
         """
 
         def stop() -> None:
             if self._connection.is_gone(worker):
                 raise self._gone_error(worker)
 
-        found = self._connection.hear(f"{name}/{worker}", timeout_seconds, stop)
-        return cast("str | None", found)
+        text = self._connection.hear(f"{name}/{worker}", timeout_seconds, stop)
+        return cast("str | None", text)
 
     def ordinal(self, kind: str) -> int:
-        """Return how often this was called for a kind before: the same number on all workers."""
+        """Return how often this was called for a kind before: the same count on all workers."""
         number = self._ordinals[kind] = self._ordinals.get(kind, -1) + 1
         return number
 
     def begin_step(self) -> int:
-        """Note that a step begins, and return its number."""
+        """Count a step that begins, and return its index."""
         self._connection.steps += 1
         number: int = self._connection.steps
         return number
 
     def is_check_due(self, every: int | None) -> bool:
-        """Return whether values are to be compared before the next step: all workers agree on it.
+        """Return whether values are compared before the next step: the same on all workers.
 
-        They are once `every` steps have been made since it was so last; None is never.
+        They are compared every `every` steps, with None never.
         """
         number = self._connection.steps + 1
         if every is None or number // every == self._last_check // every:
@@ -267,15 +266,14 @@ class ClusterWorkers:
         if time.monotonic() - self._connection.heard > SECONDS_TO_NOTICE:
             return [0]  # its server reports on all others
         beats = self._connection.beats
-        found = [
+        return [
             worker
             for worker, (steps, silent) in enumerate(zip(beats.steps, beats.silent, strict=True))
-            if steps < step or silent > SECONDS_TO_NOTICE
+            if worker != self.index and (steps < step or silent > SECONDS_TO_NOTICE)
         ]
-        return [worker for worker in found if worker != self.index]
 
     def check(self, step: int = 0) -> None:
-        """Raise if another worker has failed, or has left before a step."""
+        """Raise `WorkerError` if another worker has failed, or has left before a step."""
         if self.failure is None and self._connection.left:
             for worker, steps in list(self._connection.left.items()):
                 if steps < step and worker != self.index:
@@ -290,7 +288,7 @@ class ClusterWorkers:
         raise error
 
     def failure_behind(self, error: BaseException) -> WorkerError | None:
-        """Return the failure that made a collective fail here, once it is known."""
+        """Return the failure of a worker that caused this error; wait briefly for its report."""
         deadline = time.monotonic() + SECONDS_TO_NOTICE
         while time.monotonic() < deadline and not self._connection.left:
             if self._failed.wait(0.02):
@@ -300,35 +298,35 @@ class ClusterWorkers:
         return None if self.failure is error else self.failure
 
     def leave(self) -> None:
-        """Say goodbye to the others."""
-        self._give_back_port()
+        """Tell the others that this worker leaves, and close the connection."""
+        self._close_port()
         self._connection.leave()
         self._connection.close()
         if self._server is not None:
             self._server.stop()
 
     def note_stuck(self) -> None:
-        """Note that a thread is blocked for ever: the interpreter cannot shut down as usual."""
+        """Note that a thread is blocked for ever, so that the interpreter cannot shut down."""
         self._is_stuck = True
 
     def _missing(self, key: str) -> str:
-        """Return the names of the workers that have not given a value of an exchange."""
+        """Return the names of the workers that have not sent a value of an exchange."""
         try:
-            given = self._connection.who_gave(key)
+            arrived = self._connection.who_gave(key)
         except ServerGoneError:
             return f"the coordination server of {self.name(0)}"
-        return self.names([worker for worker in range(len(self)) if worker not in given])
+        return self.names([worker for worker in range(len(self)) if worker not in arrived])
 
     def _refusals(self) -> str:
         refusals = self._server.refusals if self._server is not None else []
         return f"; {'; '.join(refusals)}" if refusals else ""
 
-    # How it fails.
+    # Failures.
 
     def _note_failure(self, worker: int, why: str) -> None:
         if worker == 0 and why == "died":
             self.note_stuck()  # JAX would wait for its service
-        self._whys.setdefault(worker, why)
+        self._reasons.setdefault(worker, why)
         if self.failure is not None or self._crash:
             return
         if worker == self.index:
@@ -357,10 +355,10 @@ class ClusterWorkers:
         )
 
     def _gone_error(self, worker: int) -> WorkerError:
-        if worker not in self._whys and worker in self._connection.left:
+        if worker not in self._reasons and worker in self._connection.left:
             return self._ended_early(worker)
         cut_off = "cannot be heard: the coordination server is gone"
-        return WorkerError(f"{self.name(worker)} {self._whys.get(worker, cut_off)}", hint=_HINT)
+        return WorkerError(f"{self.name(worker)} {self._reasons.get(worker, cut_off)}", hint=_HINT)
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -368,7 +366,7 @@ class ClusterWorkers:
             raise kind(failure.what, source=failure.source, hint=failure.hint)
 
     def _crashed(self, error: BaseException) -> None:
-        """Tell the others of an exception that ends this worker, and print its cause."""
+        """Tell the others of an exception that ends this worker; print a failure that caused it."""
         self._crash = f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if isinstance(error, KeyboardInterrupt):
             self._was_interrupted, self._crash = True, "was interrupted"
@@ -378,12 +376,12 @@ class ClusterWorkers:
         if isinstance(error, ValueError | RuntimeError) and "Gloo" in str(error):
             behind = self.failure_behind(error)
             if behind is not None:
-                self._say(behind)
+                self._print(behind)
 
-    # How it leaves.
+    # The end of the process.
 
     def leave_at_exit(self) -> None:
-        """Say goodbye, wait for who needs this process, and let Python end, or end it."""
+        """Leave, wait for workers that need this process, and let Python end, or end it at once."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._end_interrupted)
@@ -391,7 +389,7 @@ class ClusterWorkers:
         self._connection.leave()
         self._wait_for_others(self.timeouts.step if is_well else SECONDS_TO_LEAVE)
         limit = self.timeouts.silence if is_well else SECONDS_TO_LEAVE
-        # The usual end joins threads and waits for the devices: a blocked call would never let it.
+        # Python's shutdown joins threads and waits for the devices, which a blocked call prevents.
         if self._is_stuck or self._jax is None or not self._jax.leave(limit):
             self.failure = self.failure or WorkerError(
                 f"{self.name(0)} did not answer within {limit:g} s, where {self.name(self.index)} "
@@ -401,57 +399,57 @@ class ClusterWorkers:
         if self.failure is None and not self._is_interrupted_at_end:
             self.leave()
             return
-        if self.failure is not None and not self._crash:  # nothing else would say why it fails
-            self._say(self.failure)
+        if self.failure is not None and not self._crash:  # it was not raised: print it
+            self._print(self.failure)
         self._end_at_once(INTERRUPTED_EXIT_CODE if self._was_interrupted else EXIT_CODE)
 
-    def _say(self, failure: WorkerError) -> None:
-        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+    def _print(self, failure: WorkerError) -> None:
+        with suppress(OSError, ValueError):  # stderr may be closed
             print(f"graphdist.errors.{type(failure).__name__}: {failure}", file=sys.stderr)
 
     def abandon(self) -> None:
-        """Let go of the job in a forked child: it is the parent's."""
+        """Close a forked child's copies of the sockets: the job is its parent's."""
         self._connection.abandon()
         if self._server is not None:
             self._server.abandon()
 
     def _wait_for_others(self, seconds: float | None) -> None:
-        """Keep JAX's service up while others need it; at most so long, None for ever."""
+        """Keep JAX's service running while others need it, for at most `seconds` if not None."""
         began = time.monotonic()
         while self._server is not None and self._server.has_others():
             if self._is_interrupted_at_end:
                 seconds = SECONDS_FOR_OTHERS_TO_END
             if seconds is not None and time.monotonic() > began + seconds:
-                _log.warning("worker 0 ends, and others have not within %g s", seconds)
+                _log.warning("worker 0 ends, but other workers have not ended within %g s", seconds)
                 return
             time.sleep(0.02)
 
     def _end_interrupted(self, number: int, frame: FrameType | None) -> None:
-        """Handle Ctrl-C at the end of the program: an exception would leave the rest undone.
+        """Handle Ctrl-C at the end of the program, where an exception would skip the other steps.
 
-        The others need worker 0 for what they write; a second Ctrl-C does not wait for it.
+        The others need worker 0 while they write; after a second Ctrl-C it does not wait for them.
         """
         has_others = self._server is not None and self._server.has_others()
         if self._is_interrupted_at_end or not has_others:
             self._end_at_once(INTERRUPTED_EXIT_CODE)
         self._is_interrupted_at_end = self._was_interrupted = True
         _log.warning(
-            "worker 0 is interrupted at its end, and gives the others %g s to come to theirs; "
-            "Ctrl-C again ends it at once",
+            "worker 0 is interrupted at its end, and waits %g s for the others to end; Ctrl-C "
+            "again ends it at once",
             SECONDS_FOR_OTHERS_TO_END,
         )
 
     def _end_at_once(self, status: int) -> NoReturn:
-        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+        with suppress(OSError, ValueError):  # they may be closed
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
 
 
 def current_workers() -> ClusterWorkers | None:
-    """Return the workers of this process's cluster, None if it is in none."""
-    found = worker_group()
-    return found if isinstance(found, ClusterWorkers) else None
+    """Return the workers of this process's cluster, None without a cluster."""
+    group = worker_group()
+    return group if isinstance(group, ClusterWorkers) else None
 
 
 def join_workers(
@@ -462,20 +460,20 @@ def join_workers(
     bind: str = "",
     at: Source = UNKNOWN,
 ) -> ClusterWorkers:
-    """Return the workers at these addresses, of which this process is number `index`.
+    """Return the workers at these addresses; this process has the index `index`.
 
-    A process connects once. Raises `WorkerError` when it belongs to another cluster already.
+    A process connects once. Raises `WorkerError` if it belongs to another cluster already.
     """
-    found = current_workers()
-    if found is None:
-        found = ClusterWorkers(addresses, index, timeouts, job, bind)
-        found.start(at)
-        set_workers(found)
-    elif (found.addresses, found.index) != (tuple(addresses), index):
+    workers = current_workers()
+    if workers is None:
+        workers = ClusterWorkers(addresses, index, timeouts, job, bind)
+        workers.start(at)
+        set_workers(workers)
+    elif (workers.addresses, workers.index) != (tuple(addresses), index):
         raise WorkerError(
-            f"this process is {found.name(found.index)} of {len(found)} already, and cannot be "
-            f"worker {index} of {len(addresses)} too",
+            f"this process is {workers.name(workers.index)} of {len(workers)} already, and cannot "
+            f"be worker {index} of {len(addresses)} too",
             source=at,
             hint="give all strategies of a process the same cluster",
         )
-    return found
+    return workers

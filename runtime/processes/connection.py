@@ -1,10 +1,10 @@
 """A worker's connection to the coordination server: exchanges, announcements, heartbeats.
 
-Any thread may send; `_sending` keeps lines of two threads apart. One thread receives: only it reads
-the socket, and it changes the state below under `_changed`, whose waiters it then wakes. Another
-thread sends heartbeats. A worker that hears nothing from the server takes worker 0 for dead. An
-error of one of the two threads ends the job and is given as the reason: nothing would be heard any
-more, and every wait would last for ever.
+Any thread may send; the lock `_sending` keeps the lines of two threads apart. One thread receives:
+only it reads the socket, and it changes the state below under `_changed`, and wakes its waiters.
+Another thread sends heartbeats. If the server is silent, worker 0 counts as dead. An error of one
+of the two threads ends the job, with the error as the reason: otherwise every wait would last for
+ever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from graphdist.runtime.processes.server import BEAT_SECONDS
 
 
 class LeftError(Exception):
-    """A worker that others wait for has left; its argument is the number, -1 for this worker."""
+    """A worker that others wait for has left; its argument is the index, -1 for this worker."""
 
 
 class ServerGoneError(Exception):
@@ -43,7 +43,7 @@ class Connection:
         on_failure: Callable[[int, str], None],
         silence_seconds: float,
     ) -> None:
-        """Take the socket."""
+        """Start the threads that receive and send heartbeats."""
         self._socket, self._on_failure = stream, on_failure
         self._silence_seconds = silence_seconds
         self._sending = threading.Lock()
@@ -55,28 +55,28 @@ class Connection:
         self._gone: set[int] = set()
         self._is_closed = self._is_cut_off = False
         self.steps = 0
-        """How many steps this worker has begun; sent with every heartbeat."""
+        """The count of steps that this worker has begun; sent with every heartbeat."""
         self.beats = ms.Beats([], [])
         """The server's last report on each worker."""
         self.left: dict[int, int] = {}
         """The workers that have left, with the steps they had begun."""
         self.heard = time.monotonic()
-        """When the server was last heard."""
+        """The time of the server's last message."""
         stream.settimeout(silence_seconds)
         for body in (self._hear, self._beat):
             threading.Thread(target=body, name="graphdist-worker", daemon=True).start()
 
     def put(self, key: str, value: Any) -> None:
-        """Give this worker's value of an exchange, which becomes JSON."""
+        """Send this worker's value of an exchange, as JSON."""
         self._send(ms.Put(key, json.dumps(value)))
 
     def take(
         self, key: str, timeout_seconds: float | None, stop: Callable[[], None]
     ) -> list[Any] | None:
-        """Return all workers' values of an exchange, None if not all came in time.
+        """Return all workers' values of an exchange, None if not all arrive in time.
 
-        `stop()` is called whenever something was heard, and may raise. Raises `LeftError` if a
-        worker has left, including this one.
+        `stop()` is called after each message, and may raise. Raises `LeftError` if a worker has
+        left, including this one.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._changed:
@@ -93,13 +93,13 @@ class Connection:
             return [json.loads(value) for value in self._answers.pop(key)]
 
     def say(self, name: str, value: str) -> None:
-        """Send a text to all workers, unless there is one under that name."""
+        """Send a text to all workers, unless the name has a text already."""
         self._send(ms.Say(name, value))
 
     def hear(self, name: str, timeout_seconds: float, stop: Callable[[], None]) -> str | None:
-        """Return the text under a name, None if there is none in time.
+        """Return the text under a name, None if it does not arrive in time.
 
-        `stop()` is called whenever something was heard, and may raise.
+        `stop()` is called after each message, and may raise.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -112,13 +112,13 @@ class Connection:
             return self._said[name]
 
     def is_gone(self, worker: int) -> bool:
-        """Return whether nothing more is heard from a worker, or from the server at all."""
+        """Return whether no more messages can come from a worker, or from the server."""
         return worker in self._gone or self._is_cut_off
 
     def who_gave(self, key: str) -> list[int]:
-        """Return which workers have given a value of an exchange that is not complete.
+        """Return the workers that have sent a value of an incomplete exchange.
 
-        Raises `ServerGoneError` if the server does not say so.
+        Raises `ServerGoneError` if the server does not answer.
         """
         self._send(ms.Ask(key))
         deadline = time.monotonic() + 4 * BEAT_SECONDS
@@ -130,11 +130,11 @@ class Connection:
             return self._given.pop(key)
 
     def tell_failed(self, why: str) -> None:
-        """Tell all that this worker fails."""
+        """Tell all workers that this one fails."""
         self._send(ms.Fail(why))
 
     def leave(self) -> None:
-        """Say goodbye: the end of the connection is no failure after that."""
+        """Tell the server that this worker leaves: then the end of the connection is no failure."""
         self._send(ms.Bye(self.steps))
 
     def close(self) -> None:
@@ -145,9 +145,9 @@ class Connection:
         self._socket.close()
 
     def abandon(self) -> None:
-        """Close a forked child's copy of the socket, and send nothing: the parent goes on.
+        """Close a forked child's copy of the socket without a message: its parent uses it.
 
-        While a child has it open, the end of the parent would not be noticed.
+        While a child has it open, the server would not notice the end of the parent.
         """
         self._is_closed, self._sending = True, threading.Lock()  # another thread may have held it
         os.close(self._socket.detach())

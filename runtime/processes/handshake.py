@@ -1,13 +1,13 @@
-"""How a worker and the server of a cluster authenticate each other before any other message.
+"""The handshake, by which a worker and the server of a cluster authenticate each other.
 
-A job has an id, a generation (the number of its restarts), and a token: a secret that only its
-workers have. The server begins with a nonce. The worker answers with its identity, a nonce of its
-own, and a proof: the HMAC (RFC 2104, with SHA-256) of its identity and both nonces, keyed with the
-token. The server proves itself in the same way. So the token is never sent, and a recorded
-connection cannot be replayed on another.
+A job has an id, a generation (the count of its restarts), and a token: a secret that only its
+workers have. The server sends a nonce. The worker answers with its identity, its own nonce, and a
+proof: the HMAC (RFC 2104, with SHA-256) of its identity and both nonces, keyed with the token. The
+server proves itself in the same way. So the token is never sent, and a recorded connection cannot
+be replayed.
 
-An empty token proves nothing: everybody who knows the id of the job is accepted. A refusal says
-why: before the proof in a sentence that tells a stranger nothing, after it with the details.
+An empty token proves nothing: every program that knows the id of the job is accepted. A refusal has
+a reason: before the proof one that reveals nothing to a stranger, after it one with the details.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROTOCOL = "graphdist 2"
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """The identity of a job, by which its processes recognize each other, and their versions."""
+    """The identity of a job, which its processes prove to each other, and their versions."""
 
     id: str = ""
     generation: int = 0
@@ -40,7 +40,7 @@ class JobIdentity:
 
     def hello(self, challenge: Challenge, worker: int, workers: int) -> Hello:
         """Return a worker's answer."""
-        said = Hello(
+        unproven = Hello(
             PROTOCOL,
             self.id,
             self.generation,
@@ -50,10 +50,10 @@ class JobIdentity:
             secrets.token_hex(16),
             proof="",
         )
-        return replace(said, proof=self._proof_of(said, challenge))
+        return replace(unproven, proof=self._proof_of(unproven, challenge))
 
     def refusal(self, hello: Hello, challenge: Challenge, workers: int) -> Refused | None:
-        """Return why a server of so many workers does not accept this one; None if it does."""
+        """Return the refusal of a worker by a server of `workers` workers; None to accept it."""
         who = f"worker {quoted(hello.worker)}"
         if hello.protocol != PROTOCOL:
             return _refused(f"{who} speaks {quoted(hello.protocol)}, worker 0 speaks {PROTOCOL!r}")
@@ -89,13 +89,13 @@ class JobIdentity:
         return self._digest("worker", challenge.nonce, json.dumps(asdict(hello), sort_keys=True))
 
     def _digest(self, *parts: str) -> str:
-        text = json.dumps(parts)  # no two lists of parts make one text
-        key = os.fsencode(self.token)  # as it is in the environment, which need not be UTF-8
+        text = json.dumps(parts)  # different parts have different texts
+        key = os.fsencode(self.token)  # the bytes in the environment, which need not be UTF-8
         return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def _are_equal(proof: str, received: str) -> bool:
-    """Compare in a time that tells nothing of the proof; JSON can hold what is no UTF-8."""
+    """Compare in a time that does not depend on the proof; `received` may have lone surrogates."""
     return hmac.compare_digest(proof.encode(), received.encode(errors="surrogatepass"))
 
 

@@ -1,8 +1,9 @@
-"""Ctrl-C where Python cannot raise it.
+"""Ctrl-C in workers, at moments when Python cannot raise it.
 
-A `KeyboardInterrupt` that comes while a destructor or a callback of the garbage collector runs is
-printed and forgotten. JAX has such a callback, and it takes long enough that one Ctrl-C in some
-hundred went there: the worker trained on. So it is raised again, a moment later.
+A `KeyboardInterrupt` within a destructor or a callback of the garbage collector is printed and
+ignored. JAX has such a callback, in which about one Ctrl-C in some hundred was lost: the worker
+continued. So the interrupt is raised again, a moment later. `cluster_workers.py` handles Ctrl-C at
+the end of a worker, `supervised_steps.py` within a step.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import threading
 from typing import Any  # Any: what Python passes to the hook has no public type
 
 _SECONDS_UNTIL_AGAIN = 0.05
-"""After the callback's end: from within the hook it would be lost once more."""
+"""The delay until the callback has ended: within the hook the interrupt would be lost again."""
 
 
 def raise_ignored_interrupts() -> None:
-    """Raise interrupts again that Python ignores, from now on."""
+    """From now on, raise interrupts again that Python ignores."""
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:

@@ -1,15 +1,14 @@
-"""JAX's coordination service: how a process of a cluster joins it, and leaves it.
+"""JAX's coordination service: a process of a cluster joins it and leaves it.
 
 By default JAX aborts the process when another process fails; `jax_enable_recoverability` leaves
-failures to graphdist. JAX still aborts when its service disappears, which runs in worker 0. So the
-other workers reach the service through a relay that hides its end from JAX (`relay.py`), and JAX's
-own heartbeats, whose end it would notice after all, are a day apart. A process whose service is
-gone must not disconnect from it: JAX would wait for an answer, even when its client is only
-dropped.
+failures to graphdist. JAX still aborts when its service, which runs in worker 0, disappears. So the
+other workers connect to the service through a relay that hides its end from JAX (`relay.py`), and
+JAX's own heartbeats, which would reveal it, are a day apart. A process whose service is gone must
+not disconnect from it: JAX would wait for an answer, even when its client is garbage collected.
 
 Gloo, which runs the collectives of CPUs, listens at the address that the machine's own name
-resolves to, and JAX has no setting for that. The function of jaxlib that makes it takes an address,
-so JAX is given that function with this worker's address in the cluster filled in.
+resolves to, and JAX has no setting for that. The function of jaxlib that creates it takes an
+address, so it is replaced by one with this worker's address in the cluster.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from graphdist.runtime.processes.addresses import join_address
 from graphdist.runtime.processes.relay import Relay
 
 _SECONDS_UNTIL_JAX_ABORTS = 2 * 24 * 3600
-"""JAX's limit for a silent service. graphdist's own limit is an exception that names the worker;
-JAX ends the process, in the middle of what the user's code does with that exception."""
+"""JAX's limit for a silent service. graphdist raises an exception that names the worker; JAX would
+end the process, while the user's code handles that exception."""
 
 
 @dataclass(frozen=True)
 class ServiceAddress:
-    """Where JAX's service is, as IP addresses: `host` for this process, `bind` for process 0."""
+    """The address of JAX's service: process 0 listens at `bind`, others connect to `host`."""
 
     host: str
     port: int
     bind: str
     own_address: str
-    """Where other processes reach this process."""
+    """The IP address at which other processes reach this process."""
 
 
 class JaxService:
-    """This process's part in the service of a cluster: number `index` of `count`.
+    """The connection of this process, `index` of `count`, to the service of a cluster.
 
     If the relay fails, it passes the reason to `crashed`, on its thread.
     """
@@ -52,7 +51,7 @@ class JaxService:
     def __init__(
         self, place: ServiceAddress, count: int, index: int, crashed: Callable[[str], None]
     ) -> None:
-        """Describe it; `join` does the rest."""
+        """Describe the service; `join` connects to it."""
         self._place, self._count, self._index = place, count, index
         self._relay: Relay | None = None
         if index != 0:
@@ -61,7 +60,7 @@ class JaxService:
     def join(self, start_seconds: float) -> None:
         """Start the service in process 0, join it, and start the devices of all processes.
 
-        It waits for the other processes, for so long at most, and cannot be interrupted.
+        It waits for the other processes, at most `start_seconds`, and cannot be interrupted.
         """
         jax.config.update("jax_enable_recoverability", True)
         jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
@@ -84,7 +83,7 @@ class JaxService:
         jax.devices()
 
     def leave(self, timeout_seconds: float) -> bool:
-        """Disconnect, and return whether that was done in time; the service may end meanwhile."""
+        """Disconnect; return whether that succeeded in time. The service may end meanwhile."""
 
         def shut_down() -> None:
             with suppress(Exception):  # the service of a job that fails may be gone already

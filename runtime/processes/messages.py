@@ -1,9 +1,9 @@
 r"""The messages between workers and their server: one line of JSON each.
 
 A message is a flat dataclass. A line from the network becomes a message only if it is a JSON object
-of a kind that is allowed at this point, with exactly the fields of that kind, each of its type. The
-values that workers exchange are text in a field, which the server passes on and never parses. So
-neither the nesting nor the size of a stranger's input matters beyond the limit of a line.
+of a kind that is allowed at this point, with exactly the fields of that kind and their types. The
+values that workers exchange are text in a field, which the server forwards and never parses. So
+only the limit of a line matters for the nesting and size of a stranger's input.
 
     {"kind": "put", "key": "program 3", "value": "\"5c1f..\""}
 """
@@ -14,7 +14,13 @@ import json
 import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, TypeAlias, get_type_hints  # Any: JSON that is not checked yet
+from typing import (
+    Any,  # JSON that is not checked yet
+    ClassVar,
+    TypeAlias,
+    dataclass_transform,
+    get_type_hints,
+)
 
 MAX_LINE_BYTES = 1 << 28
 """The longest line of a worker."""
@@ -23,30 +29,30 @@ MAX_HELLO_BYTES = 1 << 12
 
 
 class MessageError(ValueError):
-    """The line is no message that is allowed at this point."""
+    """A line is no message that is allowed at this point."""
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Message:
-    """The base of all messages."""
+    """The base of all messages; each subclass is a frozen dataclass."""
 
     kind: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
-        """Name the kind after its class."""
+        """Name the kind after its class, and make the class a dataclass."""
         cls.kind = cls.__name__.lower()
+        dataclass(frozen=True)(cls)
 
     def line(self) -> bytes:
         """Return the message as it is sent."""
-        return (
-            json.dumps({"kind": self.kind, **asdict(self)}, separators=(",", ":")).encode() + b"\n"
-        )
+        fields = {"kind": self.kind, **asdict(self)}
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
-# The handshake; `handshake.py` says what the texts are.
+# The handshake; `handshake.py` explains the texts.
 
 
-@dataclass(frozen=True)
 class Challenge(Message):
     """The server's first message: its protocol, and the nonce that the proof must cover."""
 
@@ -54,7 +60,6 @@ class Challenge(Message):
     nonce: str
 
 
-@dataclass(frozen=True)
 class Hello(Message):
     """A worker's first message: its identity, and the proof that it belongs to the job."""
 
@@ -68,14 +73,12 @@ class Hello(Message):
     proof: str
 
 
-@dataclass(frozen=True)
 class Welcome(Message):
     """The server accepts the worker, and proves that it belongs to the job itself."""
 
     proof: str
 
 
-@dataclass(frozen=True)
 class Refused(Message):
     """The server does not accept the worker; `may_retry` if that can change."""
 
@@ -83,7 +86,6 @@ class Refused(Message):
     may_retry: int
 
 
-@dataclass(frozen=True)
 class _Announcement(Message):
     """A text under a name."""
 
@@ -91,7 +93,6 @@ class _Announcement(Message):
     value: str
 
 
-@dataclass(frozen=True)
 class _Progress(Message):
     """The number of steps that a worker has begun."""
 
@@ -101,7 +102,6 @@ class _Progress(Message):
 # Messages of a worker.
 
 
-@dataclass(frozen=True)
 class Put(Message):
     """A worker's value of an exchange, as JSON."""
 
@@ -110,21 +110,19 @@ class Put(Message):
 
 
 class Say(_Announcement):
-    """A text for all workers, dropped if there is one of the name already."""
+    """A text for all workers, dropped if its name has a text already."""
 
 
 class Beat(_Progress):
     """The worker is alive."""
 
 
-@dataclass(frozen=True)
 class Ask(Message):
-    """The worker asks who has given a value of an exchange."""
+    """The worker asks which workers have sent a value of an exchange."""
 
     key: str
 
 
-@dataclass(frozen=True)
 class Fail(Message):
     """The worker fails."""
 
@@ -138,7 +136,6 @@ class Bye(_Progress):
 # Messages of the server.
 
 
-@dataclass(frozen=True)
 class All(Message):
     """The values of an exchange, in the order of workers."""
 
@@ -146,9 +143,8 @@ class All(Message):
     values: list[str]
 
 
-@dataclass(frozen=True)
 class Never(Message):
-    """An exchange that will never be complete, since a worker has left."""
+    """An exchange will never be complete, since a worker has left."""
 
     key: str
     worker: int
@@ -158,23 +154,20 @@ class Said(_Announcement):
     """The first text under a name."""
 
 
-@dataclass(frozen=True)
 class Given(Message):
-    """The workers that have given a value of an exchange."""
+    """The workers that have sent a value of an exchange."""
 
     key: str
     workers: list[int]
 
 
-@dataclass(frozen=True)
 class Beats(Message):
-    """For each worker the steps begun, -1 before it came, and the seconds since it was heard."""
+    """For each worker the count of its steps (-1 before it connects) and its seconds of silence."""
 
     steps: list[int]
     silent: list[float]
 
 
-@dataclass(frozen=True)
 class Failed(Message):
     """A worker has failed."""
 
@@ -182,17 +175,15 @@ class Failed(Message):
     why: str
 
 
-@dataclass(frozen=True)
 class Left(Message):
-    """A worker has left, having begun so many steps."""
+    """A worker has left, after it began `steps` steps."""
 
     worker: int
     steps: int
 
 
-@dataclass(frozen=True)
 class Gone(Message):
-    """A worker that failed says nothing more: its connection has ended, or it is silent."""
+    """A failed worker sends no more messages: its connection has ended, or it is silent."""
 
     worker: int
 
@@ -215,23 +206,23 @@ def parsed(line: bytes, kinds: Kinds) -> Message:
     graphdist.runtime.processes.messages.MessageError: steps of a beat is '3', not of type int
     """
     try:
-        found = json.loads(line)
+        content = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise MessageError(f"no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise MessageError("no JSON object")
-    name = found.pop("kind", None)
+    name = content.pop("kind", None)
     kind = next((kind for kind in kinds if kind.kind == name), None)
     if kind is None:
         raise MessageError(f"{str(name)[:50]!r} is no message that may come")
     types = _types_of(kind)
-    if found.keys() != types.keys():
+    if content.keys() != types.keys():
         raise MessageError(f"a {kind.kind} has the fields {', '.join(types)}")
     for field, type_name in types.items():
-        if not _is_of(found[field], type_name):
-            given = repr(found[field])[:50]
-            raise MessageError(f"{field} of a {kind.kind} is {given}, not of type {type_name}")
-    return kind(**found)
+        if not _is_of(content[field], type_name):
+            text = repr(content[field])[:50]
+            raise MessageError(f"{field} of a {kind.kind} is {text}, not of type {type_name}")
+    return kind(**content)
 
 
 def _types_of(kind: type[Message]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What becomes of a process's part in its job where the process ends, and in forked children."""
+"""Leaves the job when a process ends, and abandons it in forked children."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from graphdist.runtime.processes.workers import OneWorker, set_workers
 
 
 class Member(Protocol):
-    """A process's part in a job."""
+    """This process as a member of a job."""
 
     def leave_at_exit(self) -> None:
-        """Say goodbye to the other processes, and wait for those that need this one."""
+        """Tell the other processes that this one leaves, and wait for those that need it."""
 
     def abandon(self) -> None:
-        """Let go of the job in a forked child, and tell nobody."""
+        """Close the connections of a forked child, without a message."""
 
 
 def leaves_at_exit(member: Member) -> None:
-    """Let a member leave when this process ends; a forked child is none."""
+    """Let a member leave when this process ends; a forked child is no member."""
     _members.append(member)
 
 
@@ -31,8 +31,8 @@ _members: list[Member] = []
 def _leave() -> None:
     """Leave at the end of the process.
 
-    It is registered at the import, so that it comes after the functions at exit of the program and
-    of `graphdist.train.writing`: a checkpoint that they write or wait for needs the other workers.
+    It is registered at the import, so that it runs after the exit functions of the program and of
+    `graphdist.train.writing`: a checkpoint that they write or wait for needs the other workers.
     """
     for member in _members:
         member.leave_at_exit()

@@ -1,14 +1,14 @@
-"""A relay between JAX's coordination client and its service: JAX does not see the service end.
+"""A relay between JAX's coordination client and its service, which hides the service's end.
 
 JAX's client ends the process, without an exception, as soon as its connection to the service
 breaks, and the service runs in worker 0. So on every other worker the client connects to a port of
-its own process, and the relay passes its bytes on to the service. When the service is gone, the
-client's side stays open and silent: `cluster_workers.py` reports the failure. JAX gives up by
-itself when its heartbeats have had no answer for their time.
+its own process, and the relay forwards its bytes to the service. When the service is gone, the
+client's side stays open and silent: `cluster_workers.py` reports the failure. JAX only gives up
+when its heartbeats get no answer for too long.
 
-One thread owns all connections. There is little to pass on, most of it at the start of JAX and of
-collectives. Other programs of this machine can connect too, so the number of connections is
-bounded, and one more is closed.
+One thread owns all connections. There are few bytes to forward, most of them at the start of JAX
+and of collectives. Other programs of this machine can connect too, so the number of connections is
+limited, and further ones are closed.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _SECONDS_AFTER_REFUSAL = 0.05
 
 
 class _End:
-    """One end of a relayed connection, and the bytes to be sent on it."""
+    """One end of a relayed connection, and its unsent bytes."""
 
     def __init__(self, stream: socket.socket, *, is_client: bool) -> None:
         self.stream, self.is_client = stream, is_client
         self.unsent = bytearray()
         self.other: _End | None = None
-        """The end to which received bytes go; None once the service is gone."""
+        """The end that received bytes are forwarded to; None once the service is gone."""
 
 
 class Relay(threading.Thread):
-    """Passes connections to a port of this process on to an address, until `stop`.
+    """Forwards connections to a port of this process to an address, until `stop`.
 
-    When it cannot go on it passes the reason to `crashed`, on this thread.
+    If it fails, it passes the reason to `crashed`, on this thread.
     """
 
     def __init__(self, host: str, port: int, crashed: Callable[[str], None]) -> None:
-        """Listen on loopback, for connections to be passed on to a host and port."""
+        """Listen on loopback, for connections that are forwarded to a host and port."""
         super().__init__(name="graphdist-relay", daemon=True)
         self._service, self._crashed = (host, port), crashed
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -51,12 +51,12 @@ class Relay(threading.Thread):
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._is_stopped = False
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        """Where to connect to instead."""
+        """The address to connect to instead."""
         self._has_connected = False
         self._num_clients = 0
 
     def run(self) -> None:
-        """Pass on."""
+        """Forward bytes."""
         try:
             while not self._is_stopped:
                 for key, events in self._selector.select(timeout=0.5):
@@ -89,7 +89,7 @@ class Relay(threading.Thread):
                 socket.create_connection(self._service, SECONDS_TO_CONNECT), is_client=False
             )
         except OSError:
-            if not self._has_connected:  # not there yet: the client tries again
+            if not self._has_connected:  # the service has not started: the client tries again
                 stream.close()
                 return
         else:

@@ -1,7 +1,7 @@
-"""How a process of a cluster reaches worker 0's server: the address, the connection, the handshake.
+"""The rendezvous of a cluster: each process connects to worker 0's server, with the handshake.
 
-Names may not resolve yet, and worker 0 may not listen yet, so everything is retried until a
-deadline. An error that waiting cannot cure ends the rendezvous at once.
+Names may not resolve yet, and worker 0 may not listen yet, so all steps are retried until a
+deadline. An error that no retry can solve ends the rendezvous at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """This process's place in the cluster and job, and the time at which it gives up."""
+    """The cluster, this process's index in it, the job, and the deadline."""
 
     addresses: Sequence[str]
     index: int
@@ -48,26 +48,27 @@ class Rendezvous:
     at: Source = UNKNOWN
 
     def listener(self, bind: str) -> socket.socket:
-        """Return the socket that worker 0 listens at: at its address, or at `bind` if given.
+        """Return the listening socket of worker 0: at its address, or at `bind` if given.
 
         Raises `WorkerError` for an address that is not this machine's, or in use.
         """
         port = split_address(self.addresses[0], self.at)[1]
         who = _name(self.addresses, 0)
-        if bind:
-            found = self._until_deadline(lambda: resolved(bind, port), f"{who} cannot listen")
-        else:
-            own = self.addresses[0]
-            found = self._until_deadline(
-                lambda: numeric_addresses(own, self.addresses, self.at), f"{who} cannot listen"
-            )
-        return listen(found[0], port, who, self.at)
+
+        def candidates() -> list[str]:
+            if bind:
+                return resolved(bind, port)
+            return numeric_addresses(self.addresses[0], self.addresses, self.at)
+
+        return listen(
+            self._until_deadline(candidates, f"{who} cannot listen")[0], port, who, self.at
+        )
 
     def connection(self, listener: socket.socket | None) -> socket.socket:
         """Return a connection to worker 0's server, after the handshake.
 
-        `listener` is the socket at which this process listens, if it is worker 0. Raises
-        `WorkerError` when there is no connection in time, or the server refuses.
+        `listener` is the listening socket of this process, if it is worker 0. Raises `WorkerError`
+        if there is no connection in time, or the server refuses.
         """
         port = split_address(self.addresses[0], self.at)[1]
         who = _name(self.addresses, self.index)
@@ -124,7 +125,7 @@ class Rendezvous:
             self._greet(stream)
         except (TimeoutError, ms.MessageError) as error:
             stream.close()
-            raise OSError("something else answers there") from error
+            raise OSError("another program answers there") from error
         except BaseException:
             stream.close()
             raise
@@ -142,7 +143,7 @@ class Rendezvous:
         if not isinstance(answer, ms.Welcome):
             raise ms.MessageError("no greeting")
         if not self.job.is_welcome(answer, hello, challenge):
-            why = "what answers there does not know the job's token"
+            why = "the program that answers there does not know the job's token"
             raise _RefusedError(ms.Refused(why, may_retry=0))
 
 
@@ -154,7 +155,7 @@ class _RefusedError(Exception):
 
 def _next(stream: socket.socket) -> ms.Message:
     line, until = bytearray(), time.monotonic() + _SECONDS_TO_ANSWER
-    while not line.endswith(b"\n"):  # byte by byte: `Connection` reads what follows
+    while not line.endswith(b"\n"):  # byte by byte: `Connection` reads the following bytes
         if time.monotonic() > until:
             raise TimeoutError
         byte = stream.recv(1)

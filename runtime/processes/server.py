@@ -1,34 +1,34 @@
-"""The server at worker 0's address, through which all messages between workers go.
+"""The server at worker 0's address, which forwards all messages between workers.
 
 JAX's coordination service does the same inside JAX, without a supported interface. So worker 0 runs
-a server of its own, and every worker connects to it, including worker 0.
+its own server, and every worker connects to it, including worker 0.
 
-In an exchange every worker gives a value under a key and gets the values of all, in the order of
+In an exchange every worker sends a value under a key and gets the values of all, in the order of
 workers. The server answers when the last value has arrived, so an exchange is also a barrier. An
-announcement of one worker goes to all. Twice a second the server tells all workers what it knows of
-each: the number of steps it has begun, and how long it has been silent.
+announcement of one worker is sent to all. Twice a second the server sends all workers, for each
+worker, the count of steps that it has begun and its seconds of silence.
 
 The states of a connection:
 
     state       input                              consequence
     ----------  ---------------------------------  ----------------------------------------------
-    stranger    Hello that proves the job          Welcome; it is a worker now
-                Hello that does not                Refused, and dropped once that is sent
-                anything else, more than 4 KiB,    dropped
-                or nothing for 5 s
+    stranger    Hello with a valid proof           Welcome; it becomes a worker
+                another Hello                      Refused, then closed
+                other input, more than 4 KiB,      closed
+                or none for 5 s
     worker      Put, Say, Beat, Ask                answered
-                Fail                               all hear of it; its threads may still answer
-                Bye                                all hear of it; it has left
-                anything else, silence, or the     all hear that it failed, and is gone
+                Fail                               sent to all; its threads may still answer
+                Bye                                sent to all; it has left
+                other input, silence, or the       sent to all: it failed, and is gone
                 end of the connection
-    has left    anything                           nothing
-                the end of the connection          forgotten
+    has left    any                                none
+                the end of the connection          closed
 
-One thread owns every connection and all state, so nothing here is locked; other threads only set
-flags and read. It never waits for a peer: a write that would block is kept in `unsent`. The number
-of strangers is bounded, and the oldest is dropped for a new one, so that strangers can neither use
-up the process's files nor keep workers out. An error of the server itself ends the job, and is
-given as the reason.
+One thread owns every connection and all state, so no locks are needed; other threads only set flags
+and read. The thread never waits for a peer: bytes that cannot be written are kept in `unsent`. The
+number of strangers is limited, and the oldest is closed for a new one, so that strangers can
+neither use up the process's files nor keep workers out. An error of the server itself ends the job,
+with the error as the reason.
 """
 
 from __future__ import annotations
@@ -46,16 +46,56 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from graphdist.runtime.processes import messages as ms
-from graphdist.runtime.processes.counted_warnings import CountedWarnings
 from graphdist.runtime.processes.handshake import JobIdentity
 
 BEAT_SECONDS = 0.5
 """How often each side sends a heartbeat."""
 SECONDS_FOR_HELLO = 5.0
-"""How long a stranger may take to say who it is."""
+"""How long a stranger may take to send its hello."""
 MAX_STRANGERS = 64
 _SECONDS_TO_SEND_LAST = 1.0
 _log = logging.getLogger("graphdist")
+
+
+SECONDS_BETWEEN_WARNINGS = 60.0
+
+
+class CountedWarnings:
+    """Warnings that may come thousands of times a second: a first line, then one line per minute.
+
+    A line has the last text and the count since the line before. `remind` writes a line that is
+    due, also if no more texts come. `warn` writes a line, `clock` returns seconds.
+
+    >>> seconds, lines = [0.0], []
+    >>> refused = CountedWarnings(lines.append, lambda: seconds[0])
+    >>> for text in ("a was refused", "b was refused", "c was refused"):
+    ...     refused.add(text)
+    >>> seconds[0] = 60.0
+    >>> refused.remind()
+    >>> lines
+    ['a was refused', 'c was refused (2 of this kind in 60 s)']
+    """
+
+    def __init__(
+        self, warn: Callable[[str], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start without texts."""
+        self._warn, self._clock = warn, clock
+        self._last, self._count = "", 0
+        self._warned_at = float("-inf")
+
+    def add(self, text: str) -> None:
+        """Warn of a text, or count it."""
+        self._last, self._count = text, self._count + 1
+        self.remind()
+
+    def remind(self) -> None:
+        """Warn of the last text and the count since the last line, once per minute."""
+        since = self._clock() - self._warned_at
+        if self._count and since >= SECONDS_BETWEEN_WARNINGS:
+            counted = f" ({self._count:,} of this kind in {since:.0f} s)" if self._count > 1 else ""
+            self._warn(self._last + counted)
+            self._count, self._warned_at = 0, self._clock()
 
 
 @dataclass(eq=False)
@@ -78,7 +118,7 @@ class Peer:
 class Server(threading.Thread):
     """The server of a cluster; runs until `stop`.
 
-    When it cannot go on it passes the reason to `crashed`, on this thread.
+    If it fails, it passes the reason to `crashed`, on this thread.
     """
 
     def __init__(
@@ -89,11 +129,11 @@ class Server(threading.Thread):
         job: JobIdentity,
         crashed: Callable[[str], None],
     ) -> None:
-        """Take a socket that listens."""
+        """Serve at a listening socket, from `start` on."""
         super().__init__(name="graphdist-coordination", daemon=True)
         self._listener, self._num_workers, self._job = listener, num_workers, job
         self.silence_seconds, self._crashed = silence_seconds, crashed
-        self._strangers: dict[Peer, None] = {}  # in the order of their coming
+        self._strangers: dict[Peer, None] = {}  # in the order of their connections
         self._peers: dict[int, Peer] = {}
         self._exchanges: dict[str, dict[int, str]] = {}
         self._said: dict[str, str] = {}
@@ -104,7 +144,7 @@ class Server(threading.Thread):
         self._is_listening = False
         self._stop_at: float | None = None
         self.refusals: list[str] = []
-        """Why the last strangers were refused; only those that identified themselves."""
+        """The reasons why the last strangers that sent a hello were refused."""
         self._refused = CountedWarnings(partial(_log.warning, "coordination server: %s"))
 
     def run(self) -> None:
@@ -131,13 +171,13 @@ class Server(threading.Thread):
         self._stop_at = time.monotonic() + _SECONDS_TO_SEND_LAST
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets; its parent goes on serving."""
+        """Close a forked child's copies of the sockets; its parent still serves."""
         for stream in (self._listener, *(peer.socket for peer in self._peers.values())):
             if stream.fileno() >= 0:
                 os.close(stream.detach())
 
     def has_others(self) -> bool:
-        """Return whether other workers are still heard from; any thread may ask."""
+        """Return whether other workers still send messages; any thread may call it."""
         now, others = time.monotonic(), [peer for peer in list(self._peers.values()) if peer.worker]
         return self.is_alive() and any(now - peer.heard < self.silence_seconds for peer in others)
 
@@ -151,13 +191,13 @@ class Server(threading.Thread):
                     self._accept()
                 else:
                     self._serve(key.data, mask)
-            if is_stopping and self._has_said_all(bool(events)):
+            if is_stopping and self._has_sent_all(bool(events)):
                 return
             if time.monotonic() >= next_beat:
                 self._beat()
                 next_beat = time.monotonic() + BEAT_SECONDS
 
-    def _has_said_all(self, is_busy: bool) -> bool:
+    def _has_sent_all(self, is_busy: bool) -> bool:
         if self._stop_at is not None and time.monotonic() > self._stop_at:
             return True
         return not is_busy and not any(peer.unsent for peer in self._peers.values())
@@ -181,7 +221,7 @@ class Server(threading.Thread):
                 self._listen(False)  # until the next beat: `select` would report it again
             return
         connection.setblocking(False)
-        with suppress(OSError):  # of one that has gone already, on macOS
+        with suppress(OSError):  # macOS refuses it for a connection that has ended
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = Peer(connection, str(address[0]), self._job.challenge())
         self._strangers[peer] = None
@@ -227,7 +267,7 @@ class Server(threading.Thread):
                 self._read_lines(peer)
         except ms.MessageError as error:
             if peer.worker is not None:
-                _log.warning("worker %d said what makes no sense: %s", peer.worker, error)
+                _log.warning("worker %d sent an invalid message: %s", peer.worker, error)
             self._lose(peer)
         except OSError:
             self._lose(peer)
@@ -252,7 +292,7 @@ class Server(threading.Thread):
             case ms.Beat(steps):
                 peer.steps = steps
             case _ if peer.has_left:
-                pass  # another thread of the worker sent it while it was leaving
+                pass  # another thread of the worker sent it while it left
             case ms.Put(key, value):
                 self._put(worker, key, value)
             case ms.Say(name, value):
@@ -270,26 +310,26 @@ class Server(threading.Thread):
                 self._give_up_exchanges_of(worker)
 
     def _put(self, worker: int, key: str, value: str) -> None:
-        given = self._exchanges.setdefault(key, {})
-        given[worker] = value
-        if len(given) == self._num_workers:
+        values = self._exchanges.setdefault(key, {})
+        values[worker] = value
+        if len(values) == self._num_workers:
             del self._exchanges[key]
-            values = [given[index] for index in range(self._num_workers)]
-            self._tell_all(ms.All(key, values))
+            in_order = [values[index] for index in range(self._num_workers)]
+            self._tell_all(ms.All(key, in_order))
         else:
             for other in self._left:
                 self._give_up_exchanges_of(other)
 
     def _give_up_exchanges_of(self, worker: int) -> None:
         """End the exchanges that wait for a worker that has left."""
-        for key, given in list(self._exchanges.items()):
-            if worker not in given:
+        for key, values in list(self._exchanges.items()):
+            if worker not in values:
                 del self._exchanges[key]
-                for index in given:
+                for index in values:
                     if index in self._peers:
                         self._send(self._peers[index], ms.Never(key, worker))
 
-    # Time passes, connections end.
+    # Heartbeats, and the end of connections.
 
     def _beat(self) -> None:
         now = time.monotonic()

@@ -1,18 +1,18 @@
-"""The step after which all workers stop together.
+"""Agrees on the step after which all workers stop together.
 
-Each worker counts its steps. When one has a notice that it will be stopped, all must save after the
-same step, and none may be left inside a collective in which the others take no part. So:
+Each worker counts its steps. When one gets a notice that it will be stopped, all must save after
+the same step, and none may wait in a collective that the others do not execute. So:
 
 1. The worker with the notice publishes a request. A thread of each worker waits for the request.
 2. That thread publishes the last step its worker has begun or, between two steps, the next one. At
    the end of that step the worker waits for the outcome of 3.
-3. When the thread has the numbers of all workers, the largest is the agreed step: no worker is
+3. When the thread has the counts of all workers, the largest is the agreed step: no worker is
    beyond it, and the others continue up to it.
 
-In 1 and 2, threads act for their workers, even while a worker is inside a step that cannot end
-before another worker begins it. So no worker waits for ever. Workers stop at the end of a step and
-not before one, because the batch of the next step would be taken from its iterator and lost. If a
-worker publishes nothing in time, the others raise an error that names it.
+In 1 and 2 threads answer for their workers, even while a worker is inside a step that cannot end
+before another worker begins it. So no worker waits for ever. Workers stop at the end of a step, not
+before one: the batch of that step would be read from its iterator and lost. If a worker publishes
+nothing in time, the others raise an error that names it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class StepAgreement:
-    """The steps of this worker, and the one after which all stop.
+    """Counts this worker's steps, and agrees with the others on the last one.
 
     `name` distinguishes the agreements of a program. `timeout_seconds` is how long to wait for the
     other workers.
@@ -39,7 +39,7 @@ class StepAgreement:
     """
 
     def __init__(self, workers: Workers, name: str, timeout_seconds: float = 60.0) -> None:
-        """Begin with no step begun."""
+        """Start with 0 steps."""
         self._workers, self._name, self._timeout = workers, name, timeout_seconds
         self._begun = 0
         self._is_inside = self._is_requested = self._is_closed = False
@@ -58,7 +58,7 @@ class StepAgreement:
         self._is_requested = True
         if self._workers.count == 1:
             self._agreed = self._last_step()
-        else:  # not on this thread: it may hold locks, interrupted, that publishing takes
+        else:  # not on this thread: a signal may interrupt it while it holds locks of `publish`
             threading.Thread(target=self._publish_request, daemon=True).start()
 
     def begin_step(self) -> None:
@@ -70,8 +70,8 @@ class StepAgreement:
     def end_step(self) -> bool:
         """Return whether this was the step after which all stop.
 
-        Once a stop is requested, this waits for the agreement. Raises `WorkerTimeoutError` if a
-        worker publishes nothing.
+        After a request it waits for the agreement. Raises `WorkerTimeoutError` if a worker
+        publishes nothing in time.
         """
         with self._changed:
             self._is_inside = False
@@ -96,7 +96,7 @@ class StepAgreement:
         self._workers.publish(f"{self._name}/request", str(self._workers.index))
 
     def _follow(self) -> None:
-        """Wait for the request and find the step; the body of the thread."""
+        """Wait for the request, and agree on the step; the function of the thread."""
         try:
             while self._workers.heard(f"{self._name}/request", _SECONDS_BETWEEN_LOOKS) is None:
                 if self._is_closed:

@@ -1,32 +1,46 @@
-"""Which of the program's processes this one is, and the messages between them.
+"""The index of this process among the program's processes, and messages between them.
 
-`worker_group()` is the only place that knows. Code that must run once per job, and not once per
-process, asks it. A strategy of several processes installs its own group with `set_workers`; before
-that the group is a single process.
+Code that must run once per job, not once per process, calls `worker_group()`. A strategy of several
+processes installs its group with `set_workers`; before that the group is a single process.
 
-Messages between workers are small and rare: texts under names, which do not pass through the
-devices. Any thread may send one while a step runs, so nothing here may be a device collective. A
-name is used once: the name of a repeated exchange ends in a number that all workers count alike.
+Messages between workers are small and rare: texts under names, sent without the devices. Any thread
+may send one while a step runs, so no message may be a collective of the devices. A name is used
+once: the name of a repeated exchange ends in a count that is the same on all workers.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from graphdist.ir.errors import GraphdistError
 
 
 class WorkerTimeoutError(GraphdistError, TimeoutError):
-    """A worker did not arrive, or did not send what others wait for, in time."""
+    """A worker did not arrive, or did not send a message that others wait for, in time."""
+
+
+@dataclass(frozen=True)
+class WorkerTimeouts:
+    """How long workers wait for each other, in seconds; `gd.config` sets it.
+
+    `start`: until all have connected. `silence`: until a silent worker counts as dead. `step`: for
+    the end of a step and, at the end of worker 0, for the other workers; None means for ever.
+    """
+
+    start: float = 300.0
+    silence: float = 60.0
+    step: float | None = 1800.0
 
 
 class Workers(Protocol):
-    """The processes that run the program, seen from one of them."""
+    """The processes that run the program."""
 
     @property
     def index(self) -> int:
-        """Return the number of this process."""
+        """Return the index of this process."""
         ...
 
     @property
@@ -35,21 +49,21 @@ class Workers(Protocol):
         ...
 
     def publish(self, name: str, value: str) -> None:
-        """Send a text to all; the first text under a name stays, later ones are dropped."""
+        """Send a text to all workers; only the first text under a name is kept."""
         ...
 
     def heard(self, name: str, timeout_seconds: float) -> str | None:
-        """Wait for the text under a name and return it; None if there is none in time.
+        """Return the text under a name; None if it does not arrive in time.
 
-        May raise an error of its own earlier, when it learns that a worker has failed.
+        It may raise an error earlier, if a worker has failed.
         """
         ...
 
     def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
-        """Wait for a worker's text under a name and return it; None if there is none in time.
+        """Return a worker's text under a name; None if it does not arrive in time.
 
-        May raise an error of its own earlier, when it learns that this worker says nothing more. A
-        worker that has failed may still answer, as with the rest of a checkpoint.
+        It may raise an error earlier, if this worker sends no more messages. A worker that has
+        failed may still answer, for example to finish a checkpoint.
         """
         ...
 
@@ -90,7 +104,7 @@ _workers: Workers = OneWorker()
 
 
 def worker_group() -> Workers:
-    """Return which process this is, of how many.
+    """Return the group of processes of this job.
 
     >>> worker_group().index, worker_group().count
     (0, 1)
@@ -99,22 +113,22 @@ def worker_group() -> Workers:
 
 
 def set_workers(others: Workers) -> Workers:
-    """Install the group that `worker_group()` returns, and return the one before."""
+    """Install the group that `worker_group()` returns; return the group before."""
     global _workers
     before, _workers = _workers, others
     return before
 
 
-def exchange(group: Workers, name: str, said: str, timeout_seconds: float, doing: str) -> list[str]:
-    """Return the texts of all workers, once they have arrived; an error says `doing` what.
+def exchange(group: Workers, name: str, text: str, timeout_seconds: float, doing: str) -> list[str]:
+    """Return the texts of all workers; errors name `doing`, what the workers do.
 
-    Raises `WorkerTimeoutError` for a worker that sends nothing, and what `Workers.heard_from`
-    raises for one that is gone.
+    Raises `WorkerTimeoutError` for a worker that sends nothing, and the errors of
+    `Workers.heard_from` for a worker that is gone.
 
     >>> exchange(OneWorker(), "greeting", "hello", timeout_seconds=1, doing="workers start")
     ['hello']
     """
-    group.publish(f"{name}/{group.index}", said)
+    group.publish(f"{name}/{group.index}", text)
     answers: list[str] = []
     for worker in range(group.count):
         heard = group.heard_from(worker, name, timeout_seconds)
@@ -126,3 +140,12 @@ def exchange(group: Workers, name: str, said: str, timeout_seconds: float, doing
             )
         answers.append(heard)
     return answers
+
+
+def first_different(values: Sequence[object]) -> int | None:
+    """Return the first worker whose value differs from worker 0's; None if all are equal.
+
+    >>> first_different([1, 1, 2])
+    2
+    """
+    return next((worker for worker, value in enumerate(values) if value != values[0]), None)

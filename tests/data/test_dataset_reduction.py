@@ -17,7 +17,7 @@ from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.failures import FailedElement
 from graphdist.data.worker_input import Agreement
 from graphdist.ir.ops import SCAN
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 
 ROWS = np.random.default_rng(0).standard_normal((8 * 13 + 3, 6)).astype("f")
 STRATEGIES: dict[str, Callable[[], Any]] = {

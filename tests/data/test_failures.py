@@ -15,7 +15,7 @@ import graphdist as gd
 from graphdist.data.chunks import ChunkSize, StepInput, grouped
 from graphdist.data.failures import FailedElement
 from graphdist.data.worker_input import Agreement
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from tests.data.test_positions import in_turn, split, values
 
 Dataset = gd.data.Dataset

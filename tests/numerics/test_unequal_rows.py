@@ -112,7 +112,7 @@ def test_a_warning_says_that_a_replica_has_no_rows_and_what_to_do() -> None:
     def mean(x: Any) -> Any:
         return strategy.reduce("MEAN", strategy.run(jnp.mean, args=(x,)), axis=None)
 
-    with warned("1 and 0 rows counts each replica alike, whatever its rows (a replica without"):
+    with warned("1 and 0 rows gives each replica the same weight (the mean of a replica without"):
         assert np.isnan(gd.function(mean)(batch_of(strategy, 1)))
     with warned():
         gd.function(mean)(batch_of(strategy, 3))  # the line is warned of already

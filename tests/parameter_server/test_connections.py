@@ -27,7 +27,7 @@ from graphdist.parameter_server.connections import (
     ServerIsSilent,
 )
 from graphdist.parameter_server.servers import ServerIsLost, Servers
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 
 KEY = b"a key"
 NO_END = struct.pack("!QQ", 0, 1 << 62)

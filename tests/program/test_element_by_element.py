@@ -341,13 +341,13 @@ def a_list_of_losses(iterator: Any) -> Any:
 
 ONE_BY_ONE = {
     with_break: "break leaves a loop over an iterator",
-    by_comprehension: "the line asks an iterator for them",
+    by_comprehension: "the line reads an iterator",
     the_largest: "a generator expression is no loop that is compiled",
-    with_a_list: "the line asks an iterator for them",
-    two_at_once: "the line asks an iterator for them",
+    with_a_list: "the line reads an iterator",
+    two_at_once: "the line reads an iterator",
     through_what_cannot_be_converted: "found is not converted, since a loop is left by return",
     through_a_generator: "losses_of is not converted, since losses_of is a generator",
-    through_a_partial: "the line asks an iterator for them",
+    through_a_partial: "the line reads an iterator",
     a_list_of_losses: "losses",
 }
 

@@ -299,7 +299,7 @@ class Refusals:
             "changes self.rngs, a Rngs(.|\n)*draw from jax.ran",
         ),
         ("updates_a_module", "for batch in dataset:", "changes self.linear, a Linear"),
-        ("numbers_steps", "for batch in dataset:", "asks self.numbers, a count, for elements"),
+        ("numbers_steps", "for batch in dataset:", "reads elements of self.numbers, a count"),
         ("takes_in_turn", "for batch in dataset:", "asks factors, a list_iterator, for elem"),
         ("grows", "for batch in dataset:", "found is a list after a step"),
         ("grows_in_place", "for batch in dataset:", "changes found, a list"),

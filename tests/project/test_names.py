@@ -23,8 +23,8 @@ OF_TENSORFLOW = {"graphdist.compat.v1", "graphdist.experimental"}
 
 # Classes that share a name, and why.
 SHARED_CLASSES = {
-    "DatasetIterator": "the iterator of `gd.data.Dataset`; in strategies.legacy_input TensorFlow's "
-    "name for the result of `make_dataset_iterator`, which the conformance suite compares",
+    "DatasetIterator": "the iterator of `gd.data.Dataset`; in strategies.legacy_iterators "
+    "TensorFlow's name for the result of `make_dataset_iterator`, which conformance tests compare",
 }
 
 # Functions that share a name because they are the same thing of several things, and what it is.

@@ -99,7 +99,7 @@ def test_a_function_made_anew_for_every_call_is_warned_of(strategy: gd.Strategy)
             strategy.run(partial(scale, by), args=(jnp.ones(()),))
     (warning,) = caught
     assert warning.category is gd.RetraceWarning
-    assert "another function of one definition" in str(warning.message)
+    assert "made another function" in str(warning.message)
     assert warning.filename == __file__
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.program.kept_programs import MOST
+from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ def test_the_limit_of_a_function_that_names_none(traces: list[int]) -> None:
         return x
 
     static = gd.function(step.fn, static_argnames="number")
-    for number in range(MOST + 1):
+    for number in range(DEFAULT_MAX_PROGRAMS + 1):
         static(ones(1), number)
     static(ones(1), 1)
     static(ones(1), 0)
-    assert traces == [*range(MOST + 1), 0]
+    assert traces == [*range(DEFAULT_MAX_PROGRAMS + 1), 0]
 
 
 @pytest.mark.long
@@ -96,9 +96,9 @@ def test_all_are_kept_if_asked(traces: list[int]) -> None:
         traces.append(number)
         return x
 
-    for number in (*range(MOST + 2), 0):
+    for number in (*range(DEFAULT_MAX_PROGRAMS + 2), 0):
         step(ones(1), number)
-    assert traces == [*range(MOST + 2)]
+    assert traces == [*range(DEFAULT_MAX_PROGRAMS + 2)]
 
 
 def test_a_method_has_the_limit_of_its_function(traces: list[int]) -> None:

@@ -20,7 +20,7 @@ import graphdist as gd
 from graphdist.ir.graph import Graph
 from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.runtime.value_agreement import BLOCK, ValueAgreement, weighted_sum
 
 VARIABLES = [np.arange(10, dtype=np.float32) + i for i in range(10)]
@@ -178,8 +178,8 @@ def test_workers_that_call_other_programs_are_told(
     one, other = steps_of(workers, graph), steps_of(workers, graph)
     (told,) = set(errors_of([other[0], one[1], one[2]], inputs_with(0, 10, ARGUMENTS[0])))
     assert re.fullmatch(
-        r"worker 0 \S+ calls 'step', its program number (\d+), and worker 1 \S+ calls 'step', its "
-        r"program number (?!\1)\d+",
+        r"worker 0 \S+ calls 'step', its program (\d+), and worker 1 \S+ calls 'step', its "
+        r"program (?!\1)\d+",
         told,
     )
 

@@ -41,7 +41,7 @@ def test_a_size_that_differs_in_an_argument_is_guessed_to_differ_alike() -> None
     assumptions, seen = assumptions_of([(3, 8), (5, 8)]), []
 
     def trace(peers: Peers, variant: ReplicaVariant) -> None:
-        rows = (3, 5)[variant.number]
+        rows = (3, 5)[variant.index]
         seen.append(peers.shapes_of_all((rows, 2)))
 
     assert rounds(assumptions, trace) == 1
@@ -65,7 +65,7 @@ def test_a_later_call_is_corrected_with_the_one_it_depends_on() -> None:
 
     def trace(peers: Peers, variant: ReplicaVariant) -> None:
         lengths = [shape[0] for shape in peers.shapes_of_all((3,))]
-        last[variant.number] = peers.shapes_of_all((sum(lengths) + variant.number,))
+        last[variant.index] = peers.shapes_of_all((sum(lengths) + variant.index,))
 
     assert rounds(assumptions, trace) == 2
     assert last == {0: [(6,), (7,)], 1: [(6,), (7,)]}
@@ -82,8 +82,8 @@ def test_values_that_cannot_be_guessed_end_the_trace_until_they_are_known() -> N
     assumptions, seen = assumptions_of(), []
 
     def trace(peers: Peers, variant: ReplicaVariant) -> None:
-        value = ("a", "b")[variant.number]
-        seen.append((variant.number, assumptions.exchange("call", variant, value, None)))
+        value = ("a", "b")[variant.index]
+        seen.append((variant.index, assumptions.exchange("call", variant, value, None)))
 
     assert rounds(assumptions, trace) == 2
     assert seen == [(1, ["a", "b"]), (0, ["a", "b"]), (1, ["a", "b"])]
@@ -93,10 +93,10 @@ def test_a_call_that_another_variant_never_comes_to_is_an_error_and_no_endless_l
     assumptions = assumptions_of()
 
     def trace(peers: Peers, variant: ReplicaVariant) -> None:
-        if variant.number == 0:
+        if variant.index == 0:
             assumptions.exchange("call", variant, "a", None)
 
-    with pytest.raises(TraceError, match="comes to merge_call that another replica never comes to"):
+    with pytest.raises(TraceError, match="executes merge_call that another replica does not"):
         rounds(assumptions, trace)
 
 
@@ -104,7 +104,7 @@ def test_a_variant_that_counts_no_examples_has_none() -> None:
     assumptions, totals = assumptions_of([(3,), (5,)]), []
 
     def trace(peers: Peers, variant: ReplicaVariant) -> None:
-        if variant.number == 1:
+        if variant.index == 1:
             totals.append(peers.examples_of_all(5))
 
     assert rounds(assumptions, trace) == 2
@@ -116,7 +116,7 @@ def test_each_turn_of_a_loop_counts_examples_of_its_own() -> None:
 
     def trace(peers: Peers, variant: ReplicaVariant) -> None:
         for examples in (1, 10):
-            totals.append(peers.examples_of_all(examples * (variant.number + 1)))
+            totals.append(peers.examples_of_all(examples * (variant.index + 1)))
 
     rounds(assumptions, trace)
     assert totals[-2:] == [3, 30]

@@ -238,7 +238,7 @@ def test_bad_input_exits_with_2(
         ("make_step", ["--set", "size"], "not of the form name=value"),
         ("make_untraceable_step", [], "raised TypeError: no such shape when it was traced"),
         ("make_undivided_step", [], "global batch size 10 does not divide by 4 replicas"),
-        ("make_accumulating_step", [], "8 rows is cut into 3 microbatches: it does not divide"),
+        ("make_accumulating_step", [], "8 rows does not divide into 3 microbatches"),
         ("make_step", ["--passes", "infer,lower"], "there is no pass 'infer'"),
         ("make_step", ["--option", "xla_nothing=1"], "refuses a compiler option"),
         ("make_step", ["-o", "/no/such/folder/x.gdx"], "/no/such/folder"),

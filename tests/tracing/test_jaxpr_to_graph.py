@@ -303,7 +303,7 @@ def test_the_mark_of_an_integer_mean_leaves_no_node_and_is_noted_where_it_stands
     means = IntegerMeans()
 
     def fn(x: Any) -> Any:
-        return means.marked(x.astype(jnp.int32) + 1, means.next_number())
+        return means.marked(x.astype(jnp.int32) + 1, means.next_id())
 
     graph = graph_of(fn, (), means=means)
     assert [node.op.name for node in graph.nodes] == ["jax.convert_element_type", "jax.add"]

@@ -156,10 +156,10 @@ def in_a_linear_solve(scale: float) -> Callable[[Any], list[Any]]:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (of_turns(2), of_turns(3), "come to different loops or branches"),
-        (backwards, forwards, "come to different loops or branches"),
-        (of_floats, of_integers, "disagree|come to scan with|different loops"),
-        (no_collective_in_the_second, two_in_the_first, "that another replica never comes to"),
+        (of_turns(2), of_turns(3), "execute different loops or branches"),
+        (backwards, forwards, "execute different loops or branches"),
+        (of_floats, of_integers, "disagree|to scan, and|different loops"),
+        (no_collective_in_the_second, two_in_the_first, "that another replica does not execute"),
         (
             in_a_linear_solve(1),
             in_a_linear_solve(2),

@@ -250,13 +250,13 @@ def in_a_loop(x: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (once, never, r"comes to all_reduce \(sum\) of f32\[\] that another replica never"),
-        (never, once, r"comes to all_reduce \(sum\) of f32\[\] that another replica never"),
-        (once, greatest, r"one comes to all_reduce \(sum\) .* another to all_reduce \(max\)"),
-        (once, joined, r"one comes to all_reduce \(sum\) .* another to all_gather of f32\[1\]"),
-        (first_sum, first_max, r"one comes to all_reduce \(sum\) .* another to all_reduce \(max\)"),
+        (once, never, r"executes all_reduce \(sum\) of f32\[\] that another replica does not"),
+        (never, once, r"executes all_reduce \(sum\) of f32\[\] that another replica does not"),
+        (once, greatest, r"one executes all_reduce \(sum\) .* another all_reduce \(max\)"),
+        (once, joined, r"one executes all_reduce \(sum\) .* another all_gather of f32\[1\]"),
+        (first_sum, first_max, r"one executes all_reduce \(sum\) .* another all_reduce \(max\)"),
         (once, of_two, r"of f32\[\] .* of f32\[2\]"),
-        (once, in_a_loop, r"one comes to all_reduce .* another to scan"),
+        (once, in_a_loop, r"one executes all_reduce .* another scan"),
     ],
 )
 def test_variants_that_do_not_come_to_the_same_points_are_refused(
@@ -272,7 +272,7 @@ def test_the_part_of_a_variable_that_one_variant_chooses_is_refused() -> None:
     def chooses(x: Any) -> list[Any]:
         return [v.part(jnp.argmax(x))]
 
-    with pytest.raises(TraceError, match="which part depends on what one replica variant computes"):
+    with pytest.raises(TraceError, match="at an index that one replica variant computes"):
         merged([chooses, lambda x: [x[0]]], [(2,), (3,)])
 
 

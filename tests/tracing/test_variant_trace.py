@@ -12,7 +12,7 @@ from jax import lax
 
 from graphdist.tracing.calls import CALLS
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.synchronization_points import cut_at_points
+from graphdist.tracing.synchronization_points import split_at_points
 from graphdist.tracing.variant_trace import VariantTrace, needed, run_equations, variant_trace
 from tests.tracing.traces import Float32, graph_of, total
 
@@ -82,7 +82,7 @@ def test_a_loop_with_a_collective_inside_is_one_equation_where_the_trace_is_cut(
         z = lax.fori_loop(0, 3, lambda i, y: total(y), y * 2.0)
         return z - 1.0
 
-    segments = cut_at_points(traced(fn, X).equations)
+    segments = split_at_points(traced(fn, X).equations)
     assert [names(equations) for equations, _ in segments] == [["scan", "mul"], ["sub"]]
     assert [point and point.primitive.name for _, point in segments] == ["scan", None]
 
@@ -95,7 +95,9 @@ def test_a_loop_that_only_reads_a_variable_is_a_point_too() -> None:
         loop = lambda y: lax.fori_loop(0, 2, lambda i, z: z + v.read(), y)  # noqa: E731
         closed = jax.make_jaxpr(loop)(x)
         trace = variant_trace(closed, [Slot(x, ())], {})
-        found.extend(point and point.primitive.name for _, point in cut_at_points(trace.equations))
+        found.extend(
+            point and point.primitive.name for _, point in split_at_points(trace.equations)
+        )
         return x
 
     graph_of(fn, ())

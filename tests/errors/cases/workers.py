@@ -17,7 +17,7 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.runtime.program_agreement import agree_on_operations
 from graphdist.runtime.resharding import agree_to_gather
 from graphdist.tracing.user_lines import here

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from graphdist.runtime.files.checkpoint_threads import on_threads
+from graphdist.runtime.files.checkpoint_arrays import on_threads
 
 
 def test_results_come_in_order_from_so_many_threads() -> None:

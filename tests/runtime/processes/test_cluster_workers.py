@@ -14,7 +14,7 @@ import graphdist as gd
 from graphdist.runtime.processes.addresses import free_port, listen
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.server import BEAT_SECONDS
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 
 TIMEOUTS = WorkerTimeouts(start=5.0, silence=60.0)
 Met = Callable[..., list[ClusterWorkers]]
@@ -260,7 +260,7 @@ def test_something_else_at_the_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         second = ClusterWorkers([address, "127.0.0.1:1"], 1, WorkerTimeouts(start=0.3))
-        with pytest.raises(gd.WorkerError, match=r"cannot reach worker 0.*something else answers"):
+        with pytest.raises(gd.WorkerError, match=r"cannot reach worker 0.*another program answers"):
             second.rendezvous()
 
 

@@ -11,9 +11,8 @@ from typing import TypeAlias, TypeVar
 import pytest
 
 from graphdist.runtime.processes import messages as ms
-from graphdist.runtime.processes.counted_warnings import CountedWarnings
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.runtime.processes.server import Server
+from graphdist.runtime.processes.server import CountedWarnings, Server
 
 JOB = JobIdentity("a", 1, "secret", "graphdist 1, jax 1")
 SECONDS = 10.0

@@ -18,7 +18,7 @@ from graphdist.runtime.processes import cluster_workers
 from graphdist.runtime.processes.abandonable_calls import Call
 from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
+from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.runtime.supervised_steps import WorkerStep
 
 

@@ -141,7 +141,7 @@ def test_an_assignment_chooses_cores() -> None:
     cores = [(1, 1, 0, 0), (0, 0, 0, 0)]
     strategy = gd.TPUStrategy(None, cores, topology="v5e:2x2")
     assert [tuple(device.coords) for device in strategy.devices.devices] == [(1, 1, 0), (0, 0, 0)]
-    with pytest.raises(gd.DeviceError, match=r"gives core \(5, 0, 0, 0\) but there is none"):
+    with pytest.raises(gd.DeviceError, match=r"gives core \(5, 0, 0, 0\) but it is none"):
         gd.TPUStrategy(None, [(5, 0, 0, 0)], topology="v5e:2x2")
     with pytest.raises(gd.DeviceError, match="twice"):
         gd.TPUStrategy(None, [cores[0], cores[0]], topology="v5e:2x2")
@@ -180,7 +180,7 @@ def test_a_replica_is_split_over_its_one_core() -> None:
     split(strategy.experimental_replicate_to_logical_devices)
     with pytest.raises(gd.ArgumentError, match="logical_device_id is 1"):
         split(lambda x: strategy.experimental_assign_to_logical_device(x, 1))
-    with pytest.raises(gd.ArgumentError, match="makes 2 parts, and a replica has 1 core"):
+    with pytest.raises(gd.ArgumentError, match="makes 2 parts, but a replica has 1 core"):
         split(lambda x: strategy.experimental_split_to_logical_devices(x, [2, 1]))
     with pytest.raises(gd.ArgumentError, match="1 numbers for a tensor of 2 dimensions"):
         split(lambda x: strategy.experimental_split_to_logical_devices(x, [1]))

@@ -1,8 +1,8 @@
-"""Functions compiled for `run`, `reduce` and the like called outside every `gd.function`.
+"""Compiled functions for calls of `run`, `reduce` and the like outside every `gd.function`.
 
-A compiled function is found again by a key that says what it does. A function of the user's is its
-own key, for as long as the user keeps it: when a lambda is gone, so is the program compiled for it,
-with the variables it closes over. The functions used least recently are forgotten.
+A compiled function is cached under a key that identifies what it computes. The user's function is
+its own key while it exists: when a lambda is garbage collected, its program and the variables that
+it closes over are dropped, too. Each strategy drops the functions used least recently.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from graphdist.program.leaked_values import NamedValues
 from graphdist.program.retracing import WARN_AT, RetraceWarning
 from graphdist.user_warnings import warn_user
 
-_MOST_FUNCTIONS = 256
-"""How many are kept, for each strategy."""
+_MAX_FUNCTIONS = 256
+"""The most functions that a strategy keeps."""
 
 
 class ImplicitFunctions:
@@ -42,31 +42,31 @@ class ImplicitFunctions:
         return len(self._functions)
 
     def of(self, key: tuple[Any, ...], body: Callable[..., Any], name: str = "") -> Function:
-        """Return the function compiled for a key, made of `body` if it is new."""
+        """Return the function compiled for a key; a new one compiles `body`."""
         functions = self._functions
-        key = tuple(map(_hashable, key))  # `body` keeps parts without a hash alive
+        key = tuple(map(_hashable, key))  # ids stay valid: `body` keeps the objects alive
         if key not in functions:
             label = f"{key[0]}_{name}" if name else str(key[0])
             functions[key] = Function(body, name=label, python_numbers_are_static=True)
-            if len(functions) > _MOST_FUNCTIONS:
+            if len(functions) > _MAX_FUNCTIONS:
                 functions.popitem(last=False)
         functions.move_to_end(key)
         return functions[key]
 
     def of_function(self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]) -> Function:
-        """Return `call(fn, args, kwargs)` compiled, which is forgotten when `fn` is gone."""
+        """Return `call(fn, args, kwargs)` compiled, until `fn` is garbage collected."""
         name = getattr(fn, "__name__", "function")
         if isinstance(fn, Function):
-            fn = fn.function  # a method is another one each time
-        held: Callable[[], Any] = _weakly(fn) or (lambda: fn)
+            fn = fn.function  # the Function of a method is a new object at each look-up
+        reference: Callable[[], Any] = _weak_reference(fn) or (lambda: fn)
 
         def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            named = NamedValues(held(), (*args, *kwargs.values()))
-            result = call(held(), args, kwargs)
+            named = NamedValues(reference(), (*args, *kwargs.values()))
+            result = call(reference(), args, kwargs)
             named.refuse_leaks(name)
             return result
 
-        if not isinstance(held, weakref.ref):
+        if not isinstance(reference, weakref.ref):
             return self.of((kind, fn), body, name)
         key = (kind, id(fn))
         if key not in self._functions:
@@ -75,7 +75,7 @@ class ImplicitFunctions:
         return self.of(key, body, name)
 
     def _warn_if_often(self, kind: str, fn: Any, name: str) -> None:
-        """Warn of a function that is made again for every call, and compiled again with it."""
+        """Warn of a function that is defined, and so compiled, again for every call."""
         while isinstance(fn, functools.partial):
             fn = fn.func
         code = getattr(fn, "__code__", None)
@@ -85,15 +85,15 @@ class ImplicitFunctions:
         if self._made[code] not in WARN_AT:
             return
         warn_user(
-            f"{kind} compiled {name} {self._made[code]} times: each time it was another function "
-            f"of one definition. Define it once, outside the loop, and pass what changes as an "
-            f"argument.",
+            f"{kind} compiled {name} {self._made[code]} times: its definition was executed each "
+            f"time and made another function. Define it once, outside the loop, and pass what "
+            f"changes as an argument.",
             RetraceWarning,
         )
 
 
-def _weakly(fn: Callable[..., Any]) -> Callable[[], Any] | None:
-    """Return a weak reference, None to what cannot have one or is made at every look-up."""
+def _weak_reference(fn: Callable[..., Any]) -> Callable[[], Any] | None:
+    """Return a weak reference to a function; None to a method, which is a new object each time."""
     if isinstance(fn, MethodType):
         return None
     try:
@@ -103,7 +103,7 @@ def _weakly(fn: Callable[..., Any]) -> Callable[[], Any] | None:
 
 
 def _hashable(part: Any) -> Any:
-    """Return a part of a key, or its id in place of one without a hash."""
+    """Return a part of a key, or its id if it has no hash."""
     try:
         hash(part)
     except TypeError:

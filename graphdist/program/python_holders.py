@@ -1,9 +1,9 @@
-"""Where Python keeps values: holders, whose places can be read, set for a moment and restored.
+"""Holders of Python values, whose values can be read, replaced for a trace and restored.
 
 A holder is a closure cell, some globals of a module, the attributes of an object or a class, or a
-list, deque, dict or set; a random generator holds its state. Its places have keys. While a function
-is traced, places with arrays hold tracers. Afterwards a holder knows which place the function
-changed, and gets back the values from before.
+list, deque, dict or set; a random generator holds its state. Its values have keys. While a function
+is traced, tracers replace the arrays. Afterwards a holder tells which value the function changed,
+and restores the values from before.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Holder:
     """An object of Python that holds values by keys."""
 
     def __init__(self, name: str, owner: Any) -> None:
-        """Take the object, and the name by which a user knows it."""
+        """Keep the object, and the user's name of it."""
         self.name, self.owner = name, owner
         self.carried: set[Any] = set()
-        """The keys of places that belong to the state of the loop."""
+        """The keys of values in the state of the loop."""
         self._before: dict[Any, Any] = {}
         self._during: dict[Any, Any] = {}
 
@@ -39,35 +39,39 @@ class Holder:
         raise NotImplementedError
 
     def put(self, key: Any, value: Any) -> None:
-        """Give a place another value."""
+        """Set a value."""
         raise NotImplementedError
 
     def remove(self, key: Any) -> None:
-        """Let a place have no value."""
+        """Remove a value."""
         raise NotImplementedError
 
     def path(self, key: Any) -> str:
-        """Return a place as Python writes it."""
+        """Return the Python expression of a value."""
         return self.name
 
-    def text(self, key: Any) -> str:
-        """Return the name of a place, and of what kind it is."""
+    def kind(self) -> str:
+        """Return the kind of the values, for errors."""
         raise NotImplementedError
 
+    def text(self, key: Any) -> str:
+        """Return the expression and the kind of a value, for errors."""
+        return f"{self.path(key)}, {self.kind()}"
+
     def may_change(self, key: Any) -> bool:
-        """Return whether a change of a place is no change for the user."""
+        """Return whether a value may change without a change that the user sees."""
         return False
 
     def begin(self) -> None:
-        """Remember the values."""
+        """Store the values before the trace."""
         self._before = self.values()
 
     def are_set(self) -> None:
-        """Take the present values as those that the traced function finds."""
+        """Store the values with which the trace starts."""
         self._during = self.values()
 
     def changed(self) -> str | None:
-        """Return the name of a place that has another value than `are_set` found."""
+        """Return the text of a value that has changed since `are_set`; None if none has."""
         now = self.values()
         for key in [*self._during, *(key for key in now if key not in self._during)]:
             if key in self.carried or self.may_change(key):
@@ -77,7 +81,7 @@ class Holder:
         return None
 
     def restore(self) -> None:
-        """Give all places the values that `begin` found, except places of the loop's state."""
+        """Restore the values of `begin`, except those in the state of the loop."""
         now = self.values()
         for key in now:
             if key not in self._before and key not in self.carried:
@@ -88,26 +92,26 @@ class Holder:
 
 
 class Cell(Holder):
-    """A variable of a function around."""
+    """The closure cell of a variable; the key is its name."""
 
     def values(self) -> dict[Any, Any]:
-        """Return the value under the name of the variable."""
+        """Return the value of the variable, if it has one."""
         try:
             return {self.name: self.owner.cell_contents}
-        except ValueError:  # it has no value yet
+        except ValueError:  # the cell is empty
             return {}
 
     def put(self, key: Any, value: Any) -> None:
-        """Give the variable another value."""
+        """Set the variable."""
         self.owner.cell_contents = value
 
     def remove(self, key: Any) -> None:
-        """Let the variable have no value."""
+        """Remove the value of the variable."""
         del self.owner.cell_contents
 
-    def text(self, key: Any) -> str:
-        """Return the name of the variable."""
-        return f"{key}, a variable of the function"
+    def kind(self) -> str:
+        """Return the kind of the variable."""
+        return "a variable of the function"
 
 
 class Items(Holder):
@@ -118,7 +122,7 @@ class Items(Holder):
         return dict(self.owner)
 
     def put(self, key: Any, value: Any) -> None:
-        """Give an item another value."""
+        """Set an item."""
         self.owner[key] = value
 
     def remove(self, key: Any) -> None:
@@ -126,82 +130,86 @@ class Items(Holder):
         del self.owner[key]
 
     def path(self, key: Any) -> str:
-        """Return the item as Python writes it."""
+        """Return the Python expression of an item."""
         return f"{self.name}[{key!r}]"
 
-    def text(self, key: Any) -> str:
-        """Return the item, and that it is one."""
-        return f"{self.path(key)}, an item of a dict"
+    def kind(self) -> str:
+        """Return the kind of an item."""
+        return "an item of a dict"
 
 
-class Globals(Items):
-    """Some variables of a module; `names` may grow."""
+class _SomeItems(Items):
+    """The items of a dict with some of its keys; `names` may grow, None means all."""
 
-    def __init__(self, name: str, owner: dict[str, Any]) -> None:
-        """Take the dict of a module."""
+    def __init__(self, name: str, owner: dict[str, Any], names: Iterable[str] | None) -> None:
         super().__init__(name, owner)
-        self.names: set[str] = set()
+        self.names = None if names is None else set(names)
 
     def values(self) -> dict[Any, Any]:
-        """Return the variables that have a value."""
+        """Return the items that exist."""
+        if self.names is None:
+            return dict(self.owner)
         return {name: self.owner[name] for name in self.names if name in self.owner}
 
+
+class Globals(_SomeItems):
+    """Some variables of a module; `names` may grow."""
+
+    names: set[str]
+
+    def __init__(self, owner: dict[str, Any]) -> None:
+        """Start without variables of a module, which has this dict."""
+        super().__init__("", owner, ())
+
     def path(self, key: Any) -> str:
-        """Return the name of the variable."""
+        """Return the name of a variable."""
         return str(key)
 
-    def text(self, key: Any) -> str:
-        """Return the name of the variable."""
-        return f"{key}, a variable of the module {self.owner.get('__name__', '')}"
+    def kind(self) -> str:
+        """Return the kind of a variable, with its module."""
+        return f"a variable of the module {self.owner.get('__name__', '')}"
 
 
-class Attributes(Items):
-    """The attributes in the `__dict__` of an object, or the attributes of `names` alone."""
+class Attributes(_SomeItems):
+    """The attributes in the `__dict__` of an object, or only the attributes `names`."""
 
     def __init__(self, name: str, owner: Any, names: Iterable[str] | None = None) -> None:
-        """Take the object."""
-        super().__init__(name, vars(owner))
-        self._class, self._names = type(owner), None if names is None else set(names)
-
-    def values(self) -> dict[Any, Any]:
-        """Return the attributes."""
-        if self._names is None:
-            return dict(self.owner)
-        return {name: self.owner[name] for name in self._names if name in self.owner}
+        """Keep the object's `__dict__`."""
+        super().__init__(name, vars(owner), names)
+        self._class = type(owner)
 
     def may_change(self, key: Any) -> bool:
-        """Return whether the attribute is one that Python computes once, and keeps."""
+        """Return whether an attribute is a property that Python computes once and caches."""
         kind = inspect.getattr_static(self._class, key, None)
         return isinstance(kind, functools.cached_property)
 
     def path(self, key: Any) -> str:
-        """Return the attribute as Python writes it."""
+        """Return the Python expression of an attribute."""
         return f"{self.name}.{key}"
 
-    def text(self, key: Any) -> str:
-        """Return the attribute, and whose it is."""
-        return f"{self.path(key)}, an attribute of a Python object"
+    def kind(self) -> str:
+        """Return the kind of an attribute."""
+        return "an attribute of a Python object"
 
 
 class Slots(Holder):
     """Attributes of an object with `__slots__`, or of a class."""
 
     def __init__(self, name: str, owner: Any, names: Iterable[str]) -> None:
-        """Take the object and the names of attributes."""
+        """Keep the object and the names of attributes."""
         super().__init__(name, owner)
         self._names = list(names)
 
     def values(self) -> dict[Any, Any]:
         """Return the attributes that have a value."""
         if isinstance(self.owner, type):
-            return {
-                name: vars(self.owner)[name] for name in self._names if name in vars(self.owner)
-            }
-        found = ((name, getattr(self.owner, name, _MISSING)) for name in self._names)
-        return {name: value for name, value in found if value is not _MISSING}
+            attributes = vars(self.owner)
+            return {name: attributes[name] for name in self._names if name in attributes}
+        values = ((name, getattr(self.owner, name, _MISSING)) for name in self._names)
+        return {name: value for name, value in values if value is not _MISSING}
 
     def put(self, key: Any, value: Any) -> None:
-        """Give an attribute another value, also of an object that refuses it."""
+        """Set an attribute, also of an object that refuses it."""
         if isinstance(self.owner, type):
             type.__setattr__(self.owner, key, value)
         else:
@@ -212,33 +220,32 @@ class Slots(Holder):
         delattr(self.owner, key)
 
     def path(self, key: Any) -> str:
-        """Return the attribute as Python writes it."""
+        """Return the Python expression of an attribute."""
         return f"{self.name}.{key}"
 
-    def text(self, key: Any) -> str:
-        """Return the attribute, and whose it is."""
-        kind = "class" if isinstance(self.owner, type) else "Python object"
-        return f"{self.path(key)}, an attribute of a {kind}"
+    def kind(self) -> str:
+        """Return the kind of an attribute."""
+        return f"an attribute of a {'class' if isinstance(self.owner, type) else 'Python object'}"
 
 
 class Elements(Holder):
     """The elements of a list, deque or set."""
 
     def values(self) -> dict[Any, Any]:
-        """Return the elements by their number, of a set by themselves."""
+        """Return the elements by their index; those of a set by themselves."""
         if isinstance(self.owner, set):
             return {element: element for element in self.owner}
         return dict(enumerate(self.owner))
 
     def put(self, key: Any, value: Any) -> None:
-        """Give an element another value, or add it to a set."""
+        """Set an element, or add it to a set."""
         if isinstance(self.owner, set):
             self.owner.add(value)
         else:
             self.owner[key] = value
 
     def restore(self) -> None:
-        """Give the elements of `begin`."""
+        """Restore the elements of `begin`."""
         if isinstance(self.owner, list | deque) and len(self.owner) == len(self._before):
             super().restore()
         elif not isinstance(self.owner, set) or self.owner != self._before.keys():
@@ -247,28 +254,28 @@ class Elements(Holder):
             add(self._before.values())
 
     def path(self, key: Any) -> str:
-        """Return the element as Python writes it."""
+        """Return the Python expression of an element."""
         return f"{self.name}[{key!r}]"
 
     def text(self, key: Any) -> str:
-        """Return the name of the container."""
+        """Return the name and type of the container."""
         return f"{self.name}, a {type(self.owner).__name__}"
 
 
-class Numbers(Holder):
-    """The numbers of a NumPy array that a program has as a constant."""
+class ArrayElements(Holder):
+    """The elements of a NumPy array that is a constant of a program."""
 
     def values(self) -> dict[Any, Any]:
         """Return the bytes of the array."""
         return {"": self.owner.tobytes()}
 
     def put(self, key: Any, value: Any) -> None:
-        """Give the array other numbers."""
+        """Set the elements from bytes."""
         self.owner[...] = np.frombuffer(value, self.owner.dtype).reshape(self.owner.shape)
 
-    def text(self, key: Any) -> str:
-        """Return the name of the array."""
-        return f"{self.name}, a NumPy array, in place"
+    def kind(self) -> str:
+        """Return the kind of the change."""
+        return "a NumPy array, in place"
 
 
 class GeneratorState(Holder):
@@ -279,7 +286,7 @@ class GeneratorState(Holder):
         return {"": pickle.dumps(self._get())}
 
     def put(self, key: Any, value: Any) -> None:
-        """Give the generator another state."""
+        """Set the state from bytes."""
         state = pickle.loads(value)
         match self.owner:
             case np.random.Generator():
