@@ -37,7 +37,7 @@ from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_lost
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
 from graphdist.state.layout import Layout, as_stored
-from graphdist.state.storage import HeldBuffer, Storage
+from graphdist.state.storage import HeldBuffer, Storage, StorageOnDevices
 from graphdist.state.stored_values import StoredValue
 from graphdist.tracing.user_lines import here
 
