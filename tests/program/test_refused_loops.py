@@ -300,7 +300,7 @@ class Refusals:
         ),
         ("updates_a_module", "for batch in dataset:", "changes self.linear, a Linear"),
         ("numbers_steps", "for batch in dataset:", "reads elements of self.numbers, a count"),
-        ("takes_in_turn", "for batch in dataset:", "asks factors, a list_iterator, for elem"),
+        ("takes_in_turn", "for batch in dataset:", "reads elements of factors, a list_iterator"),
         ("grows", "for batch in dataset:", "found is a list after a step"),
         ("grows_in_place", "for batch in dataset:", "changes found, a list"),
         ("grows_from_one", "for batch in dataset:", r"found is \(\*,\) before a step of the loop"),
