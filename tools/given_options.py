@@ -26,6 +26,8 @@ def refuse_unused(given: Collection[str], does: str, uses: Collection[str]) -> N
     Traceback (most recent call last):
     ...
     graphdist.errors.ArgumentError: --scale has no use for --fit: leave one of them out
+      <doctest graphdist.tools.given_options.refuse_unused[0]>:1, in <module>
+        refuse_unused({"scale", "fit"}, "--scale", ["scale", "topology"])
     """
     for name in sorted(set(given).difference(uses)):
         raise ArgumentError(f"{does} has no use for {written(name)}: leave one of them out")
@@ -38,6 +40,8 @@ def require_with(given: Collection[str], name: str, needed: str) -> None:
     Traceback (most recent call last):
     ...
     graphdist.errors.ArgumentError: --allow goes with --against: give that too, or leave it out
+      <doctest graphdist.tools.given_options.require_with[0]>:1, in <module>
+        require_with({"allow"}, "allow", "against")
     """
     if name in given and needed not in given:
         raise ArgumentError(
