@@ -14,7 +14,7 @@ import numpy as np
 from graphdist.ir.types import PER_REPLICA, Distribution
 from graphdist.options import AXIS_NAME, CommunicationOptions, VariableSynchronization
 from graphdist.passes import Target
-from graphdist.passes.local_steps import LocalSteps
+from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.pipelines import GATHERED_BYTES
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices

@@ -28,7 +28,7 @@ from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes.cut_step import CutStep, graphs_of
+from graphdist.passes.servers.cut_step import CutStep, graphs_of
 
 ANY_STAGE = (Stage.LOGICAL, Stage.PLACED, Stage.SPMD)
 

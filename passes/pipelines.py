@@ -9,38 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from pkgutil import walk_packages
 from typing import TypeAlias
 
 from graphdist.ir.graph import Graph, Stage
-from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives, Packing
-from graphdist.passes.compute_on_packs import ComputeOnPacks
-from graphdist.passes.cut_step import CutStep
-from graphdist.passes.cut_updates import CutUpdates
-from graphdist.passes.delay_reductions import DelayReductions
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.gather_ahead import gather_ahead
-from graphdist.passes.infer_distribution import infer_distribution
-from graphdist.passes.invariants_out_of_loops import invariants_out_of_loops
-from graphdist.passes.limit_gathered import LimitGathered
-from graphdist.passes.local_steps import LocalSteps
-from graphdist.passes.lower_cross_replica import lower_cross_replica
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cleanup.simplify import STEPS, simplify
+from graphdist.passes.collectives.delay_reductions import DelayReductions
+from graphdist.passes.collectives.lower_cross_replica import lower_cross_replica
+from graphdist.passes.collectives.own_slices import own_slices
+from graphdist.passes.collectives.reassociate import reassociate
+from graphdist.passes.collectives.remove_redundant_collectives import remove_redundant_collectives
+from graphdist.passes.collectives.shard_inputs import shard_inputs
+from graphdist.passes.logical.infer_distribution import infer_distribution
+from graphdist.passes.logical.local_steps import LocalSteps
+from graphdist.passes.logical.place_variables import place_variables
 from graphdist.passes.manager import ANY_STAGE, Pass
-from graphdist.passes.order_collectives import order_collectives
-from graphdist.passes.order_loops import order_loops
-from graphdist.passes.own_slices import own_slices
-from graphdist.passes.pack_variables import PackVariables
-from graphdist.passes.place_conversions import PlaceConversions
-from graphdist.passes.place_variables import place_variables
-from graphdist.passes.random_shards import random_shards
-from graphdist.passes.reassociate import reassociate
-from graphdist.passes.recompute_residuals import recompute_residuals
-from graphdist.passes.reductions_into_loops import ReductionsIntoLoops
-from graphdist.passes.remove_redundant_collectives import remove_redundant_collectives
-from graphdist.passes.scatter_in_parts import ScatterInParts
-from graphdist.passes.shard_inputs import shard_inputs
-from graphdist.passes.sharded_variables import SHARDING, Sharding
-from graphdist.passes.simplify import STEPS, simplify
-from graphdist.passes.stage_collectives import StageCollectives
+from graphdist.passes.order.order_collectives import order_collectives
+from graphdist.passes.order.order_loops import order_loops
+from graphdist.passes.order.stage_collectives import StageCollectives
+from graphdist.passes.packs.bucket_collectives import (
+    NO_PACKING,
+    PACKING,
+    BucketCollectives,
+    Packing,
+)
+from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
+from graphdist.passes.packs.pack_variables import PackVariables
+from graphdist.passes.placement.gather_ahead import gather_ahead
+from graphdist.passes.placement.invariants_out_of_loops import invariants_out_of_loops
+from graphdist.passes.placement.limit_gathered import LimitGathered
+from graphdist.passes.placement.place_conversions import PlaceConversions
+from graphdist.passes.placement.random_shards import random_shards
+from graphdist.passes.placement.recompute_residuals import recompute_residuals
+from graphdist.passes.placement.reductions_into_loops import ReductionsIntoLoops
+from graphdist.passes.placement.scatter_in_parts import ScatterInParts
+from graphdist.passes.placement.sharded_variables import SHARDING, Sharding
+from graphdist.passes.servers.cut_step import CutStep
+from graphdist.passes.servers.cut_updates import CutUpdates
 
 SMALLEST_IN_LOOPS = 2**16
 """The bytes a step of a loop takes of a value that is gathered in it, at least."""
@@ -224,6 +231,16 @@ PIPELINE = (
 
 PASSES = {place.name: place for place in (*PIPELINE, *map(_always, STEPS))}
 """Every pass by its name, which its module has too: these, and those that `simplify` runs."""
+
+
+def module_of(name: str) -> str:
+    """Return the module of a pass, which has its name.
+
+    >>> module_of("simplify")
+    'graphdist.passes.cleanup.simplify'
+    """
+    found = walk_packages([str(Path(__file__).parent)], __package__ + ".")
+    return next(module.name for module in found if module.name.endswith(f".{name}"))
 
 
 def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pass, ...]:

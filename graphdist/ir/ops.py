@@ -11,8 +11,8 @@ Three kinds:
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
 A type rule maps operand types, parameters and nested graphs to result types, distribution included;
-that transfer of distributions *is* the replication analysis (`passes/infer_distribution.py` only
-supplies what enters the graph and the fixpoint of loops). A rule raises `TypeRuleError`.
+that transfer of distributions *is* the replication analysis (`passes/logical/infer_distribution.py`
+only supplies what enters the graph and the fixpoint of loops). A rule raises `TypeRuleError`.
 
 Each operation has a class of parameters (`op_parameters.py`): `ALL_GATHER.of(node).axis`.
 """

@@ -1,10 +1,10 @@
 """One compiled program of a function whose variables are on servers.
 
-It runs the graphs that `lower()` shows (`passes/cut_step.py`). A call reads the variables that the
-worker's graph takes, runs it on this process's devices, and sends what it returns for the servers,
-which update the variables. It returns when they have. Where the step looks up rows of a table,
-another program computes the indices of the rows before. The shards of a table that a step joins are
-one table: a row is read of the shard that has it, once, and of no other.
+It runs the graphs that `lower()` shows (`passes/servers/cut_step.py`). A call reads the variables
+that the worker's graph takes, runs it on this process's devices, and sends what it returns for the
+servers, which update the variables. It returns when they have. Where the step looks up rows of a
+table, another program computes the indices of the rows before. The shards of a table that a step
+joins are one table: a row is read of the shard that has it, once, and of no other.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.types import Type, numpy_dtype
 from graphdist.parameter_server.messages import Key, Read
 from graphdist.parameter_server.storage import ServerStorage, on_server
-from graphdist.passes.cut_step import CutStep, ServerRead
-from graphdist.passes.lost_writes import lost_writes
 from graphdist.passes.manager import PassRecord
+from graphdist.passes.servers.cut_step import CutStep, ServerRead
+from graphdist.passes.servers.lost_writes import lost_writes
 from graphdist.program.argument_keys import LeafKey, leaf_key
 from graphdist.program.interface import OUTPUT, Interface
 from graphdist.program.program import RunnableProgram

@@ -32,7 +32,7 @@ from graphdist.parameter_server.messages import (
     Read,
     UnknownUpdates,
 )
-from graphdist.passes.cut_step import Update
+from graphdist.passes.servers.cut_step import Update
 from graphdist.runtime.emit import emit
 from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.tracing.user_lines import here

@@ -22,8 +22,8 @@ from graphdist.garbage import collection_put_off
 from graphdist.ir.collective_records import Collective, collectives_of
 from graphdist.ir.graph import Graph
 from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
-from graphdist.passes.cut_step import CutStep
 from graphdist.passes.manager import Pass, PassRecord, run_passes
+from graphdist.passes.servers.cut_step import CutStep
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import Arithmetic
 from graphdist.program.progress import compiling, phase

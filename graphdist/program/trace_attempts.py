@@ -29,7 +29,7 @@ from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, READ, REDUCE, REPLICA_ID
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.infer_distribution import diverges, infer_distribution
+from graphdist.passes.logical.infer_distribution import diverges, infer_distribution
 from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanId
 from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaId, Trace
 

@@ -20,8 +20,8 @@ from graphdist.ir.analyses import node_count
 from graphdist.ir.collective_records import collective_of
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
-from graphdist.passes.cut_step import CutStep
 from graphdist.passes.manager import Pass, PassRecord
+from graphdist.passes.servers.cut_step import CutStep
 from graphdist.report.amounts import size_text
 from graphdist.report.json_records import json_of
 

@@ -11,10 +11,10 @@ if it differs, the program restores the layout, or is compiled for the storage i
 All of this happens between steps, under the lock of the stores: a step that ran meanwhile would
 read some variables in their old buffers and some in new ones.
 
-The variables that `passes/local_steps.py` adds belong to the parameters that they serve, and
-programs that synchronize the same parameters share them. They live as long as the first of these
-parameters. An anchor begins with the value of its parameter, the slots as the outer optimizer makes
-them for the anchors, and the count of steps with zero.
+The variables that `passes/logical/local_steps.py` adds belong to the parameters that they serve,
+and programs that synchronize the same parameters share them. They live as long as the first of
+these parameters. An anchor begins with the value of its parameter, the slots as the outer optimizer
+makes them for the anchors, and the count of steps with zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Local steps, as in DiLoCo: `sync_every` and `outer_optimizer` of strategies.
 
-`passes/local_steps.py` explains them. Passes import no JAX: here the outer step, the update by an
-outer optimizer of optax, is traced to the graph that the pass adds.
+`passes/logical/local_steps.py` explains them. Passes import no JAX: here the outer step, the update
+by an outer optimizer of optax, is traced to the graph that the pass adds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import jax
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
-from graphdist.passes.infer_distribution import infer_distribution
-from graphdist.passes.local_steps import LocalSteps
+from graphdist.passes.logical.infer_distribution import infer_distribution
+from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
 from graphdist.tracing.primitives import all_reduce_p

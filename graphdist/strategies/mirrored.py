@@ -64,7 +64,8 @@ class MirroredStrategy(MirroredBase, Strategy):
 
     `shard_update` shards the update of variables over the replicas, and stores the optimizer's
     state sharded: True for every variable that allows it, "auto" for large ones, where it saves
-    time (`graphdist.passes.sharded_variables`), False for none. It changes values only by rounding.
+    time (`graphdist.passes.placement.sharded_variables`), False for none. It changes values only by
+    rounding.
 
     `shard_parameters` stores large variables sharded from their creation, so that no device holds
     the full value between steps; `docs/large-models.md` says which. True shards a variable over all

@@ -9,7 +9,7 @@ from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
-from graphdist.passes.cut_step import graphs_of
+from graphdist.passes.servers.cut_step import graphs_of
 from graphdist.program.stages import FunctionStage, Traced
 from graphdist.quoted import did_you_mean
 from graphdist.report.step_report import Report

@@ -12,7 +12,7 @@ import pytest
 import graphdist as gd
 from graphdist.ir.divergence import cause
 from graphdist.ir.graph import Graph
-from graphdist.passes.infer_distribution import infer_distribution
+from graphdist.passes.logical.infer_distribution import infer_distribution
 
 
 def scanned(x: jax.Array) -> jax.Array:

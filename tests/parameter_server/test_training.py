@@ -16,7 +16,7 @@ from graphdist.coordinator import ClusterCoordinator
 from graphdist.ir.graph import Graph
 from graphdist.parameter_server import servers
 from graphdist.passes import pipeline
-from graphdist.passes.cut_step import graphs_of
+from graphdist.passes.servers.cut_step import graphs_of
 from graphdist.runtime import executable
 
 Strategy = gd.ParameterServerStrategy

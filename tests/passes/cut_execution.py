@@ -19,9 +19,9 @@ from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
 from graphdist.passes import Target, pipeline
-from graphdist.passes.cut_step import CutStep, graphs_of
-from graphdist.passes.cut_updates import cut_graph
 from graphdist.passes.manager import run_passes
+from graphdist.passes.servers.cut_step import CutStep, graphs_of
+from graphdist.passes.servers.cut_updates import cut_graph
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import Trial, check_outcome, same_bits
 

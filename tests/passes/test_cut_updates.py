@@ -25,11 +25,11 @@ from graphdist.ir.types import MIRRORED, Type
 from graphdist.ir.variable_storage import StoredOnServer
 from graphdist.parameter_server.program import Reads
 from graphdist.passes import pipeline
-from graphdist.passes.cut_step import ServerRead, graphs_of
-from graphdist.passes.cut_updates import cut_graph
 from graphdist.passes.manager import Pass, replay, run_passes
 from graphdist.passes.pipelines import cutting
-from graphdist.passes.split_branches import split_branches
+from graphdist.passes.servers.cut_step import ServerRead, graphs_of
+from graphdist.passes.servers.cut_updates import cut_graph
+from graphdist.passes.servers.split_branches import split_branches
 from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.cut_execution import TARGET, check_cut, step_graph, traced_step

@@ -14,7 +14,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Op, Stage
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, numpy_dtype
-from graphdist.passes.fold_constants import fold_constants
+from graphdist.passes.cleanup.fold_constants import fold_constants
 from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
 

@@ -34,21 +34,21 @@ import pytest
 from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
-from graphdist.passes.bucket_collectives import PACKING, BucketCollectives
-from graphdist.passes.compute_on_packs import ComputeOnPacks
-from graphdist.passes.cut_step import CutStep, graphs_of
-from graphdist.passes.cut_updates import CutUpdates
-from graphdist.passes.delay_reductions import DelayReductions
-from graphdist.passes.limit_gathered import LimitGathered
-from graphdist.passes.local_steps import LocalSteps
+from graphdist.passes.collectives.delay_reductions import DelayReductions
+from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass, run_on
-from graphdist.passes.pack_variables import PackVariables
-from graphdist.passes.pipelines import PASSES, Run
-from graphdist.passes.place_conversions import PlaceConversions
-from graphdist.passes.reductions_into_loops import ReductionsIntoLoops
-from graphdist.passes.scatter_in_parts import ScatterInParts
-from graphdist.passes.sharded_variables import Sharding
-from graphdist.passes.stage_collectives import StageCollectives
+from graphdist.passes.order.stage_collectives import StageCollectives
+from graphdist.passes.packs.bucket_collectives import PACKING, BucketCollectives
+from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
+from graphdist.passes.packs.pack_variables import PackVariables
+from graphdist.passes.pipelines import PASSES, Run, module_of
+from graphdist.passes.placement.limit_gathered import LimitGathered
+from graphdist.passes.placement.place_conversions import PlaceConversions
+from graphdist.passes.placement.reductions_into_loops import ReductionsIntoLoops
+from graphdist.passes.placement.scatter_in_parts import ScatterInParts
+from graphdist.passes.placement.sharded_variables import Sharding
+from graphdist.passes.servers.cut_step import CutStep, graphs_of
+from graphdist.passes.servers.cut_updates import CutUpdates
 from graphdist.strategies.local_steps import OuterOptimizer
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import TO_THE_BIT, check_same_meaning
@@ -105,7 +105,7 @@ CASES = [case for path in sorted(FOLDER.glob("*.gd")) for case in cases_of(path)
 def pass_of(path: Path) -> Pass:
     """Return the pass that a file is named after, with the options of the file."""
     name = path.name.partition(".")[0]
-    run = OPTIONS.get(path.stem) or getattr(import_module(f"graphdist.passes.{name}"), name)
+    run = OPTIONS.get(path.stem) or getattr(import_module(module_of(name)), name)
     return PASSES[name].holding(run)
 
 

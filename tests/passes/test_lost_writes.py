@@ -16,8 +16,8 @@ from jax.flatten_util import ravel_pytree
 import graphdist as gd
 from graphdist.ir.graph import Graph
 from graphdist.passes import pipeline
-from graphdist.passes.lost_writes import lost_writes
 from graphdist.passes.manager import run_passes
+from graphdist.passes.servers.lost_writes import lost_writes
 from tests.passes.cut_execution import TARGET, check_cut, step_graph
 
 X = jax.ShapeDtypeStruct((5, 3), np.float32)

@@ -14,8 +14,8 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import REDUCE_SCATTER, TAKE_PART
 from graphdist.ir.parser import parse
-from graphdist.passes.scatter_in_parts import ScatterInParts
-from graphdist.passes.stage_collectives import StageCollectives
+from graphdist.passes.order.stage_collectives import StageCollectives
+from graphdist.passes.placement.scatter_in_parts import ScatterInParts
 from graphdist.runtime.emit import REPLICA, emit
 from graphdist.tracing.jax_ops import resolve
 
@@ -88,7 +88,7 @@ def test_same_bits_on_devices(
 def in_two_stages(graph: Graph) -> Graph:
     """Return the graph as for a TPU slice of 8 chips, if its compiler made all_reduces of these."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphdist.passes.stage_collectives._SCATTER_FROM", 8)
+        patch.setattr("graphdist.passes.order.stage_collectives._SCATTER_FROM", 8)
         staged = StageCollectives()(graph)
     assert any(
         node.op is REDUCE_SCATTER and REDUCE_SCATTER.of(node).stages for node in walk(staged)

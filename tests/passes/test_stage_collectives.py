@@ -11,7 +11,7 @@ import pytest
 import graphdist as gd
 from graphdist.ir.ops import ALL_GATHER
 from graphdist.ir.parser import parse
-from graphdist.passes.stage_collectives import StageCollectives
+from graphdist.passes.order.stage_collectives import StageCollectives
 
 LARGE = """graph f on 64 replicas, stage spmd
 (%x: f32[128,1024] sharded(0)) {

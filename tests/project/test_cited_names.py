@@ -113,7 +113,7 @@ def test_a_file_that_is_not_there_is_found(word: str, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["passes/placed_values.py", "placed_values.py", "graph.py", "train.py"]
+    "word", ["passes/placement/placed_values.py", "placed_values.py", "graph.py", "train.py"]
 )
 def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     assert not list(missing(f"See `{word}`.", Path("passes"), root, {"graph.py"}))
@@ -123,11 +123,11 @@ def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     ("word", "is_there"),
     [
         ("gd.function", True),
-        ("graphdist.passes.sharded_variables.Sharding", True),
+        ("graphdist.passes.placement.sharded_variables.Sharding", True),
         ("passes.simplify", True),
         ("gd.MirroredStrategy.run", True),
         ("gd.functions", False),
-        ("graphdist.passes.placed_values.Sharding", False),
+        ("graphdist.passes.placement.placed_values.Sharding", False),
         ("passes.simplification", False),
         ("tests.passes.nothing.at_all", False),
     ],

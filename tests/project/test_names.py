@@ -163,7 +163,7 @@ def test_a_shared_name_is_seen(sources: list[str], expected: set[str]) -> None:
 @pytest.mark.parametrize(
     ("module", "is_confusing"),
     [
-        ("graphdist.passes.simplify", False),  # has the function simplify
+        ("graphdist.passes.cleanup.simplify", False),  # has the function simplify
         ("graphdist.data", False),  # is the name
         ("graphdist.program.function", True),  # gd.function is a function
         ("graphdist.tracing.versions", True),  # a function of another module
@@ -174,7 +174,7 @@ def test_a_shared_name_is_seen(sources: list[str], expected: set[str]) -> None:
 )
 def test_a_confusing_module_is_seen(module: str, is_confusing: bool) -> None:
     used = {
-        "simplify": {"graphdist.passes.simplify"},
+        "simplify": {"graphdist.passes.cleanup.simplify"},
         "versions": {"graphdist.version"},
         "variables": {"graphdist.state.trees"},
         "function": {"graphdist.program.function"},

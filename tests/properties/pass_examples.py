@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import graphdist as gd
 from graphdist.ir.graph import Graph
 from graphdist.passes import Target, pipeline, pipelines
-from graphdist.passes.local_steps import LocalSteps
+from graphdist.passes.cleanup.simplify import STEPS
+from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
-from graphdist.passes.simplify import STEPS
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
 from tests.passes.execution import Compare, Trial, close, equal, small_integers

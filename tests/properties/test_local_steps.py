@@ -25,8 +25,8 @@ from graphdist.ir.interpreter import interpret
 from graphdist.ir.types import numpy_dtype
 from graphdist.ir.variable_storage import Anchor
 from graphdist.ir.verifier import verify
-from graphdist.passes.infer_distribution import infer_distribution
-from graphdist.passes.local_steps import LocalSteps
+from graphdist.passes.logical.infer_distribution import infer_distribution
+from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.runtime.evaluate import evaluate_jax_node
 from tests.properties.effort import programs
 

@@ -16,8 +16,8 @@ from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
 from graphdist.ir.variable_storage import StoredUnsharded
 from graphdist.ir.verifier import verify
-from graphdist.passes.bucket_collectives import PACKING
-from graphdist.passes.pack_variables import PackVariables
+from graphdist.passes.packs.bucket_collectives import PACKING
+from graphdist.passes.packs.pack_variables import PackVariables
 from graphdist.tracing.jax_ops import resolve
 from tests.properties.effort import programs
 

@@ -28,9 +28,9 @@ from graphdist.ir.interpreter import Outcome
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes.cut_step import CutStep, graphs_of
 from graphdist.passes.manager import Pass, run_on
 from graphdist.passes.pipelines import PASSES, Run
+from graphdist.passes.servers.cut_step import CutStep, graphs_of
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import TO_THE_BIT, Trial, check_outcome, close, equal, same_bits
 from tests.properties.effort import programs

@@ -24,8 +24,8 @@ from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import run_passes
-from graphdist.passes.place_conversions import PlaceConversions
-from graphdist.passes.sharded_variables import Sharding
+from graphdist.passes.placement.place_conversions import PlaceConversions
+from graphdist.passes.placement.sharded_variables import Sharding
 from tests.passes.execution import execute
 from tests.properties.effort import programs
 

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from graphdist.ir.analyses import node_count
 from graphdist.ir.graph import Graph
-from graphdist.passes.simplify import simplify
+from graphdist.passes.cleanup.simplify import simplify
 from tests.properties.arithmetic_graphs import arithmetic_graphs
 
 

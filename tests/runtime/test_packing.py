@@ -15,7 +15,7 @@ from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER
 from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import rewrite
 from graphdist.passes import Target, pipeline
-from graphdist.passes.stage_collectives import StageCollectives
+from graphdist.passes.order.stage_collectives import StageCollectives
 from graphdist.runtime.compilation import step_options
 
 VALUES = 8

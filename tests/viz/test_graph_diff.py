@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.viz.graph_diff import diff, diffs
 from tests.viz.graphs import chain
 

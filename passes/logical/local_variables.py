@@ -26,7 +26,7 @@ from graphdist.ir.variable_storage import (
     StoredInCopies,
     StoredUnsharded,
 )
-from graphdist.passes.training_steps import is_float
+from graphdist.passes.logical.training_steps import is_float
 
 _NAME = "local_steps"
 

@@ -21,8 +21,8 @@ from graphdist.ir.flow import reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import COND
 from graphdist.ir.rewrite import substitute
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.update_groups import UpdateGroups
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.servers.update_groups import UpdateGroups
 
 NAME = "cut_updates"
 

@@ -34,8 +34,8 @@ from graphdist.ir.ops import RESHAPE
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Type
-from graphdist.passes.cut_step import ServerRead
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.servers.cut_step import ServerRead
 
 NAME = "cut_updates"
 

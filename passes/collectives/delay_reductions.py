@@ -44,8 +44,8 @@ from graphdist.ir.ops import ALL_REDUCE, COND, SCAN, TO_PARTIAL, WHILE
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, joined_source
 from graphdist.ir.types import MIRRORED, partial
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.placed_values import is_reduced, takes_mirrored
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.placement.placed_values import is_reduced, takes_mirrored
 
 NAME = "delay_reductions"
 

@@ -35,7 +35,7 @@ from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, Type
 from graphdist.ir.variable_storage import PackOf
-from graphdist.passes.bucket_collectives import Packing
+from graphdist.passes.packs.bucket_collectives import Packing
 
 NAME = "pack_variables"
 FEWEST = 4

@@ -29,8 +29,8 @@ from graphdist.ir.flow import Vertex, reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import CONCATENATE, COND
 from graphdist.ir.source import Source
-from graphdist.passes.by_element import is_scatter
-from graphdist.passes.cut_step import CutStep, ServerRead, Update
+from graphdist.passes.servers.by_element import is_scatter
+from graphdist.passes.servers.cut_step import CutStep, ServerRead, Update
 
 
 class Kind(IntEnum):

@@ -37,8 +37,8 @@ from graphdist.ir.jax_parameters import (
 )
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.rewrite import substitute
-from graphdist.passes.by_element import is_rearranged
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.servers.by_element import is_rearranged
 
 NAME = "cut_updates"
 _CUTS = ("jax.slice", "jax.split")

@@ -40,10 +40,10 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, own_slice
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.gather_positions import positions, unsharded_stacks
-from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
-from graphdist.passes.sharded_variables import Sharding, rules_of, sharded_variables
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.placement.gather_positions import positions, unsharded_stacks
+from graphdist.passes.placement.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.placement.sharded_variables import Sharding, rules_of, sharded_variables
 
 NAME = "place_conversions"
 _ROUNDS = 8

@@ -11,7 +11,7 @@ from functools import cached_property
 from graphdist.ir.flow import Vertex, reachable, uses
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.ops import COND
-from graphdist.passes.by_element import is_by_element, is_movable
+from graphdist.passes.servers.by_element import is_by_element, is_movable
 
 
 class UpdateGroups:

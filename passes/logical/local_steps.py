@@ -72,8 +72,8 @@ from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, Distribution, Type
 from graphdist.ir.variable_storage import AddedRole, Anchor, OuterSlot, StepCount
-from graphdist.passes.infer_distribution import diverges, infer_distribution, nested_graphs
-from graphdist.passes.local_variables import (
+from graphdist.passes.logical.infer_distribution import diverges, infer_distribution, nested_graphs
+from graphdist.passes.logical.local_variables import (
     add_assign,
     add_read,
     added_variable,
@@ -83,8 +83,8 @@ from graphdist.passes.local_variables import (
     one_value,
     read_as_means,
 )
-from graphdist.passes.sums_of_gathers import reduced_sums_of_gathers
-from graphdist.passes.training_steps import TrainingStep, find_step, is_mirrored, why_kept
+from graphdist.passes.logical.sums_of_gathers import reduced_sums_of_gathers
+from graphdist.passes.logical.training_steps import TrainingStep, find_step, is_mirrored, why_kept
 
 NAME = "local_steps"
 

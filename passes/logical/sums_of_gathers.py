@@ -21,7 +21,7 @@ from graphdist.ir.op_parameters import AlongAxis, Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, REDUCE
 from graphdist.ir.rewrite import Rewriter, rewrite
 from graphdist.ir.types import PER_REPLICA, Type
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 
 NAME = "local_steps"
 

@@ -22,15 +22,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from graphdist.ir.analyses import operations, producers
+from graphdist.ir.analyses import operations, producers, use_counts, users
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.passes.derived_values import of_sharded_variables
-from graphdist.passes.stacks import is_only_scanned
+from graphdist.passes.placement.derived_values import of_sharded_variables
 
 NAME = "recompute_residuals"
 
@@ -82,7 +81,7 @@ def _residuals(node: Node, graph: Graph, sharded: Collection[Operand]) -> dict[O
     scan = Scan(node)
     found: dict[Operand, _Residual] = {}
     for output, result in scan.stacked:
-        if type(output) is Value and is_only_scanned(result, graph):
+        if type(output) is Value and _is_only_scanned(result, graph):
             residual = _residual(scan, output, sharded)
             if residual is not None:
                 found[result] = residual
@@ -160,3 +159,10 @@ def _rebuilt(
         edit.environment[input] = values[residual.output]
     edit.keep_nodes()
     return edit.finish(builder)
+
+
+def _is_only_scanned(value: Value, graph: Graph) -> bool:
+    """Return whether nothing but loops uses a value, and these scan it."""
+    loops = [Scan(node) for node in users(graph).get(value, ()) if node.op is SCAN]
+    count = sum(taken.operand is value for loop in loops for taken in loop.scanned)
+    return 0 < count == use_counts(graph)[value]

@@ -39,7 +39,7 @@ from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import Source, joined_source
 from graphdist.ir.types import Type
-from graphdist.passes.bucket_collectives import Packing
+from graphdist.passes.packs.bucket_collectives import Packing
 
 NAME = "compute_on_packs"
 

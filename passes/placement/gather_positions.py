@@ -14,9 +14,9 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.definitions import ValueKind, definitions
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.ops import ALL_GATHER
-from graphdist.passes.placed_values import PlacedValues
-from graphdist.passes.shard_dimensions import is_scanned
-from graphdist.passes.sharded_variables import text_of
+from graphdist.passes.placement.placed_values import PlacedValues
+from graphdist.passes.placement.shard_dimensions import is_scanned
+from graphdist.passes.placement.sharded_variables import text_of
 
 __all__ = ["gathered_stacks", "positions", "unsharded_stacks"]
 

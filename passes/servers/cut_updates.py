@@ -2,8 +2,9 @@
 
 In training with parameter servers a worker reads the variables, computes gradients of its batch,
 and sends these. The server that holds a variable updates it, with its slots, as it is by then. The
-pass makes one graph of each (`passes/cut_step.py`). Run one after the other they give what the step
-gave, bit for bit. The passes behind it run on the worker's graph; updates are clean and ready.
+pass makes one graph of each (`passes/servers/cut_step.py`). Run one after the other they give what
+the step gave, bit for bit. The passes behind it run on the worker's graph; updates are clean and
+ready.
 
 Before:  (%w = @w, %m = @m, %x)
          %g = jax.dot_general(%x, %w)  %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
@@ -21,27 +22,27 @@ How it works.
    goes with the one variable of the first kind whose new value depends on it (`ir/flow.py`).
 2. *Which nodes the server computes.* From the new values backwards, a node belongs to an update if
    it depends on a slot; or on the variables of the update alone; or changes each element by itself
-   (`passes/by_element.py`) of a variable or of another such node. So an update may reduce or
-   multiply matrices of its slots, and gradients stay on the worker; so do scalars that several
+   (`passes/servers/by_element.py`) of a variable or of another such node. So an update may reduce
+   or multiply matrices of its slots, and gradients stay on the worker; so do scalars that several
    gradients give together, such as a global norm. A gradient that is made element by element and
-   added to a variable is sent by the worker, if it is smaller than the values it is made of.
-3. *Which values are sent.* An update takes values from outside. A server may run some of the
+   added to a variable is sent by the worker, if it is smaller than the values it is made of. 3.
+   *Which values are sent.* An update takes values from outside. A server may run some of the
    operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
    minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
    scattered from the rows of an embedding as rows and indices, a broadcast scalar as the scalar, a
-   constant not at all. On one replica a reduction is nothing, and rows are found behind it.
-4. *Which values are read.* A variable, or the rows of it that the worker looks up
-   (`passes/server_reads.py`).
+   constant not at all. On one replica a reduction is nothing, and rows are found behind it. 4.
+   *Which values are read.* A variable, or the rows of it that the worker looks up
+   (`passes/servers/server_reads.py`).
 
 A count of steps that several updates need is read by the worker, and scalars computed of it, such
 as a learning rate, are sent; the count has an update of its own. Where several workers run at once
 these scalars may be behind by the steps in flight.
 
-A branch over several variables is split first, one for each (`passes/split_branches.py`), and
-values joined of several variables are split (`passes/joined_variables.py`). Left alone: loops that
-update several variables at once. The worker reads their slots, and sends new values of the
-variables. `CutStep.notes` says so, with the user's line, and `passes/lost_writes.py` which of these
-undo what other workers write.
+A branch over several variables is split first, one for each (`passes/servers/split_branches.py`),
+and values joined of several variables are split (`passes/servers/joined_variables.py`). Left alone:
+loops that update several variables at once. The worker reads their slots, and sends new values of
+the variables. `CutStep.notes` says so, with the user's line, and `passes/servers/lost_writes.py`
+which of these undo what other workers write.
 """
 
 from __future__ import annotations
@@ -62,15 +63,15 @@ from graphdist.ir.ops import ALL_REDUCE, REDUCE, TO_REPLICAS
 from graphdist.ir.rewrite import restage, substitute
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.by_element import MOVABLE, is_by_element
-from graphdist.passes.cut_step import CutStep, Update
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.joined_variables import with_parts
-from graphdist.passes.lost_writes import lost_writes
-from graphdist.passes.server_reads import with_reads
-from graphdist.passes.simplify import simplify
-from graphdist.passes.split_branches import split_branches
-from graphdist.passes.update_groups import UpdateGroups
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cleanup.simplify import simplify
+from graphdist.passes.servers.by_element import MOVABLE, is_by_element
+from graphdist.passes.servers.cut_step import CutStep, Update
+from graphdist.passes.servers.joined_variables import with_parts
+from graphdist.passes.servers.lost_writes import lost_writes
+from graphdist.passes.servers.server_reads import with_reads
+from graphdist.passes.servers.split_branches import split_branches
+from graphdist.passes.servers.update_groups import UpdateGroups
 
 NAME = "cut_updates"
 

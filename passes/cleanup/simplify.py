@@ -17,10 +17,10 @@ from collections.abc import Callable
 from itertools import cycle, islice
 
 from graphdist.ir.graph import Graph
-from graphdist.passes.canonicalize import canonicalize
-from graphdist.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
-from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.fold_constants import fold_constants
+from graphdist.passes.cleanup.canonicalize import canonicalize
+from graphdist.passes.cleanup.eliminate_common_subexpressions import eliminate_common_subexpressions
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cleanup.fold_constants import fold_constants
 
 __all__ = ["simplify"]
 

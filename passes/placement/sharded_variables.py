@@ -26,10 +26,10 @@ from graphdist.ir.definitions import Definitions, ValueKind, definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.asked_values import placed_values_of
-from graphdist.passes.gathered_values import is_made_unsharded
-from graphdist.passes.placed_values import PlacedValues, Rules, is_reduced
-from graphdist.passes.shard_dimensions import is_scanned
+from graphdist.passes.placement.asked_values import placed_values_of
+from graphdist.passes.placement.gathered_values import is_made_unsharded
+from graphdist.passes.placement.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.placement.shard_dimensions import is_scanned
 
 __all__ = ["SHARDING", "Sharding", "rules_of", "sharded_variables", "text_of"]
 

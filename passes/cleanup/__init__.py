@@ -1,0 +1,1 @@
+"""Passes: operations that need not run."""

@@ -1,0 +1,1 @@
+"""Passes: from the operations between replicas to collectives."""

@@ -1,0 +1,1 @@
+"""Passes: what the strategy means, before variables are placed."""

@@ -1,0 +1,1 @@
+"""Passes: the order and the stages of collectives and loops."""

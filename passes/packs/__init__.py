@@ -1,0 +1,1 @@
+"""Passes: small variables and collectives in common buffers."""

@@ -1,0 +1,1 @@
+"""Passes: which values are sharded, and where layouts are converted."""

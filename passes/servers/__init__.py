@@ -1,0 +1,1 @@
+"""Passes: the cut of a step with parameter servers into the graphs that run."""
