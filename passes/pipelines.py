@@ -16,15 +16,24 @@ from typing import TypeAlias
 from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.simplify import STEPS, simplify
-from graphdist.passes.collectives.delay_reductions import DelayReductions
-from graphdist.passes.collectives.lower_cross_replica import lower_cross_replica
-from graphdist.passes.collectives.own_slices import own_slices
-from graphdist.passes.collectives.reassociate import reassociate
-from graphdist.passes.collectives.remove_redundant_collectives import remove_redundant_collectives
-from graphdist.passes.collectives.shard_inputs import shard_inputs
+from graphdist.passes.layouts.gather_ahead import gather_ahead
+from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
+from graphdist.passes.layouts.limit_gathered import LimitGathered
+from graphdist.passes.layouts.place_conversions import PlaceConversions
+from graphdist.passes.layouts.random_shards import random_shards
+from graphdist.passes.layouts.recompute_residuals import recompute_residuals
+from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
+from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
+from graphdist.passes.layouts.sharded_variables import SHARDING, Sharding
 from graphdist.passes.logical.infer_distribution import infer_distribution
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.logical.place_variables import place_variables
+from graphdist.passes.lowering.delay_reductions import DelayReductions
+from graphdist.passes.lowering.lower_cross_replica import lower_cross_replica
+from graphdist.passes.lowering.own_slices import own_slices
+from graphdist.passes.lowering.reassociate import reassociate
+from graphdist.passes.lowering.remove_redundant_collectives import remove_redundant_collectives
+from graphdist.passes.lowering.shard_inputs import shard_inputs
 from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.order.order_collectives import order_collectives
 from graphdist.passes.order.order_loops import order_loops
@@ -37,15 +46,6 @@ from graphdist.passes.packs.bucket_collectives import (
 )
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_variables import PackVariables
-from graphdist.passes.placement.gather_ahead import gather_ahead
-from graphdist.passes.placement.invariants_out_of_loops import invariants_out_of_loops
-from graphdist.passes.placement.limit_gathered import LimitGathered
-from graphdist.passes.placement.place_conversions import PlaceConversions
-from graphdist.passes.placement.random_shards import random_shards
-from graphdist.passes.placement.recompute_residuals import recompute_residuals
-from graphdist.passes.placement.reductions_into_loops import ReductionsIntoLoops
-from graphdist.passes.placement.scatter_in_parts import ScatterInParts
-from graphdist.passes.placement.sharded_variables import SHARDING, Sharding
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.passes.servers.cut_updates import CutUpdates
 
@@ -233,10 +233,10 @@ PASSES = {place.name: place for place in (*PIPELINE, *map(_always, STEPS))}
 """Every pass by its name, which its module has too: these, and those that `simplify` runs."""
 
 
-def module_of(name: str) -> str:
+def module_of_pass(name: str) -> str:
     """Return the module of a pass, which has its name.
 
-    >>> module_of("simplify")
+    >>> module_of_pass("simplify")
     'graphdist.passes.cleanup.simplify'
     """
     found = walk_packages([str(Path(__file__).parent)], __package__ + ".")

@@ -41,7 +41,7 @@ def accumulate(
 
     `gather` says when sharded variables that `fn` reads are gathered: "once" before the loop,
     "each" in each microbatch, which takes less memory and sends more bytes; "auto" means "once" as
-    far as `graphdist.passes.placement.placed_values` has memory for it.
+    far as `graphdist.passes.layouts.placed_values` has memory for it.
 
     Raises `ArgumentError` for fewer than one microbatch, a batch that cannot be split and another
     `gather`, and `ArgumentTypeError` for a `microbatches` that is no integer, an `fn` that is not

@@ -14,9 +14,9 @@ import jax
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.source import Source
 from graphdist.ir.unequal_means import from_unequal_rows
+from graphdist.passes.layouts.gather_positions import gathered_stacks
 from graphdist.passes.logical.sums_of_gathers import reduced_sums_of_gathers
 from graphdist.passes.logical.training_steps import OF_GATHERS, gathered_updates
-from graphdist.passes.placement.gather_positions import gathered_stacks
 from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_user
 from graphdist.values.distributed import PerReplica, PerReplicaArray, is_array

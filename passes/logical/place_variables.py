@@ -48,7 +48,7 @@ from graphdist.ir.ops import (
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.placement.shard_dimensions import is_scanned
+from graphdist.passes.layouts.shard_dimensions import is_scanned
 
 NAME = "place_variables"
 

@@ -34,19 +34,19 @@ import pytest
 from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
-from graphdist.passes.collectives.delay_reductions import DelayReductions
+from graphdist.passes.layouts.limit_gathered import LimitGathered
+from graphdist.passes.layouts.place_conversions import PlaceConversions
+from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
+from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
+from graphdist.passes.layouts.sharded_variables import Sharding
 from graphdist.passes.logical.local_steps import LocalSteps
+from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.manager import Pass, run_on
 from graphdist.passes.order.stage_collectives import StageCollectives
 from graphdist.passes.packs.bucket_collectives import PACKING, BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_variables import PackVariables
-from graphdist.passes.pipelines import PASSES, Run, module_of
-from graphdist.passes.placement.limit_gathered import LimitGathered
-from graphdist.passes.placement.place_conversions import PlaceConversions
-from graphdist.passes.placement.reductions_into_loops import ReductionsIntoLoops
-from graphdist.passes.placement.scatter_in_parts import ScatterInParts
-from graphdist.passes.placement.sharded_variables import Sharding
+from graphdist.passes.pipelines import PASSES, Run, module_of_pass
 from graphdist.passes.servers.cut_step import CutStep, graphs_of
 from graphdist.passes.servers.cut_updates import CutUpdates
 from graphdist.strategies.local_steps import OuterOptimizer
@@ -105,7 +105,7 @@ CASES = [case for path in sorted(FOLDER.glob("*.gd")) for case in cases_of(path)
 def pass_of(path: Path) -> Pass:
     """Return the pass that a file is named after, with the options of the file."""
     name = path.name.partition(".")[0]
-    run = OPTIONS.get(path.stem) or getattr(import_module(module_of(name)), name)
+    run = OPTIONS.get(path.stem) or getattr(import_module(module_of_pass(name)), name)
     return PASSES[name].holding(run)
 
 

@@ -9,7 +9,7 @@ from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value
 from graphdist.ir.ops import ALL_GATHER, REPLICA_ID
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import PER_REPLICA, Type
-from graphdist.passes.collectives.own_slices import own_slices
+from graphdist.passes.lowering.own_slices import own_slices
 from graphdist.tracing.jax_ops import resolve
 
 MANY = 3000

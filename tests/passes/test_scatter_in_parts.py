@@ -14,8 +14,8 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import REDUCE_SCATTER, TAKE_PART
 from graphdist.ir.parser import parse
+from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
 from graphdist.passes.order.stage_collectives import StageCollectives
-from graphdist.passes.placement.scatter_in_parts import ScatterInParts
 from graphdist.runtime.emit import REPLICA, emit
 from graphdist.tracing.jax_ops import resolve
 

@@ -11,8 +11,8 @@ from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
 from graphdist.ir.verifier import verify
-from graphdist.passes.placement.place_conversions import PlaceConversions
-from graphdist.passes.placement.sharded_variables import Sharding
+from graphdist.passes.layouts.place_conversions import PlaceConversions
+from graphdist.passes.layouts.sharded_variables import Sharding
 from graphdist.tracing.jax_ops import resolve
 
 SHARD_UPDATE = PlaceConversions(Sharding())

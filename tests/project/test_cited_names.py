@@ -1,7 +1,7 @@
 """What docstrings and the tour cite is there: files by path, modules and their names with dots.
 
 A file is cited from the root of the tree, from the folder of the file that cites it, or by its bare
-name. Names with dots are cited from `graphdist`, from `gd`, or from a folder: `passes.simplify`.
+name. Names with dots are cited from `graphdist`, from `gd`, or from a folder: `passes.cleanup.simplify`.
 """
 
 from __future__ import annotations
@@ -112,9 +112,7 @@ def test_a_file_that_is_not_there_is_found(word: str, root: Path) -> None:
     assert list(missing(f"See `{word}`.", Path("passes"), root, {"placed_values.py"})) == [word]
 
 
-@pytest.mark.parametrize(
-    "word", ["passes/placement/placed_values.py", "placed_values.py", "graph.py", "train.py"]
-)
+@pytest.mark.parametrize("word", ["passes/layouts/placed_values.py", "graph.py", "train.py"])
 def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     assert not list(missing(f"See `{word}`.", Path("passes"), root, {"graph.py"}))
 
@@ -123,11 +121,11 @@ def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     ("word", "is_there"),
     [
         ("gd.function", True),
-        ("graphdist.passes.placement.sharded_variables.Sharding", True),
-        ("passes.simplify", True),
+        ("graphdist.passes.layouts.sharded_variables.Sharding", True),
+        ("passes.cleanup.simplify", True),
         ("gd.MirroredStrategy.run", True),
         ("gd.functions", False),
-        ("graphdist.passes.placement.placed_values.Sharding", False),
+        ("graphdist.passes.layouts.placed_values.Sharding", False),
         ("passes.simplification", False),
         ("tests.passes.nothing.at_all", False),
     ],

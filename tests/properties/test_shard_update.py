@@ -23,9 +23,9 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE
 from graphdist.passes import Target, pipeline
+from graphdist.passes.layouts.place_conversions import PlaceConversions
+from graphdist.passes.layouts.sharded_variables import Sharding
 from graphdist.passes.manager import run_passes
-from graphdist.passes.placement.place_conversions import PlaceConversions
-from graphdist.passes.placement.sharded_variables import Sharding
 from tests.passes.execution import execute
 from tests.properties.effort import programs
 

@@ -10,10 +10,10 @@ import pytest
 
 import graphdist as gd
 from graphdist.passes import Target, pipeline
+from graphdist.passes.layouts.limit_gathered import LimitGathered
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import PASSES
-from graphdist.passes.placement.limit_gathered import LimitGathered
 from graphdist.program.stages import Traced
 from graphdist.tools.compilation import with_passes
 

@@ -34,10 +34,10 @@ from graphdist.ir.ops import (
     WHILE,
 )
 from graphdist.passes import manager
+from graphdist.passes.layouts.sharded_variables import Sharding
 from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.packs.bucket_collectives import Packing
-from graphdist.passes.pipelines import PASSES, module_of
-from graphdist.passes.placement.sharded_variables import Sharding
+from graphdist.passes.pipelines import PASSES, module_of_pass
 from graphdist.tools.console import console_tool
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs"
@@ -173,7 +173,7 @@ def passes_page() -> str:
 
 def _docstring(name: str) -> str | None:
     """Return the docstring of the module of a pass, which describes it."""
-    return import_module(module_of(name)).__doc__
+    return import_module(module_of_pass(name)).__doc__
 
 
 def _stages(stages: Sequence[Stage]) -> str:

@@ -16,7 +16,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.operation_table import divides
 from graphdist.ir.ops import ALL_GATHER, WHILE
 from graphdist.ir.types import MIRRORED, numpy_dtype
-from graphdist.passes.placement.placed_values import PlacedValues, is_cheap, is_reduced, is_stored
+from graphdist.passes.layouts.placed_values import PlacedValues, is_cheap, is_reduced, is_stored
 
 
 def derive(placed: PlacedValues, without: AbstractSet[Value]) -> None:

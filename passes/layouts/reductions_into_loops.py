@@ -32,8 +32,8 @@ from graphdist.ir.ops import ALL_REDUCE, SCAN, TO_PARTIAL
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, Type
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.placement.placed_values import Rules, is_reduced
-from graphdist.passes.placement.sharded_variables import Sharding, rules_of, sharded_variables
+from graphdist.passes.layouts.placed_values import Rules, is_reduced
+from graphdist.passes.layouts.sharded_variables import Sharding, rules_of, sharded_variables
 
 NAME = "reductions_into_loops"
 

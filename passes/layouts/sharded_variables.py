@@ -26,10 +26,10 @@ from graphdist.ir.definitions import Definitions, ValueKind, definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.placement.asked_values import placed_values_of
-from graphdist.passes.placement.gathered_values import is_made_unsharded
-from graphdist.passes.placement.placed_values import PlacedValues, Rules, is_reduced
-from graphdist.passes.placement.shard_dimensions import is_scanned
+from graphdist.passes.layouts.asked_values import placed_values_of
+from graphdist.passes.layouts.gathered_values import is_made_unsharded
+from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.layouts.shard_dimensions import is_scanned
 
 __all__ = ["SHARDING", "Sharding", "rules_of", "sharded_variables", "text_of"]
 

@@ -41,9 +41,9 @@ from graphdist.ir.ops import (
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.placement.gather_positions import positions, unsharded_stacks
-from graphdist.passes.placement.placed_values import PlacedValues, Rules, is_reduced
-from graphdist.passes.placement.sharded_variables import Sharding, rules_of, sharded_variables
+from graphdist.passes.layouts.gather_positions import priced_positions, unsharded_stacks
+from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.layouts.sharded_variables import Sharding, rules_of, sharded_variables
 
 NAME = "place_conversions"
 _ROUNDS = 8
@@ -99,7 +99,7 @@ class PlaceConversions:
         if graph.num_replicas == 1:
             return []
         placed, _ = sharded_variables(graph, self.sharding, self._rules(graph))
-        return positions(placed)
+        return priced_positions(placed)
 
     def _rules(self, graph: Graph) -> Rules:
         return rules_of(graph, self.sharding, self.smallest, self.most_bytes)

@@ -30,15 +30,15 @@ from graphdist.ir.flow import choice_of
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.ops import OWN_SLICE, SCAN, WHILE
-from graphdist.passes.placement.derived_values import derive
-from graphdist.passes.placement.gathered_values import (
+from graphdist.passes.layouts.derived_values import derive
+from graphdist.passes.layouts.gathered_values import (
     carried_unsharded,
     gathered_of,
     let_in,
     region_of,
 )
-from graphdist.passes.placement.placed_values import PlacedValues, Rules, is_reduced
-from graphdist.passes.placement.shard_dimensions import shard_dimensions
+from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.layouts.shard_dimensions import shard_dimensions
 
 __all__ = ["placed_values_of"]
 

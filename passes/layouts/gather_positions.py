@@ -14,14 +14,14 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.definitions import ValueKind, definitions
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.ops import ALL_GATHER
-from graphdist.passes.placement.placed_values import PlacedValues
-from graphdist.passes.placement.shard_dimensions import is_scanned
-from graphdist.passes.placement.sharded_variables import text_of
+from graphdist.passes.layouts.placed_values import PlacedValues
+from graphdist.passes.layouts.shard_dimensions import is_scanned
+from graphdist.passes.layouts.sharded_variables import text_of
 
-__all__ = ["gathered_stacks", "positions", "unsharded_stacks"]
+__all__ = ["gathered_stacks", "priced_positions", "unsharded_stacks"]
 
 
-def positions(placed: PlacedValues) -> list[str]:
+def priced_positions(placed: PlacedValues) -> list[str]:
     """Return where values are gathered, equal ones together: bytes per step, and bytes held."""
     found = Counter(
         text
@@ -34,9 +34,10 @@ def positions(placed: PlacedValues) -> list[str]:
 
 def _position(value: Value, placed: PlacedValues) -> str:
     definition = placed.program.of[value]
-    times, source = definition.times, definition.node.source if definition.node else "its variable"
+    times, node = definition.times, definition.node
+    of = f"at {node.source}" if node else f"of {value.hint}"
     where = "once" if times == 1 else f"in each of {times:g} iterations"
-    text = f"{value.type.dtype}{list(value.type.shape)} at {source} is gathered {where}"
+    text = f"{value.type.dtype}{list(value.type.shape)} {of} is gathered {where}"
     others = (f"; {where}: {cost}" for where, cost in _others(value, placed))
     return f"{text}, {_cost(value.type.bytes, times)}{''.join(others)}"
 

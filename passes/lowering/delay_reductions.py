@@ -45,7 +45,7 @@ from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, joined_source
 from graphdist.ir.types import MIRRORED, partial
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.placement.placed_values import is_reduced, takes_mirrored
+from graphdist.passes.layouts.placed_values import is_reduced, takes_mirrored
 
 NAME = "delay_reductions"
 

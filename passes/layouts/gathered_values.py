@@ -23,7 +23,7 @@ from graphdist.ir.loops import Scan
 from graphdist.ir.minimum_cut import connected_values, minimum_cut
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import SCAN
-from graphdist.passes.placement.placed_values import PASSED_IN, PlacedValues, is_cheap, is_reduced
+from graphdist.passes.layouts.placed_values import PASSED_IN, PlacedValues, is_cheap, is_reduced
 
 _STORED_UNSHARDED = 8
 """How many times cheaper it is to store a variable unsharded, and to gather it at the end of each

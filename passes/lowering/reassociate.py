@@ -34,7 +34,7 @@ from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_REDUCE, SCALE
 from graphdist.ir.rewrite import Rewriter, rewrite
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.placement.placed_values import is_reduced
+from graphdist.passes.layouts.placed_values import is_reduced
 
 NAME = "reassociate"
 
