@@ -11,7 +11,7 @@ from typing import Any  # Any: values of variables, and resolvers
 import jax
 import numpy as np
 
-from graphdist.ir.types import PER_REPLICA, Distribution
+from graphdist.ir.types import PER_REPLICA, Layout
 from graphdist.options import AXIS_NAME, CommunicationOptions, VariableSynchronization
 from graphdist.passes import Target
 from graphdist.passes.logical.local_steps import LocalSteps
@@ -117,7 +117,7 @@ class StrategyBase:
         """
         return compiled(traced, interface)
 
-    def place_variable(self, value: Any, distribution: Distribution) -> Any:
+    def place_variable(self, value: Any, layout: Layout) -> Any:
         """Return a new buffer with the value; a PER_REPLICA one holds a copy for each replica.
 
         No device receives more than its shard of a sharded buffer. If the value is a shape, or the
@@ -125,14 +125,14 @@ class StrategyBase:
         """
         if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(value.shape, value.dtype)
-        if distribution.dimension is not None:
-            return in_slices(value, self.devices.home(distribution))
-        if distribution is not PER_REPLICA:
-            home = self.devices.home(distribution)
+        if layout.dimension is not None:
+            return in_slices(value, self.devices.home(layout))
+        if layout is not PER_REPLICA:
+            home = self.devices.home(layout)
             # Steps donate the buffer: nobody else may hold its memory, the caller's array included.
             return jax.device_put(jax.numpy.array(value, copy=True), home, may_alias=False)
         is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)  # unknown to numpy
         part = (value if is_key else np.asarray(value)).reshape(value.shape or (1,))
         join: Any = jax.numpy.concatenate if is_key else np.concatenate
         copies = join([part] * self.num_replicas_in_sync)
-        return jax.device_put(copies, self.devices.home(distribution), may_alias=False)
+        return jax.device_put(copies, self.devices.home(layout), may_alias=False)

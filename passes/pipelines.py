@@ -25,7 +25,7 @@ from graphdist.passes.layouts.recompute_residuals import recompute_residuals
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
 from graphdist.passes.layouts.sharded_variables import SHARDING, Sharding
-from graphdist.passes.logical.infer_distribution import infer_distribution
+from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.logical.place_variables import place_variables
 from graphdist.passes.lowering.delay_reductions import DelayReductions
@@ -166,7 +166,7 @@ _DELAY = Place(
 )
 
 PIPELINE = (
-    _always(infer_distribution, _LOGICAL),
+    _always(infer_layouts, _LOGICAL),
     # Before variables are placed: the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda asked: asked.target.local_steps),
     _always(place_variables, _LOGICAL, Stage.PLACED),
@@ -249,7 +249,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     Without `allow_reassociation` those are left out that change how results are rounded.
 
     >>> [entry.name for entry in pipeline("cpu")][:2]
-    ['infer_distribution', 'place_variables']
+    ['infer_layouts', 'place_variables']
     """
     if isinstance(target, str):
         target = Target(target)

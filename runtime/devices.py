@@ -25,7 +25,7 @@ from jax.sharding import (
 )
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, sharded
 from graphdist.runtime.emit import GROUP, MEMBER, REPLICA
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.targets.topologies import DeviceError, Topology
@@ -178,28 +178,28 @@ class Devices:
         """Return the sharding of replicas' values concatenated along dimension 0."""
         return self.sharding(PER_REPLICA)
 
-    def slices(self, dimension: int) -> Distribution:
-        """Return the distribution of values that these devices hold in slices."""
+    def slices(self, dimension: int) -> Layout:
+        """Return the layout of values that these devices hold in slices."""
         return sharded(dimension, self.num_groups)
 
-    def sharding(self, distribution: Distribution | None) -> Sharding:
-        """Return the sharding of a value with this distribution."""
-        if distribution is MIRRORED or len(self) == 1:
+    def sharding(self, layout: Layout | None) -> Sharding:
+        """Return the sharding of a value with this layout."""
+        if layout is MIRRORED or len(self) == 1:
             return self.mirrored
-        return NamedSharding(self.mesh, self.spec(distribution))
+        return NamedSharding(self.mesh, self.spec(layout))
 
-    def home(self, distribution: Distribution | None) -> Sharding:
-        """Return the sharding of a variable with this distribution between steps."""
+    def home(self, layout: Layout | None) -> Sharding:
+        """Return the sharding of a variable with this layout between steps."""
         if self.parameter_device is not None:
             return SingleDeviceSharding(self.parameter_device)
-        return self.sharding(distribution)
+        return self.sharding(layout)
 
-    def spec(self, distribution: Distribution | None) -> PartitionSpec:
-        """Return the partition spec of a value with this distribution."""
-        if distribution is MIRRORED:
+    def spec(self, layout: Layout | None) -> PartitionSpec:
+        """Return the partition spec of a value with this layout."""
+        if layout is MIRRORED:
             return PartitionSpec()
-        dimension = (distribution and distribution.dimension) or 0
-        is_of_groups = distribution is not None and distribution.num_copies > 1
+        dimension = (layout and layout.dimension) or 0
+        is_of_groups = layout is not None and layout.num_copies > 1
         axes = REPLICA if self.num_groups == 1 else MEMBER if is_of_groups else (GROUP, MEMBER)
         return PartitionSpec(*[None] * dimension, axes)
 

@@ -214,7 +214,7 @@ def _on_one_replica(x: Array, replica: int) -> Array:
 
 
 def _to_partial(node: Node, operands: list[Array]) -> list[Array]:
-    is_mirrored = node.operands[0].type.distribution is MIRRORED
+    is_mirrored = node.operands[0].type.layout is MIRRORED
     if is_mirrored and ops.TO_PARTIAL.of(node).reducer == "sum":
         return [_on_one_replica(operands[0], 0)]
     return operands

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.ir.arrays import Array, Held, join_arrays
-from graphdist.ir.boundary import input_distributions, output_distributions
+from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.interpreter import Observe, interpret_placed
 from graphdist.ir.jax_parameters import callback
-from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
+from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.evaluate import evaluate_jax_node
 
@@ -31,9 +31,9 @@ def evaluated(graph: Graph, devices: Devices) -> Callable[..., list[jax.Array]]:
     def program(*arrays: Any) -> list[jax.Array]:
         outputs = evaluate_graph(graph, devices, held_inputs(graph, devices, arrays))
         return [
-            _placed(held, output.type, distribution, devices)
-            for held, output, distribution in zip(
-                outputs, graph.outputs, output_distributions(graph), strict=True
+            _placed(held, output.type, layout, devices)
+            for held, output, layout in zip(
+                outputs, graph.outputs, output_layouts(graph), strict=True
             )
         ]
 
@@ -63,17 +63,17 @@ def _evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
 def held_inputs(graph: Graph, devices: Devices, arrays: Sequence[Any]) -> list[Held]:
     """Return each input on each replica, in new memory."""
     return [
-        _held(array, distribution, devices)
-        for array, distribution in zip(arrays, input_distributions(graph), strict=True)
+        _held(array, layout, devices)
+        for array, layout in zip(arrays, input_layouts(graph), strict=True)
     ]
 
 
-def _held(array: Any, distribution: Distribution | None, devices: Devices) -> Held:
+def _held(array: Any, layout: Layout | None, devices: Devices) -> Held:
     count = len(devices)
     if not isinstance(array, jax.Array):
         return [np.array(array)] * count
     parts = {shard.device: shard.data for shard in array.addressable_shards}
-    if distribution is MIRRORED:
+    if layout is MIRRORED:
         return [_copied(next(iter(parts.values())), devices)] * count
     return [_copied(parts[device], devices) for device in devices.devices]
 
@@ -86,17 +86,15 @@ def _copied(array: jax.Array, devices: Devices) -> Array:
     return np.asarray(copy)
 
 
-def _placed(
-    held: Held, type: Type, distribution: Distribution | None, devices: Devices
-) -> jax.Array:
+def _placed(held: Held, type: Type, layout: Layout | None, devices: Devices) -> jax.Array:
     """Return the replicas' arrays as one array on the devices, with new buffers."""
-    if distribution is MIRRORED:
+    if layout is MIRRORED:
         array = held[0]
     else:
-        dimension = (distribution and distribution.dimension) or 0
+        dimension = (layout and layout.dimension) or 0
         parts = held if type.shape else [part.reshape(1) for part in held]
         array = join_arrays(parts, dimension)
-    return jax.device_put(_jax_array(array), devices.sharding(distribution), may_alias=False)
+    return jax.device_put(_jax_array(array), devices.sharding(layout), may_alias=False)
 
 
 def _jax_array(array: Array) -> jax.Array:

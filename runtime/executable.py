@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax.stages import Compiled, Lowered
 
-from graphdist.ir.boundary import input_distributions, output_distributions
+from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Stage
-from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
+from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import device_options
 from graphdist.runtime.devices import Devices
@@ -75,10 +75,8 @@ def emitted(
 def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
     """Return the types of a graph's inputs as arrays on the devices."""
     return [
-        global_aval(value.type, distribution, len(devices)).update(
-            sharding=devices.sharding(distribution)
-        )
-        for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
+        global_aval(value.type, layout, len(devices)).update(sharding=devices.sharding(layout))
+        for value, layout in zip(graph.inputs, input_layouts(graph), strict=True)
     ]
 
 
@@ -100,7 +98,7 @@ def jitted(
     when_traced: Callable[[], None] | None = None,
 ) -> Any:
     """Return an SPMD graph as a function of `jax.jit`, with shardings and donation."""
-    inputs, outputs = input_distributions(graph), output_distributions(graph)
+    inputs, outputs = input_layouts(graph), output_layouts(graph)
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
         with lines_named(devices.topology is not None):
@@ -112,7 +110,7 @@ def jitted(
             program,
             mesh=devices.mesh,
             in_specs=tuple(map(devices.spec, inputs)),
-            out_specs=[devices.spec(distribution) for distribution in outputs],
+            out_specs=[devices.spec(layout) for layout in outputs],
             check_vma=False,
         )
     else:
@@ -145,12 +143,12 @@ def with_shardings(
 
     `compiler_options` are options of XLA; they override the options that the devices need.
     """
-    inputs, outputs = input_distributions(graph), output_distributions(graph)
+    inputs, outputs = input_layouts(graph), output_layouts(graph)
     assigned = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
     return jax.jit(
         run,
         in_shardings=tuple(map(devices.sharding, inputs)),
-        out_shardings=[devices.sharding(distribution) for distribution in outputs],
+        out_shardings=[devices.sharding(layout) for layout in outputs],
         donate_argnums=assigned if donates else (),
         keep_unused=True,
         compiler_options={**device_options(devices), **(compiler_options or {})} or None,
@@ -171,26 +169,22 @@ def _copying(graph: Graph, program: Any) -> Any:
     return run
 
 
-def global_shape(
-    type: Type, distribution: Distribution | None, num_replicas: int
-) -> tuple[int, ...]:
+def global_shape(type: Type, layout: Layout | None, num_replicas: int) -> tuple[int, ...]:
     """Return the shape of the array with the parts of all replicas."""
-    if distribution is MIRRORED or num_replicas == 1:
+    if layout is MIRRORED or num_replicas == 1:
         return type.shape
     dimension, copies = 0, 1
-    if distribution is not None:
-        dimension, copies = distribution.dimension or 0, distribution.num_copies
+    if layout is not None:
+        dimension, copies = layout.dimension or 0, layout.num_copies
     shape = type.shape or (1,)
     length = shape[dimension] * (num_replicas // copies)
     return (*shape[:dimension], length, *shape[dimension + 1 :])
 
 
-def global_aval(
-    type: Type, distribution: Distribution | None, num_replicas: int
-) -> jax.ShapeDtypeStruct:
+def global_aval(type: Type, layout: Layout | None, num_replicas: int) -> jax.ShapeDtypeStruct:
     """Return shape and dtype of the array with the parts of all replicas."""
     dtype = jax_dtype(type.dtype)
-    return jax.ShapeDtypeStruct(global_shape(type, distribution, num_replicas), dtype)
+    return jax.ShapeDtypeStruct(global_shape(type, layout, num_replicas), dtype)
 
 
 def jax_dtype(name: str) -> Any:  # Any: random keys have a dtype that NumPy lacks
@@ -218,8 +212,7 @@ class Step:
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [
-            devices.sharding(distribution)
-            for distribution in input_distributions(graph)[: len(graph.variables)]
+            devices.sharding(layout) for layout in input_layouts(graph)[: len(graph.variables)]
         ]
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]

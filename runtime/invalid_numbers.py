@@ -226,7 +226,7 @@ class _Search:
     def _given(self, value: Value, held: Held, named: Named) -> InvalidNumberError:
         replica, which, array = self._first_wrong([held])
         name, within = _piece(named, which, array)
-        on = None if value.type.distribution is MIRRORED else replica
+        on = None if value.type.layout is MIRRORED else replica
         return InvalidNumberError(
             f"{name} holds {array[which]} before the step{self._where(within, on)}",
             hint=self._hint(),

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.ir.boundary import input_distributions
+from graphdist.ir.boundary import input_layouts
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices
@@ -49,10 +49,10 @@ class ValueAgreement:
         assert devices.workers is not None
         self._name, self._devices, self._workers = graph.name, devices, devices.workers
         self._number = self._workers.ordinal("compared program")
-        distributions, count = input_distributions(graph), len(graph.variables)
+        layouts, count = input_layouts(graph), len(graph.variables)
         # Arguments first: a variable may differ because an argument does.
-        indices = [*range(count, len(distributions)), *range(count)]
-        self._mirrored = [index for index in indices if distributions[index] is MIRRORED]
+        indices = [*range(count, len(layouts)), *range(count)]
+        self._mirrored = [index for index in indices if layouts[index] is MIRRORED]
         self._inputs, self._every = inputs, every
         self._is_new = True
 

@@ -1,6 +1,6 @@
 """How the tools compile the step of a target: their options, its strategy, and its passes.
 
-`--passes infer_distribution,place_variables,..` names passes of the step's pipeline for its
+`--passes infer_layouts,place_variables,..` names passes of the step's pipeline for its
 devices, with the options that they have there.
 """
 

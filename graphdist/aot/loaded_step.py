@@ -31,7 +31,7 @@ from graphdist.program.retracing import signature_difference
 from graphdist.program.steps import compare_values
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
-from graphdist.state.layout import Layout
+from graphdist.state.layout import VariableLayout
 from graphdist.state.variable import Variable
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
@@ -64,7 +64,7 @@ class LoadedStep:
         shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
         named = zip(graph.variables, variables, strict=True)
         values = {wanted.name: variable.stored for wanted, variable in named}
-        layout = Layout(graph, values, strategy)
+        layout = VariableLayout(graph, values, strategy)
         with BufferStore.lock:  # no step may run while variables move
             layout.apply()
         compare_values(executable, graph, self._interface)

@@ -13,9 +13,9 @@ from typing import Any  # Any: JSON, and users' values
 import jax
 
 from graphdist.errors import UnsupportedError
-from graphdist.ir.boundary import input_distributions
+from graphdist.ir.boundary import input_layouts
 from graphdist.ir.graph import Graph, GraphVariable, Stage, Value
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, sharded
 from graphdist.program.argument_keys import LeafKey, StaticValue, is_static, static_key
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.runtime.executable import jax_dtype
@@ -26,7 +26,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 def type_to_json(type: Type) -> dict[str, Any]:
     """Return a type as JSON."""
-    held = type.distribution
+    held = type.layout
     return {
         "dtype": type.dtype,
         "shape": list(type.shape),
@@ -37,11 +37,11 @@ def type_to_json(type: Type) -> dict[str, Any]:
 def type_from_json(data: Any) -> Type:
     """Return the type that JSON describes."""
     kind = data["distribution"]
-    distribution: Distribution | None = None
+    layout: Layout | None = None
     if kind is not None:
         by_kind = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
-        distribution = by_kind[kind[0]] if kind[0] in by_kind else sharded(*map(int, kind[1:]))
-    return Type(str(data["dtype"]), tuple(map(int, data["shape"])), distribution)
+        layout = by_kind[kind[0]] if kind[0] in by_kind else sharded(*map(int, kind[1:]))
+    return Type(str(data["dtype"]), tuple(map(int, data["shape"])), layout)
 
 
 def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
         "name": graph.name,
         "num_replicas": graph.num_replicas,
         "inputs": [
-            {**type_to_json(value.type), "lies": str(distribution)}
-            for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
+            {**type_to_json(value.type), "lies": str(layout)}
+            for value, layout in zip(graph.inputs, input_layouts(graph), strict=True)
         ],
         "outputs": [type_to_json(output.type) for output in graph.outputs],
         "output_shapes": [list(shape) for shape in output_shapes],

@@ -8,22 +8,22 @@ mirrored is kept once.
 from __future__ import annotations
 
 from graphdist.ir.graph import Graph
-from graphdist.ir.types import MIRRORED, Distribution
+from graphdist.ir.types import MIRRORED, Layout
 
 
-def input_distributions(graph: Graph) -> tuple[Distribution | None, ...]:
-    """Return the distribution of every input, the variables' first."""
-    return tuple(_of(graph, value.type.distribution) for value in graph.inputs)
+def input_layouts(graph: Graph) -> tuple[Layout | None, ...]:
+    """Return the layout of every input, the variables' first."""
+    return tuple(_of(graph, value.type.layout) for value in graph.inputs)
 
 
-def output_distributions(graph: Graph) -> tuple[Distribution | None, ...]:
-    """Return the distribution of every output, the assigned variables' first."""
+def output_layouts(graph: Graph) -> tuple[Layout | None, ...]:
+    """Return the layout of every output, the assigned variables' first."""
     held = [variable.held(graph.num_replicas) for variable in graph.assigned]
-    declared = tuple(_of(graph, type.distribution) for type in held)
+    declared = tuple(_of(graph, type.layout) for type in held)
     rest = graph.outputs[len(declared) :]
-    return (*declared, *(_of(graph, output.type.distribution) for output in rest))
+    return (*declared, *(_of(graph, output.type.layout) for output in rest))
 
 
-def _of(graph: Graph, distribution: Distribution | None) -> Distribution | None:
-    """Return the distribution; over one replica there is nothing to lay out."""
-    return MIRRORED if graph.num_replicas == 1 else distribution
+def _of(graph: Graph, layout: Layout | None) -> Layout | None:
+    """Return the layout; over one replica there is nothing to lay out."""
+    return MIRRORED if graph.num_replicas == 1 else layout

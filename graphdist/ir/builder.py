@@ -6,9 +6,9 @@ import operator
 from collections.abc import Sequence
 
 from graphdist.ir.graph import Graph, Node, Op, Operand, Params, TypedOp, Value
-from graphdist.ir.operation_table import distributions_on_shards, partial_of
+from graphdist.ir.operation_table import layouts_on_shards, partial_of
 from graphdist.ir.source import Source
-from graphdist.ir.types import PER_REPLICA, Distribution, Type, is_partial, join
+from graphdist.ir.types import PER_REPLICA, Layout, Type, is_partial, join
 
 _NO_PARAMS: Params = {}
 
@@ -25,7 +25,7 @@ class Builder:
     >>> x = Value(Type("f32", (2,)))
     >>> (y,) = builder.add(SCALE, (x,), Scaling(2), at=UNKNOWN)
     >>> y.type
-    Type(dtype='f32', shape=(2,), distribution=None)
+    Type(dtype='f32', shape=(2,), layout=None)
     """
 
     def __init__(self, origin: str = "") -> None:
@@ -47,7 +47,7 @@ class Builder:
         """Append a node and return its results.
 
         An operation of ours takes any mapping that has its parameters. `types` gives dtype and
-        shape of the results of a JAX operation; the distribution follows from the operands. Raises
+        shape of the results of a JAX operation; the layout follows from the operands. Raises
         `TypeRuleError` when operands or parameters do not fit.
         """
         operands = tuple(operands)
@@ -106,20 +106,20 @@ def _result_types(
         raise TypeError(f"{op.name} has no type rule: state the types of its results")
     if op.is_identity:
         return [
-            type.distributed(operand.type.distribution)
+            type.with_layout(operand.type.layout)
             for type, operand in zip(declared, operands, strict=True)
         ]
-    of_operands = [operand.type.distribution for operand in operands]
-    distribution = join(of_operands)
-    if op.varies and distribution is not None:
-        distribution = PER_REPLICA
-    elif distribution is PER_REPLICA and any(map(is_partial, of_operands)):
-        distribution = partial_of(op, operands, params, declared)
-    elif distribution is PER_REPLICA and any(map(_is_sharded, of_operands)):
-        on_shards = distributions_on_shards(op, operands, params, declared)
-        return list(map(Type.distributed, declared, on_shards))
-    return [type.distributed(distribution) for type in declared]
+    of_operands = [operand.type.layout for operand in operands]
+    layout = join(of_operands)
+    if op.varies and layout is not None:
+        layout = PER_REPLICA
+    elif layout is PER_REPLICA and any(map(is_partial, of_operands)):
+        layout = partial_of(op, operands, params, declared)
+    elif layout is PER_REPLICA and any(map(_is_sharded, of_operands)):
+        on_shards = layouts_on_shards(op, operands, params, declared)
+        return list(map(Type.with_layout, declared, on_shards))
+    return [type.with_layout(layout) for type in declared]
 
 
-def _is_sharded(distribution: Distribution | None) -> bool:
-    return distribution is not None and distribution.dimension is not None
+def _is_sharded(layout: Layout | None) -> bool:
+    return layout is not None and layout.dimension is not None

@@ -89,5 +89,5 @@ def stored_for_scan(variable: GraphVariable, num_replicas: int) -> GraphVariable
 def may_enter_pack(variable: GraphVariable, largest: int) -> bool:
     """Return whether a variable of at most `largest` bytes may share a buffer with others."""
     is_free = variable.storage == UNSHARDED and not variable.pieces
-    is_value = variable.type.distribution is MIRRORED and not variable.type.dtype.startswith("key<")
+    is_value = variable.type.layout is MIRRORED and not variable.type.dtype.startswith("key<")
     return is_free and is_value and 0 < variable.type.bytes <= largest

@@ -1,6 +1,6 @@
 """Type rules of control flow: `scan`, `while` and `cond`.
 
-Their nested graphs are ordinary graphs whose inputs already carry distributions. The rules check
+Their nested graphs are ordinary graphs whose inputs already carry layouts. The rules check
 that operands fit those inputs and read the results off the nested outputs.
 
 * `scan(consts.., carry.., xs..)` runs its body `length` times on slices of `xs` along dimension 0.
@@ -19,7 +19,7 @@ from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph
 from graphdist.ir.loops import returned_parts, scan_parts, type_of_slice, while_parts
 from graphdist.ir.op_parameters import Branching, Looping, Scanning
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, is_partial, join_alike
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, is_partial, join_alike
 
 
 def _outputs(graph: Graph) -> tuple[Type, ...]:
@@ -36,16 +36,16 @@ def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> N
         if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
         # Where each replica could have a value of its own, they may have the same.
-        agree = operand.distribution is MIRRORED and not is_partial(wanted.distribution)
-        if not agree and wanted.distribution not in (operand.distribution, PER_REPLICA, None):
+        agree = operand.layout is MIRRORED and not is_partial(wanted.layout)
+        if not agree and wanted.layout not in (operand.layout, PER_REPLICA, None):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
 
 
 def _stacked(type: Type, length: int) -> Type:
-    distribution = type.distribution
-    if distribution is not None and distribution.dimension is not None:
-        distribution = distribution.along(distribution.dimension + 1)
-    return Type(type.dtype, (length, *type.shape), distribution)
+    layout = type.layout
+    if layout is not None and layout.dimension is not None:
+        layout = layout.along(layout.dimension + 1)
+    return Type(type.dtype, (length, *type.shape), layout)
 
 
 def scan_rule(
@@ -81,7 +81,7 @@ def while_rule(
     (predicate,) = _outputs(condition)
     if (predicate.dtype, predicate.shape) != ("bool", ()):
         raise TypeRuleError(f"while: the condition is {predicate}, not bool[]")
-    return tuple(_at_least(predicate.distribution, type) for type in carried)
+    return tuple(_at_least(predicate.layout, type) for type in carried)
 
 
 def cond_rule(
@@ -99,13 +99,13 @@ def cond_rule(
             raise TypeRuleError(
                 f"cond: result {position} is {' or '.join(map(str, types))}, by branch"
             )
-        chosen = join_alike(type.distribution for type in types)
-        results.append(_at_least(index.distribution, types[0].distributed(chosen)))
+        chosen = join_alike(type.layout for type in types)
+        results.append(_at_least(index.layout, types[0].with_layout(chosen)))
     return tuple(results)
 
 
-def _at_least(distribution: Distribution | None, type: Type) -> Type:
-    """Return the type, per replica unless `distribution` is mirrored."""
-    if distribution is MIRRORED or type.distribution is None:
+def _at_least(layout: Layout | None, type: Type) -> Type:
+    """Return the type, per replica unless `layout` is mirrored."""
+    if layout is MIRRORED or type.layout is None:
         return type
-    return type.distributed(None if distribution is None else PER_REPLICA)
+    return type.with_layout(None if layout is None else PER_REPLICA)

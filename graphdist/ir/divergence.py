@@ -44,7 +44,7 @@ def cause(graph: Graph, operand: Operand) -> Cause:
         current, nodes = pending.pop()
         if not isinstance(current, Value) or current in seen:
             continue
-        if current.type.distribution is MIRRORED:
+        if current.type.layout is MIRRORED:
             continue
         seen.add(current)
         node = sources.made_by.get(current)
@@ -63,7 +63,7 @@ def _origin(graph: Graph, value: Value, node: Node | None) -> str:
         return f"the per-replica input {value.hint!r}" if value in graph.inputs else ""
     if node.op is REPLICA_ID:
         return "the replica's number"
-    if node.op in _EXCHANGES and node.operands[0].type.distribution is MIRRORED:
+    if node.op in _EXCHANGES and node.operands[0].type.layout is MIRRORED:
         return f"{node.op.name}, which gives each replica another part"
     if node.op is READ and not variable_named_by(node).is_local:
         return f"the per-replica variable {variable_named_by(node).name!r}"

@@ -236,7 +236,7 @@ def _reshaped(operand: Type, result: Type) -> dict[int, int]:
 
 
 def _sharded_along(type: Type) -> int | None:
-    return None if type.distribution is None else type.distribution.dimension
+    return None if type.layout is None else type.layout.dimension
 
 
 def dimension_after_reshape(

@@ -45,7 +45,7 @@ class Stage(Enum):
     LOGICAL = "logical"
     """The program in the strategy's words."""
     PLACED = "placed"
-    """Variables are inputs and outputs with a distribution."""
+    """Variables are inputs and outputs with a layout."""
     SPMD = "spmd"
     """What one device runs: local shapes, explicit collectives."""
 
@@ -67,7 +67,7 @@ class Literal:
 
     >>> from graphdist.ir.types import Type
     >>> Literal.of(0.5, Type("f32", ()))
-    Literal(value=0.5, type=Type(dtype='f32', shape=(), distribution=Distribution(kind='mirrored', dimension=None, num_copies=1, reducer='')))
+    Literal(value=0.5, type=Type(dtype='f32', shape=(), layout=Layout(kind='mirrored', dimension=None, num_copies=1, reducer='')))
     """  # noqa: E501 - the printed form is one line
 
     value: bool | int | float | complex
@@ -76,7 +76,7 @@ class Literal:
     @staticmethod
     def of(value: bool | int | float | complex, type: Type) -> Literal:
         """Return the literal of this value: a literal is the same on every replica."""
-        return Literal(value, type.distributed(MIRRORED))
+        return Literal(value, type.with_layout(MIRRORED))
 
 
 Operand: TypeAlias = Value | Literal

@@ -279,7 +279,7 @@ def _aggregate(
 ) -> list[Held]:
     params = ops.AGGREGATE.of(node)
     variable = params.variable
-    is_mirrored = variable.type.distribution in (MIRRORED, None)
+    is_mirrored = variable.type.layout in (MIRRORED, None)
     if params.context == "cross" or variable.aggregation == "none" or not is_mirrored:
         return operands
     machine.require_all(node, replicas)
@@ -319,7 +319,7 @@ def _on_one_replica(held: Held, chosen: int, replicas: Replicas) -> Held:
 def _to_partial(
     machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
 ) -> list[Held]:
-    is_mirrored = node.operands[0].type.distribution is MIRRORED
+    is_mirrored = node.operands[0].type.layout is MIRRORED
     if is_mirrored and ops.TO_PARTIAL.of(node).reducer == "sum":
         return [_on_one_replica(operands[0], 0, replicas)]
     return operands

@@ -85,14 +85,10 @@ def while_parts(
 
 def type_of_slice(type: Type) -> Type:
     """Return the type of what an iteration takes of a scanned operand."""
-    distribution = type.distribution
-    if distribution is not None and distribution.dimension is not None:
-        distribution = (
-            distribution.along(distribution.dimension - 1)
-            if distribution.dimension
-            else PER_REPLICA
-        )
-    return Type(type.dtype, type.shape[1:], distribution)
+    layout = type.layout
+    if layout is not None and layout.dimension is not None:
+        layout = layout.along(layout.dimension - 1) if layout.dimension else PER_REPLICA
+    return Type(type.dtype, type.shape[1:], layout)
 
 
 class Scan:

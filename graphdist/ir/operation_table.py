@@ -33,7 +33,7 @@ from graphdist.ir.factors import Factors, shard_shape
 from graphdist.ir.graph import Node, Op, Operand, Params, Value, is_zero
 from graphdist.ir.linearity import Alternatives, LinearIn, is_inexact
 from graphdist.ir.opaque_placeholders import Placeholder
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, is_partial
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, is_partial
 
 if TYPE_CHECKING:
     from graphdist.ir.builder import Builder
@@ -275,7 +275,7 @@ def on_shards(
     assert factors is not None, f"{node.op.name} has no factors"
     assert divides(node, factors, factor, count), f"{factor} of {node} has no {count} shards"
     params = row.params_of_shards(node, factor, count)
-    shards = [operand.type.distribution for operand in operands]
+    shards = [operand.type.layout for operand in operands]
     sharding = next((found for found in shards if found and found.dimension is not None), None)
     types = [
         Type(
@@ -289,8 +289,8 @@ def on_shards(
     return builder.add(node.op, operands, params, at=at, types=types, hint=hint)
 
 
-def _along(sharding: Distribution | None, dimension: int | None) -> Distribution:
-    """Return the distribution of shards as others are, along a dimension if there is one."""
+def _along(sharding: Layout | None, dimension: int | None) -> Layout:
+    """Return the layout of shards as others are, along a dimension if there is one."""
     return PER_REPLICA if sharding is None or dimension is None else sharding.along(dimension)
 
 
@@ -308,28 +308,28 @@ def linear_operands(node: Node) -> Alternatives:
 
 def partial_of(
     op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
-) -> Distribution:
+) -> Layout:
     """Return how the result of JAX's operation on partial operands is distributed.
 
     Raises `TypeRuleError` if the operation is not linear in them together, the others mirrored.
     """
     node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
-    partial = {i for i, each in enumerate(operands) if is_partial(each.type.distribution)}
+    partial = {i for i, each in enumerate(operands) if is_partial(each.type.layout)}
     zeros = {i for i, each in enumerate(operands) if is_zero(each)}
-    found = {operands[i].type.distribution for i in partial}
-    others = {each.type.distribution for i, each in enumerate(operands) if i not in partial}
+    found = {operands[i].type.layout for i in partial}
+    others = {each.type.layout for i, each in enumerate(operands) if i not in partial}
     is_linear = any(set(together) - zeros == partial for together in linear_operands(node))
     if not is_linear or len(found) != 1 or not others <= {MIRRORED}:
         types = ", ".join(str(each.type) for each in operands)
         raise TypeRuleError(f"{op.name} of {types} is not linear in what is partial: reduce it")
-    (distribution,) = found
-    assert distribution is not None
-    return distribution
+    (layout,) = found
+    assert layout is not None
+    return layout
 
 
-def distributions_on_shards(
+def layouts_on_shards(
     op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
-) -> list[Distribution]:
+) -> list[Layout]:
     """Return how the results of JAX's operation on shards are distributed over the replicas.
 
     They are sharded where the table says that the operation on shards gives the shards of what it
@@ -340,24 +340,22 @@ def distributions_on_shards(
     factors = factors_of(node)
     if factors is None:
         return [PER_REPLICA for _ in results]
-    shared = _shared(factors, [operand.type.distribution for operand in operands])
+    shared = _shared(factors, [operand.type.layout for operand in operands])
     if shared is None:
         return [PER_REPLICA for _ in results]
     factor, sharding = shared
     return [_along(sharding, Factors.dimension(dims, factor)) for dims in factors.results]
 
 
-def _shared(
-    factors: Factors, distributions: Sequence[Distribution | None]
-) -> tuple[int, Distribution] | None:
+def _shared(factors: Factors, layouts: Sequence[Layout | None]) -> tuple[int, Layout] | None:
     """Return the one factor along which operands are shards, and how one of these is sharded."""
-    found: dict[tuple[int | None, int], Distribution] = {}
-    for dims, distribution in zip(factors.operands, distributions, strict=True):
-        if distribution is None or distribution.dimension is None:
-            if distribution is not MIRRORED:
+    found: dict[tuple[int | None, int], Layout] = {}
+    for dims, layout in zip(factors.operands, layouts, strict=True):
+        if layout is None or layout.dimension is None:
+            if layout is not MIRRORED:
                 return None
             continue
-        found[dims[distribution.dimension], distribution.num_copies] = distribution
+        found[dims[layout.dimension], layout.num_copies] = layout
     if len(found) != 1:
         return None
     (((factor, _), sharding),) = found.items()

@@ -10,8 +10,8 @@ Three kinds:
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
-A type rule maps operand types, parameters and nested graphs to result types, distribution included;
-that transfer of distributions *is* the replication analysis (`passes/logical/infer_distribution.py`
+A type rule maps operand types, parameters and nested graphs to result types, layout included;
+that transfer of layouts *is* the replication analysis (`passes/logical/infer_layouts.py`
 only supplies what enters the graph and the fixpoint of loops). A rule raises `TypeRuleError`.
 
 Each operation has a class of parameters (`op_parameters.py`): `ALL_GATHER.of(node).axis`.
@@ -91,17 +91,17 @@ def _aggregate(
     types: Sequence[Type], params: Aggregating, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     type, variable = _one(types, "aggregate"), params.variable
-    if type.distribution is None:
+    if type.layout is None:
         return (type,)
-    if variable.type.distribution is not MIRRORED:
-        return (type.distributed(PER_REPLICA),)
+    if variable.type.layout is not MIRRORED:
+        return (type.with_layout(PER_REPLICA),)
     reduces = params.context == "replica" and variable.aggregation != "none"
-    return (type.distributed(MIRRORED) if reduces else type,)
+    return (type.with_layout(MIRRORED) if reduces else type,)
 
 
 def _of_each_replica(type: Type, params: OverReplicas) -> tuple[Type, ...]:
     """Return the type with each replica holding a value of its own, unless there is one replica."""
-    return (type.distributed(MIRRORED if params.group_size == 1 else PER_REPLICA),)
+    return (type.with_layout(MIRRORED if params.group_size == 1 else PER_REPLICA),)
 
 
 def _replica_id(
@@ -134,7 +134,7 @@ def _all_reduce(
     type = _one(types, "all_reduce")
     _check_reducer(type, params.reducer, "all_reduce")
     _check_partial(type, params, "all_reduce")
-    return (type.distributed(MIRRORED),)
+    return (type.with_layout(MIRRORED),)
 
 
 def _grown(type: Type, axis: int, group_size: int, name: str) -> Type:
@@ -151,7 +151,7 @@ def _all_gather(
     types: Sequence[Type], params: AlongAxis, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     type, copies = _one(types, "all_gather"), params.num_copies
-    held = type.distribution
+    held = type.layout
     if held is not None and held.dimension is not None and held.num_copies != copies:
         raise TypeRuleError(f"all_gather of {type} in {copies} groups, which hold other slices")
     return (_grown(type, params.axis, params.group_size, "all_gather"),)
@@ -199,7 +199,7 @@ def _own_slice(
     types: Sequence[Type], params: AlongAxis, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     type = _one(types, "own_slice")
-    if type.distribution not in (MIRRORED, None):
+    if type.layout not in (MIRRORED, None):
         raise TypeRuleError(f"own_slice of {type}: a slice of what others hold too is wanted")
     return (_slice_of(type, params.axis, params, "own_slice"),)
 
@@ -208,7 +208,7 @@ def _random_shard(
     types: Sequence[Type], params: RandomBits, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     key = _one(types, "random_shard")
-    if not key.dtype.startswith("key<") or key.shape or key.distribution not in (MIRRORED, None):
+    if not key.dtype.startswith("key<") or key.shape or key.layout not in (MIRRORED, None):
         raise TypeRuleError(f"random_shard of {key}: it takes one key, the same on all replicas")
     bits = Type(f"u{params.bit_width}", params.shape, MIRRORED)
     return (_slice_of(bits, params.axis, params, "random_shard"),)
@@ -242,13 +242,13 @@ def _to_partial(
     _check_reducer(type, params.reducer, "to_partial")
     if params.reducer not in ("sum", "mean"):
         raise TypeRuleError(f"to_partial is by sum or mean, not by {params.reducer!r}")
-    if type.distribution not in (MIRRORED, PER_REPLICA, None):
+    if type.layout not in (MIRRORED, PER_REPLICA, None):
         raise TypeRuleError(f"to_partial of {type}: it takes mirrored and per-replica values")
-    return (type.distributed(partial(params.reducer)),)
+    return (type.with_layout(partial(params.reducer)),)
 
 
 def _check_partial(type: Type, params: Reducing, name: str) -> None:
-    reducer = type.distribution.reducer if type.distribution else ""
+    reducer = type.layout.reducer if type.layout else ""
     if reducer not in ("", params.reducer):
         raise TypeRuleError(f"{name} by {params.reducer} of {type}, whose terms are for {reducer}")
 
@@ -262,7 +262,7 @@ def _pack(types: Sequence[Type], params: Parameters, graphs: Sequence[Graph]) ->
     if len(dtypes) != 1:
         raise TypeRuleError(f"pack takes operands of one dtype, not {sorted(dtypes)}")
     size = sum(type.size for type in types)
-    return (Type(types[0].dtype, (size,), join(type.distribution for type in types)),)
+    return (Type(types[0].dtype, (size,), join(type.layout for type in types)),)
 
 
 def _unpack(types: Sequence[Type], params: Unpacking, graphs: Sequence[Graph]) -> tuple[Type, ...]:
@@ -270,7 +270,7 @@ def _unpack(types: Sequence[Type], params: Unpacking, graphs: Sequence[Graph]) -
     pieces = _pieces(type, params.shapes)
     if params.axes:
         slices = [sharded(axis, params.num_copies) for axis in params.axes]
-        pieces = tuple(map(Type.distributed, pieces, slices))
+        pieces = tuple(map(Type.with_layout, pieces, slices))
     return pieces
 
 
@@ -315,18 +315,18 @@ def _concatenate(
         )
     length = sum(type.shape[axis] for type in types)
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
-    distribution = join_alike(type.distribution for type in types)
-    if distribution is not None and distribution.dimension == axis:
-        distribution = PER_REPLICA  # shards of several values, one behind the other
-    return (Type(first.dtype, shape, distribution),)
+    layout = join_alike(type.layout for type in types)
+    if layout is not None and layout.dimension == axis:
+        layout = PER_REPLICA  # shards of several values, one behind the other
+    return (Type(first.dtype, shape, layout),)
 
 
 def _reshape(types: Sequence[Type], params: Reshaping, graphs: Sequence[Graph]) -> tuple[Type, ...]:
     type = _one(types, "reshape")
     result = type.shaped(params.shape)
-    if type.distribution is not None and type.distribution.dimension is not None:
-        to = dimension_after_reshape(type.shape, type.distribution.dimension, result.shape)
-        result = result.distributed(PER_REPLICA if to is None else type.distribution.along(to))
+    if type.layout is not None and type.layout.dimension is not None:
+        to = dimension_after_reshape(type.shape, type.layout.dimension, result.shape)
+        result = result.with_layout(PER_REPLICA if to is None else type.layout.along(to))
     if result.size != type.size:
         raise TypeRuleError(f"reshape of {type} to {result}: {type.size} is not {result.size}")
     return (result,)

@@ -2,7 +2,7 @@
 
 1. Recursive descent over nested graphs and nested parameters; a loop over lines.
 2. Nodes are made by the builder, so type rules run. The types in the text are explicit: they must
-   be what the rule says, distribution included. JAX's operations know how their results are
+   be what the rule says, layout included. JAX's operations know how their results are
    distributed; a reader that is not given them, such as the viewer, believes the text.
 3. Bad text of any kind is a `ParseError` that shows the line.
 4. Names become hints, unless they are numbers.
@@ -23,7 +23,7 @@ from graphdist.ir.ops import OPS
 from graphdist.ir.parameter_reader import ParameterReader
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.tokens import MOST_CHARACTERS, Cursor
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, partial, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, partial, sharded
 from graphdist.ir.variable_storage import role_of, storage_of
 
 __all__ = ["parse"]
@@ -46,7 +46,7 @@ _ATTRIBUTES = _DECLARED | {  # the others say how a variable is stored, and what
     "server": int,
 }
 _MOST_REPLICAS = 2**20
-_DISTRIBUTIONS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
+_LAYOUTS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
 
 
 def parse(
@@ -329,10 +329,10 @@ class _Parser:
 
     def _type(self) -> Type:
         type = self.reader.type()
-        distribution = self._distribution()
-        return type.distributed(distribution) if distribution else type
+        layout = self._layout()
+        return type.with_layout(layout) if layout else type
 
-    def _distribution(self) -> Distribution | None:
+    def _layout(self) -> Layout | None:
         cursor = self.cursor
         if cursor.accept("partial"):
             cursor.expect("(")
@@ -350,10 +350,10 @@ class _Parser:
                 num_copies = cursor.integer()
             cursor.expect(")")
             return sharded(dimension, num_copies)
-        distribution = _DISTRIBUTIONS.get(cursor.text)
-        if distribution:
+        layout = _LAYOUTS.get(cursor.text)
+        if layout:
             cursor.advance()
-        return distribution
+        return layout
 
 
 def _listed(variables: Sequence[str]) -> str:

@@ -289,7 +289,7 @@ class Printer:
             "trainable": variable.trainable,
         }
         attributes |= {name: True for name in ("assigned", "is_local") if getattr(variable, name)}
-        is_per_replica = variable.type.distribution is PER_REPLICA
+        is_per_replica = variable.type.layout is PER_REPLICA
         attributes |= storage_attributes(variable.storage, is_per_replica=is_per_replica)
         attributes |= {"num_copies": variable.num_copies} if variable.num_copies > 1 else {}
         text = self._items(attributes | role_attributes(variable.role))

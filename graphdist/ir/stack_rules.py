@@ -2,7 +2,7 @@
 
 A stack holds the values of a loop's steps along dimension 0. A part is one of several equal parts
 of a value along any dimension: a loop over parts takes one in each step, and the stack of its
-results is joined behind it. All keep the distribution, unless the slices of replicas are cut along
+results is joined behind it. All keep the layout, unless the slices of replicas are cut along
 the same dimension: a part of a slice is then no slice of the part.
 """
 
@@ -65,11 +65,11 @@ def _value_and_number(types: Sequence[Type], name: str, what: str) -> tuple[Type
 
 def _at(number: Type, taken: Type) -> Type:
     """Return the type of a value taken at a number, which may differ between replicas."""
-    return taken if number.distribution is MIRRORED else taken.distributed(PER_REPLICA)
+    return taken if number.layout is MIRRORED else taken.with_layout(PER_REPLICA)
 
 
 def _resized(type: Type, axis: int, length: int) -> Type:
     """Return the type with another length of a dimension; it is no slice along this one then."""
     resized = type.shaped((*type.shape[:axis], length, *type.shape[axis + 1 :]))
-    is_cut = type.distribution is not None and type.distribution.dimension == axis
-    return resized.distributed(PER_REPLICA) if is_cut else resized
+    is_cut = type.layout is not None and type.layout.dimension == axis
+    return resized.with_layout(PER_REPLICA) if is_cut else resized

@@ -1,6 +1,6 @@
-"""Types of values: dtype, shape and distribution. Compared by value, never mutated.
+"""Types of values: dtype, shape and layout. Compared by value, never mutated.
 
-A *distribution* says what the replicas know of a value:
+A *layout* says what the replicas know of a value:
 
 * `mirrored`: one value, the same on every replica;
 * `per_replica`: one value per replica, possibly different;
@@ -32,7 +32,7 @@ import numpy as np
 __all__ = [
     "MIRRORED",
     "PER_REPLICA",
-    "Distribution",
+    "Layout",
     "Type",
     "dtype_name",
     "is_dtype",
@@ -47,7 +47,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class Layout:
     """What the replicas know of a value.
 
     Use `MIRRORED`, `PER_REPLICA`, `sharded(dimension)` and `partial(reducer)`.
@@ -66,17 +66,17 @@ class Distribution:
         copies = f", copies={self.num_copies}" if self.num_copies > 1 else ""
         return f"{self.kind}({self.dimension}{copies})"
 
-    def along(self, dimension: int) -> Distribution:
-        """Return the distribution of the same slices, cut along another dimension."""
+    def along(self, dimension: int) -> Layout:
+        """Return the layout of the same slices, cut along another dimension."""
         return sharded(dimension, self.num_copies)
 
 
-MIRRORED = Distribution("mirrored")
-PER_REPLICA = Distribution("per_replica")
+MIRRORED = Layout("mirrored")
+PER_REPLICA = Layout("per_replica")
 
 
-def sharded(dimension: int, num_copies: int = 1) -> Distribution:
-    """Return the distribution of a value cut in equal slices along `dimension`.
+def sharded(dimension: int, num_copies: int = 1) -> Layout:
+    """Return the layout of a value cut in equal slices along `dimension`.
 
     >>> str(sharded(0)), str(sharded(1, num_copies=2))
     ('sharded(0)', 'sharded(1, copies=2)')
@@ -87,26 +87,26 @@ def sharded(dimension: int, num_copies: int = 1) -> Distribution:
 
 
 @cache
-def _sharded(dimension: int, num_copies: int) -> Distribution:
-    return Distribution("sharded", dimension, num_copies)
+def _sharded(dimension: int, num_copies: int) -> Layout:
+    return Layout("sharded", dimension, num_copies)
 
 
 @cache
-def partial(reducer: str) -> Distribution:
-    """Return the distribution of a value that is the sum, or the mean, of the replicas' terms.
+def partial(reducer: str) -> Layout:
+    """Return the layout of a value that is the sum, or the mean, of the replicas' terms.
 
     >>> str(partial("mean"))
     'partial(mean)'
     """
-    return Distribution("partial", reducer=reducer)
+    return Layout("partial", reducer=reducer)
 
 
-def is_partial(distribution: Distribution | None) -> bool:
+def is_partial(layout: Layout | None) -> bool:
     """Return whether each replica holds a term of a value."""
-    return distribution is not None and bool(distribution.reducer)
+    return layout is not None and bool(layout.reducer)
 
 
-def join(distributions: Iterable[Distribution | None]) -> Distribution | None:
+def join(layouts: Iterable[Layout | None]) -> Layout | None:
     """Return what holds of a value computed, replica by replica, from values so distributed.
 
     >>> str(join([MIRRORED, PER_REPLICA]))
@@ -115,15 +115,15 @@ def join(distributions: Iterable[Distribution | None]) -> Distribution | None:
     True
     """
     result = MIRRORED
-    for distribution in distributions:
-        if distribution is None:
+    for layout in layouts:
+        if layout is None:
             return None
-        if distribution is not MIRRORED:
+        if layout is not MIRRORED:
             result = PER_REPLICA
     return result
 
 
-def join_alike(distributions: Iterable[Distribution | None]) -> Distribution | None:
+def join_alike(layouts: Iterable[Layout | None]) -> Layout | None:
     """Return what holds of values of which one is taken, the same one on all replicas.
 
     Of shards along one dimension it is a shard along that dimension.
@@ -131,7 +131,7 @@ def join_alike(distributions: Iterable[Distribution | None]) -> Distribution | N
     >>> str(join_alike([MIRRORED, sharded(1)])), str(join_alike([sharded(0), sharded(1)]))
     ('sharded(1)', 'per_replica')
     """
-    found = set(distributions)
+    found = set(layouts)
     if None in found:
         return None
     if len(found) > 1 and not any(map(is_partial, found)):
@@ -140,7 +140,7 @@ def join_alike(distributions: Iterable[Distribution | None]) -> Distribution | N
 
 
 class Type(NamedTuple):
-    """The dtype, the shape on one replica, and the distribution of a value.
+    """The dtype, the shape on one replica, and the layout of a value.
 
     >>> print(Type("f32", (784, 128), PER_REPLICA))
     f32[784,128] per_replica
@@ -150,11 +150,11 @@ class Type(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
-    distribution: Distribution | None = None
+    layout: Layout | None = None
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
-        return f"{text} {self.distribution}" if self.distribution else text
+        return f"{text} {self.layout}" if self.layout else text
 
     @property
     def size(self) -> int:
@@ -166,15 +166,15 @@ class Type(NamedTuple):
         """Return the bytes one replica holds; 8 an element for random keys."""
         return _bytes(self.dtype, self.shape)
 
-    def distributed(self, distribution: Distribution | None) -> Type:
-        """Return the same dtype and shape with this distribution."""
-        if distribution is self.distribution:
+    def with_layout(self, layout: Layout | None) -> Type:
+        """Return the same dtype and shape with this layout."""
+        if layout is self.layout:
             return self
-        return Type(self.dtype, self.shape, distribution)
+        return Type(self.dtype, self.shape, layout)
 
     def shaped(self, shape: tuple[int, ...]) -> Type:
-        """Return the same dtype and distribution with this shape."""
-        return Type(self.dtype, shape, self.distribution)
+        """Return the same dtype and layout with this shape."""
+        return Type(self.dtype, shape, self.layout)
 
 
 @lru_cache(maxsize=4096)
@@ -190,8 +190,8 @@ def own_slice(full: Type, dimension: int, num_slices: int, num_copies: int = 1) 
     """
     length = full.shape[dimension] // num_slices
     shape = (*full.shape[:dimension], length, *full.shape[dimension + 1 :])
-    distribution = MIRRORED if num_slices == 1 else sharded(dimension, num_copies)
-    return Type(full.dtype, shape, distribution)
+    layout = MIRRORED if num_slices == 1 else sharded(dimension, num_copies)
+    return Type(full.dtype, shape, layout)
 
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

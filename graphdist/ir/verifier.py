@@ -70,7 +70,7 @@ def _looks_sound(graph: Graph) -> bool:
             if node.graphs:
                 pending.extend(node.graphs)
             for value in node.results:
-                if placed and value.type.distribution is None:
+                if placed and value.type.layout is None:
                     return False
                 defined.add(value)
             count += len(node.results)
@@ -79,8 +79,8 @@ def _looks_sound(graph: Graph) -> bool:
         for output in scope.outputs:
             if output.__class__ is Value and output not in defined:
                 return False
-        # `in` would ask each distribution whether it equals None.
-        if placed and any(value.type.distribution is None for value in scope.inputs):
+        # `in` would ask each layout whether it equals None.
+        if placed and any(value.type.layout is None for value in scope.inputs):
             return False
     try:
         for invariant in _OF_PLACED_GRAPHS if placed else _OF_GRAPHS:
@@ -181,15 +181,15 @@ def _operations_are_of_the_stage(graph: Graph) -> None:
             raise _refuse(graph, f"{node.op.name} has no place at stage {stage}", node)
 
 
-def _values_have_distributions(graph: Graph) -> None:
+def _values_have_layouts(graph: Graph) -> None:
     for scope in _scopes(graph):
         for value in scope.inputs:
-            if value.type.distribution is None:
+            if value.type.layout is None:
                 name = _name(graph, value)
                 raise _refuse(graph, f"input {name} is {value.type}, without a distribution")
         for node in scope.nodes:
             for value in node.results:
-                if value.type.distribution is None:
+                if value.type.layout is None:
                     name = _name(graph, value)
                     what = f"{name} is {value.type}, without a distribution"
                     raise _refuse(graph, what, node)
@@ -227,9 +227,9 @@ def _first_outputs_are_assigned(graph: Graph) -> None:
     # That there are enough outputs is what `_returns_are_declared` saw.
     for output, variable in zip(graph.outputs, graph.assigned, strict=False):
         held = variable.held(graph.num_replicas)
-        type, wanted = output.type, held.distribution
+        type, wanted = output.type, held.layout
         # Replicas that agree may write a variable they could differ in, but not the other way.
-        fits = type.distribution in (wanted, MIRRORED) or wanted is PER_REPLICA
+        fits = type.layout in (wanted, MIRRORED) or wanted is PER_REPLICA
         shapes = held.shape, _at_boundary(held).shape
         if not fits or type.dtype != held.dtype or type.shape not in shapes:
             name = _name(graph, output)
@@ -239,7 +239,7 @@ def _first_outputs_are_assigned(graph: Graph) -> None:
 
 def _at_boundary(type: Type) -> Type:
     """Return the type of a variable's input, where `shard_inputs` gave scalars a dimension."""
-    return type if type.shape or type.distribution is not PER_REPLICA else type.shaped((1,))
+    return type if type.shape or type.layout is not PER_REPLICA else type.shaped((1,))
 
 
 def _types_follow_from_operands(graph: Graph) -> None:
@@ -281,6 +281,6 @@ _LOGICAL: _Invariants = (*_OF_VALUES, *_OF_NODES, *_OF_GRAPHS)
 _PLACED: _Invariants = (
     *_OF_VALUES,
     *_OF_NODES,
-    _values_have_distributions,
+    _values_have_layouts,
     *_OF_PLACED_GRAPHS,
 )

@@ -281,7 +281,7 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
     """Return the graph's type of an input; raises `ArgumentError` for unequal components."""
     if key[0] is _PER_REPLICA:
         type = Type(program_dtype(key[2].dtype), *key[2][1:])
-        return type.distributed(MIRRORED) if num_replicas == 1 else type
+        return type.with_layout(MIRRORED) if num_replicas == 1 else type
     if key[0] is _COMPONENTS:
         if len(key[1]) != num_replicas:
             raise ArgumentError(

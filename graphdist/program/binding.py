@@ -28,7 +28,7 @@ from graphdist.runtime.bound_step import BoundStep, StateBuffers
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore
 from graphdist.runtime.executable import Step
 from graphdist.runtime.resharding import resharded
-from graphdist.state.layout import Layout
+from graphdist.state.layout import VariableLayout
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 from graphdist.values.components import argument_array, buffer_gone, shape_without_value
@@ -43,7 +43,7 @@ class Binding:
         self,
         step: Step,
         interface: Interface,
-        layout: Layout,
+        layout: VariableLayout,
         output_shapes: Sequence[tuple[int, ...]],
     ) -> None:
         """Bind a step to the storage that the layout gave its variables.
@@ -90,7 +90,7 @@ class Binding:
 class CheckedStep(BoundStep):
     """A step that is undone if its outputs have nan or infinities that JAX is set to refuse."""
 
-    def __init__(self, step: Step, state: StateBuffers, layout: Layout) -> None:
+    def __init__(self, step: Step, state: StateBuffers, layout: VariableLayout) -> None:
         """Bind a step that has a check."""
         super().__init__(step, state)
         assert step.check is not None
@@ -120,7 +120,7 @@ class CheckedStep(BoundStep):
         raise error
 
 
-def _feeds(interface: Interface, layout: Layout) -> list[tuple[int, Callable[[Any], Any]]]:
+def _feeds(interface: Interface, layout: VariableLayout) -> list[tuple[int, Callable[[Any], Any]]]:
     """Return for each input the index of its leaf, and the function that makes it an array."""
     inputs = layout.graph.inputs[len(layout.graph.variables) :]
     dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
@@ -163,13 +163,13 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
 
 
 def _described(
-    interface: Interface, layout: Layout, output_shapes: Sequence[tuple[int, ...]]
+    interface: Interface, layout: VariableLayout, output_shapes: Sequence[tuple[int, ...]]
 ) -> list[tuple[Any, ...] | None]:
     """Return the arguments of `PerReplicaArray` for each per-replica output, else None."""
     results = layout.graph.outputs[len(layout.graph.assigned) :]
     outputs = zip(output_shapes, results, interface.per_replica, interface.shapes, strict=True)
     return [
-        (shape, output.type.distribution or PER_REPLICA, shapes, interface.rows.get(index))
+        (shape, output.type.layout or PER_REPLICA, shapes, interface.rows.get(index))
         if per_replica
         else None
         for index, (shape, output, per_replica, shapes) in enumerate(outputs)

@@ -36,7 +36,7 @@ from graphdist.runtime.bound_step import called_while_traced
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_lost
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
-from graphdist.state.layout import Layout, as_stored
+from graphdist.state.layout import VariableLayout, as_stored
 from graphdist.state.storage import HeldBuffer, Storage, StorageOnDevices
 from graphdist.state.stored_values import StoredValue
 from graphdist.tracing.user_lines import here
@@ -79,7 +79,7 @@ def _compiled(
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
     strategy = interface.strategy
     lowered = traced.lower()
-    layout = Layout(lowered.graph, _values(traced), strategy)
+    layout = VariableLayout(lowered.graph, _values(traced), strategy)
     with BufferStore.lock:  # no other thread may move variables between the check and `apply`
         graph = as_stored(traced.graph, traced.variables, strategy)
         if is_current := graph is traced.graph:
@@ -184,7 +184,7 @@ class Program:
         return None
 
 
-def _raise_explained(error: BaseException, name: str, layout: Layout) -> NoReturn:
+def _raise_explained(error: BaseException, name: str, layout: VariableLayout) -> NoReturn:
     """Raise the error of a call of the step `name`, or one that explains it.
 
     Raises `RuntimeFailure` if values of variables are lost with the step, if a variable has no
@@ -205,7 +205,7 @@ def _raise_explained(error: BaseException, name: str, layout: Layout) -> NoRetur
     raise error
 
 
-def _raise_if_lost(error: Exception, name: str, layout: Layout) -> None:
+def _raise_if_lost(error: Exception, name: str, layout: VariableLayout) -> None:
     lost = [storage.name for storage in _lost(layout)]
     if lost:
         raise RuntimeFailure(
@@ -216,7 +216,7 @@ def _raise_if_lost(error: Exception, name: str, layout: Layout) -> None:
         ) from error
 
 
-def _lost(layout: Layout) -> list[StorageOnDevices]:
+def _lost(layout: VariableLayout) -> list[StorageOnDevices]:
     """Return the variables whose buffers were donated, and that no other step has written since."""
     assigned = set(layout.assigned)
     taken = [storage for storage in layout.storages if storage.holder in assigned]

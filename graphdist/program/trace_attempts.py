@@ -11,7 +11,7 @@ A function is traced again for two reasons.
   dropped, and the function is traced again. If such a trace fails, or too many are needed, the
   result of the first trace is used.
 
-On several replicas the distributions prove that the operand is equal.
+On several replicas the layouts prove that the operand is equal.
 On one replica every value is trivially equal, but the mean must have the dtype that it has on
 several replicas. So on one replica an operand counts as equal only if it depends on mirrored
 variables and constants alone: on several replicas an argument, or a value that is computed from the
@@ -29,7 +29,7 @@ from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, READ, REDUCE, REPLICA_ID
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.logical.infer_distribution import diverges, infer_distribution
+from graphdist.passes.logical.infer_layouts import diverges, infer_layouts
 from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanId
 from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaId, Trace
 
@@ -112,7 +112,7 @@ def _mirrored(graph: Graph) -> set[Value]:
     """Return the mirrored values of a graph, except inside nodes whose control flow diverges."""
     mirrored: set[Value] = set()
     try:
-        pending = [(graph, infer_distribution(graph))]
+        pending = [(graph, infer_layouts(graph))]
     except GraphdistError:  # it is raised again when the program is compiled
         return mirrored
     while pending:
@@ -122,7 +122,7 @@ def _mirrored(graph: Graph) -> set[Value]:
             pairs += zip(node.results, known.results, strict=True)
             if not diverges(known):
                 pending += zip(node.graphs, known.graphs, strict=True)
-        mirrored.update(value for value, known in pairs if known.type.distribution is MIRRORED)
+        mirrored.update(value for value, known in pairs if known.type.layout is MIRRORED)
     return mirrored
 
 

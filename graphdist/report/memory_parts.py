@@ -79,8 +79,8 @@ def _is_saved_for(node: Node) -> bool:
 
 
 def _is_slice(value: Value) -> bool:
-    distribution = value.type.distribution
-    return distribution is not None and distribution.dimension is not None
+    layout = value.type.layout
+    return layout is not None and layout.dimension is not None
 
 
 def _full_in_loops(graph: Graph) -> int:

@@ -60,7 +60,7 @@ def memory_of_graph(graph: Graph) -> StepMemory:
     arrays = (
         (
             value.type.bytes,
-            str(value.type._replace(distribution=None)),
+            str(value.type._replace(layout=None)),
             *((ARGUMENT, "") if value not in made else phase_and_line(made[value].source)),
         )
         for value in alive

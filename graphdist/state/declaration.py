@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any  # Any: dtypes, also of random keys
 from graphdist.context import require_same_strategy
 from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import Source
-from graphdist.ir.types import MIRRORED, Distribution, Type, dtype_name
+from graphdist.ir.types import MIRRORED, Layout, Type, dtype_name
 from graphdist.options import VariableAggregation, VariableSynchronization
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Declaration:
     made_at: Source
     is_mirrored: bool
     """Whether all replicas hold the same value."""
-    distribution: Distribution
+    layout: Layout
     """MIRRORED or PER_REPLICA: whether the replicas hold the same value or values of their own."""
 
     @property
@@ -62,8 +62,8 @@ class Declaration:
         """Return the variable of a graph that stands for this one, under a name."""
         return GraphVariable(
             name,
-            Type(dtype_name(self.dtype), self.shape, self.distribution),
-            synchronization="on_write" if self.distribution is MIRRORED else "on_read",
+            Type(dtype_name(self.dtype), self.shape, self.layout),
+            synchronization="on_write" if self.layout is MIRRORED else "on_read",
             aggregation=self.aggregation.name.lower(),
             trainable=self.trainable,
             num_copies=self.strategy.devices.num_groups,

@@ -26,7 +26,7 @@ from jax.sharding import Sharding
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.choice_of_storage import stored_dimension
-from graphdist.ir.types import MIRRORED, Distribution
+from graphdist.ir.types import MIRRORED, Layout
 from graphdist.runtime.program_agreement import agree_on_operations
 from graphdist.runtime.supervised_steps import supervised_call
 from graphdist.tracing.user_lines import here
@@ -123,7 +123,7 @@ class _Operations:
     def _dimension(self, shape: tuple[int, ...]) -> int | None:
         return stored_dimension(shape, self.strategy.devices.group_size)
 
-    def _distribution(self, shape: tuple[int, ...]) -> Distribution:
+    def _distribution(self, shape: tuple[int, ...]) -> Layout:
         dimension = self._dimension(shape)
         return MIRRORED if dimension is None else self.strategy.devices.slices(dimension)
 

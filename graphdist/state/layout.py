@@ -2,7 +2,7 @@
 
 Before the passes run, the logical graph receives the current storage of its variables
 (`as_stored`), so that programs choose the same storage where they can. Before compilation, the
-variables are moved to the storage that the final graph asks for (`Layout.apply`).
+variables are moved to the storage that the final graph asks for (`VariableLayout.apply`).
 
 Another program may move them later. Every buffer store counts the moves in `layout`. A step
 compares the count with the count at its own layout (`version`), which costs one comparison a call;
@@ -70,7 +70,7 @@ def _name_of(pack: VariablePack, packs: dict[VariablePack, str], taken: set[str]
     return packs[pack]
 
 
-class Layout:
+class VariableLayout:
     """The storage of one program's variables, in the form that its step takes them."""
 
     def __init__(

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.errors import RuntimeFailure
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout
 from graphdist.ir.variable_storage import (
     UNSHARDED,
     StoredInCopies,
@@ -56,14 +56,14 @@ class Storage(Protocol):
     name: str
 
     @property
-    def distribution(self) -> Distribution:
+    def layout(self) -> Layout:
         """Return how the stored array is distributed."""
         return MIRRORED
 
     @property
     def sharded_along(self) -> int | None:
         """Return the dimension along which replicas store their shards; None: it is unsharded."""
-        return self.distribution.dimension
+        return self.layout.dimension
 
     @property
     def pack(self) -> VariablePack | None:
@@ -78,7 +78,7 @@ class Storage(Protocol):
     @property
     def is_complete_here(self) -> bool:
         """Return whether this process has the full value, and reads it alone."""
-        return self.distribution is not PER_REPLICA and not self.is_over_workers
+        return self.layout is not PER_REPLICA and not self.is_over_workers
 
     @property
     def held(self) -> Any:
@@ -265,24 +265,24 @@ class StorageOnDevices(Storage):
     def zeros(self) -> Any:
         """Return a new buffer of zeros, made of a single zero in the memory of the host."""
         zeros = np.broadcast_to(np.zeros((), self.held.dtype), self.shape)
-        if self.distribution is PER_REPLICA:
+        if self.layout is PER_REPLICA:
             return self.strategy.place_variable(zeros, PER_REPLICA)
         return array_of_full(zeros, self.home)  # the same on all
 
     @property
     def home(self) -> jax.sharding.Sharding:
         """Return the sharding of the stored array."""
-        return self.strategy.devices.home(self.distribution)
+        return self.strategy.devices.home(self.layout)
 
     @property
     def own_span(self) -> Span:
         """Return the part of the value that the devices of this process hold."""
         return held_span(self.home, self.shape, self.sharded_along or 0)
 
-    def resharded(self, distribution: Distribution, why: str) -> jax.Array:
-        """Return a copy of the value in another distribution; `why` is for errors."""
+    def resharded(self, layout: Layout, why: str) -> jax.Array:
+        """Return a copy of the value in another layout; `why` is for errors."""
         devices = self.strategy.devices
-        home = devices.home(distribution)
+        home = devices.home(layout)
         return resharded(self.buffer, home, devices, self.gathering(why), here())
 
     def gathering(self, why: str) -> str:
@@ -297,7 +297,7 @@ class UnshardedStorage(StorageOnDevices):
     is_per_replica: bool = False
 
     @property
-    def distribution(self) -> Distribution:
+    def layout(self) -> Layout:
         """Return how the stored array is distributed."""
         return PER_REPLICA if self.is_per_replica else MIRRORED
 
@@ -315,7 +315,7 @@ class ShardedStorage(StorageOnDevices):
     dimension: int
 
     @property
-    def distribution(self) -> Distribution:
+    def layout(self) -> Layout:
         """Return how the stored array is distributed."""
         return self.strategy.devices.slices(self.dimension)
 
@@ -381,7 +381,7 @@ class CopiesStorage(StorageOnDevices):
     """Each replica stores a copy of its own of what users see as one value."""
 
     @property
-    def distribution(self) -> Distribution:
+    def layout(self) -> Layout:
         """Return how the stored array is distributed."""
         return PER_REPLICA
 
@@ -417,7 +417,7 @@ def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevice
     own = storage.name, storage.shape, storage.holder
     new = UnshardedStorage(*own) if along is None else ShardedStorage(*own, along)
     if isinstance(storage.held, jax.Array):
-        new.write(storage.resharded(new.distribution, "storing"))
+        new.write(storage.resharded(new.layout, "storing"))
     storage.strategy.buffers.layout += 1
     return new
 

@@ -122,18 +122,18 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         check_options(self)
         self.is_mirrored = self.is_plain or self.strategy.keeps_one_value or not on_read
         many = self.strategy.num_replicas_in_sync > 1
-        self.distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
+        self.layout = PER_REPLICA if many and not self.is_mirrored else MIRRORED
         self._complete(self.strategy.storage_elsewhere(self.name, value) or self._stored(value))
 
     def _stored(self, value: Any) -> Storage:
         """Return the storage of the value on the strategy's devices."""
         along = checked_dimension(self)
-        stored = self.distribution if along is None else self.strategy.devices.slices(along)
+        stored = self.layout if along is None else self.strategy.devices.slices(along)
         with jax.ensure_compile_time_eval():
             holder = HeldBuffer(self.strategy, self.strategy.place_variable(value, stored))
         if along is not None:
             return ShardedStorage(self.name, self.shape, holder, along)
-        return UnshardedStorage(self.name, self.shape, holder, self.distribution is PER_REPLICA)
+        return UnshardedStorage(self.name, self.shape, holder, self.layout is PER_REPLICA)
 
     def _complete(self, storage: Storage) -> None:
         self.stored = StoredValue(storage)
@@ -185,7 +185,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         variable.synchronization = VariableSynchronization[declared.synchronization.upper()]
         variable.aggregation = VariableAggregation[declared.aggregation.upper()]
         variable.trainable, variable.made_at = declared.trainable, UNKNOWN
-        variable.is_mirrored, variable.distribution = True, MIRRORED
+        variable.is_mirrored, variable.layout = True, MIRRORED
         variable._complete(storage)
         return variable
 
@@ -321,7 +321,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         is_placed = False
         while not is_placed:
             storage = self.storage
-            buffer = self.strategy.place_variable(array, storage.distribution)
+            buffer = self.strategy.place_variable(array, storage.layout)
             # Under a trace of JAX the copy is a tracer even if the array is none.
             require_no_jax_trace(self, buffer, "assigned")
             is_placed = self.stored.replace(buffer, storage)
@@ -408,13 +408,13 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         )
 
     def __repr__(self) -> str:
-        type = self.spec(self.name).type.distributed(self.storage.distribution)
+        type = self.spec(self.name).type.with_layout(self.storage.layout)
         buffer, entry = self.storage.held, current_entry()
         what = f"<Variable {self.name!r}"
         if isinstance(buffer, jax.ShapeDtypeStruct):
             return f"{what} {type} on {self.strategy.devices}, declared by shape>"
         if self.is_mirrored and len(buffer.devices()) == 1:
-            type = type.distributed(None)
+            type = type.with_layout(None)
         what = f"{what} {type} on {devices_of([buffer])}"
         if reason := why_unsharded(self):
             what = f"{what}, {reason}"

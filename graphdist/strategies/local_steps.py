@@ -15,7 +15,7 @@ import jax
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
-from graphdist.passes.logical.infer_distribution import infer_distribution
+from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
@@ -108,7 +108,7 @@ class OuterOptimizer:
             closed: Any = jax.make_jaxpr(update)(*avals, *avals, *slots)
         types = [Type(dtype_name(aval.dtype), aval.shape, MIRRORED) for aval in (*avals, *slots)]
         self._check_slots(types[count:], closed.out_avals[count:])
-        copies = [type.distributed(PER_REPLICA) for type in types[:count]]
+        copies = [type.with_layout(PER_REPLICA) for type in types[:count]]
         types[count:count] = copies if num_replicas > 1 else types[:count]
         graph = import_jaxpr(
             closed,
@@ -119,7 +119,7 @@ class OuterOptimizer:
             returns_per_replica=(False,) * len(closed.out_avals),
             means=IntegerMeans(),
         )
-        return infer_distribution(graph)
+        return infer_layouts(graph)
 
     def _check_slots(self, slots: Sequence[Type], updated: Sequence[Any]) -> None:
         after = [(dtype_name(aval.dtype), tuple(aval.shape)) for aval in updated]

@@ -15,7 +15,7 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.cluster.tf_config import TFConfigClusterResolver
 from graphdist.config import job_identity, worker_bind_address, worker_timeouts
 from graphdist.errors import ArgumentError, ContextError, WorkerError
-from graphdist.ir.types import PER_REPLICA, Distribution
+from graphdist.ir.types import PER_REPLICA, Layout
 from graphdist.options import (
     AXIS_NAME,
     CommunicationOptions,
@@ -89,29 +89,29 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
         super().__init__(find, MultiWorkerExtended, axis_name, *updates)
         self.cluster_resolver, self.communication_options = resolver, options
 
-    def place_variable(self, value: Any, distribution: Distribution) -> Any:
+    def place_variable(self, value: Any, layout: Layout) -> Any:
         """Return a new buffer for a variable: worker 0's value on all workers."""
         if self.devices.workers is None or isinstance(value, jax.ShapeDtypeStruct):
-            return super().place_variable(value, distribution)
+            return super().place_variable(value, layout)
         is_global = isinstance(value, jax.Array) and not value.is_fully_addressable
-        if is_global and distribution is not PER_REPLICA:  # a step of all workers computed it
-            home = self.devices.home(distribution)
+        if is_global and layout is not PER_REPLICA:  # a step of all workers computed it
+            home = self.devices.home(layout)
             return resharded(value, home, self.devices, "placing the value of a variable", here())
         if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
             implementation = jax.random.key_impl(value)
             bits = self._from_first_worker(np.asarray(jax.random.key_data(value)))
             return self._copies(
-                jax.random.wrap_key_data(jax.numpy.asarray(bits), impl=implementation), distribution
+                jax.random.wrap_key_data(jax.numpy.asarray(bits), impl=implementation), layout
             )
-        return self._copies(self._from_first_worker(np.asarray(value)), distribution)
+        return self._copies(self._from_first_worker(np.asarray(value)), layout)
 
     def _from_first_worker(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return from_first_worker(value, self.devices, "the value of a variable", here())
 
-    def _copies(self, value: Any, distribution: Distribution) -> jax.Array:
+    def _copies(self, value: Any, layout: Layout) -> jax.Array:
         """Return an array of copies of a value: mirrored, its shards, or a copy per replica."""
-        home = self.devices.home(distribution)
-        if distribution is not PER_REPLICA:
+        home = self.devices.home(layout)
+        if layout is not PER_REPLICA:
             return array_of_full(value, home)
         part = value.reshape(value.shape or (1,))
         copies = [

@@ -206,7 +206,7 @@ def _literal(value: Any, type: Type) -> Literal:
 
 
 def _type_of(aval: Any) -> Type:
-    """Return the type of an abstract value, without a distribution."""
+    """Return the type of an abstract value, without a layout."""
     return Type(dtype_name(aval.dtype), aval.shape)
 
 

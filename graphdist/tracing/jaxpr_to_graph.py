@@ -58,7 +58,7 @@ def import_jaxpr(
 ) -> Graph:
     """Return the logical graph of a traced program.
 
-    `inputs` are the values of the jaxpr's arguments, with distribution and name. `variables` are
+    `inputs` are the values of the jaxpr's arguments, with layout and name. `variables` are
     the variables that the trace used. The operands of its means are noted in `means`. Raises
     `TraceError` if no graph means the same as the program.
     """

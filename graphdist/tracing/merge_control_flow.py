@@ -2,7 +2,7 @@
 
 The variants' bodies are merged into one body, like the traces around them. Variants share the slot
 of a carried value, padded to the largest. A predicate must be the same on all replicas, as around
-every collective: the distribution analysis refuses any other.
+every collective: the layout analysis refuses any other.
 """
 
 from __future__ import annotations

@@ -50,10 +50,10 @@ def _local_variable(importer: Importer, value: Operand) -> GraphVariable:
     while name in importer.taken:
         name += "_"
     importer.taken.add(name)
-    distribution = MIRRORED if importer.num_replicas == 1 else PER_REPLICA
+    layout = MIRRORED if importer.num_replicas == 1 else PER_REPLICA
     cell = GraphVariable(
         name,
-        value.type.distributed(distribution),
+        value.type.with_layout(layout),
         synchronization="on_read",
         is_local=True,
     )

@@ -21,7 +21,7 @@ import numpy as np
 
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
-from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
+from graphdist.ir.types import PER_REPLICA, Layout, Type, dtype_name
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.user_lines import here
 from graphdist.values.array_operators import ArrayOperators, is_refused_by_jax
@@ -145,7 +145,7 @@ class PerReplicaArray(PerReplica):
         array: jax.Array,
         strategy: StrategyBase,
         shape: tuple[int, ...],
-        distribution: Distribution = PER_REPLICA,
+        layout: Layout = PER_REPLICA,
         shapes: Shapes | None = None,
         rows: tuple[int, ...] | None = None,
     ) -> None:
@@ -155,7 +155,7 @@ class PerReplicaArray(PerReplica):
         """
         self.array = array
         self.strategy = strategy
-        self.type = Type(dtype_name(array.dtype), shape, distribution)
+        self.type = Type(dtype_name(array.dtype), shape, layout)
         self.shapes = shapes
         self.signature = (strategy, self.type, shapes)
         self.rows = rows

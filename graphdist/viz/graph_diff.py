@@ -191,7 +191,7 @@ class _Keys:
         if old is new:
             return True
         for old_result, other in zip(old.results, new.results, strict=False):
-            kinds = old_result.type.distribution, other.type.distribution
+            kinds = old_result.type.layout, other.type.layout
             if None not in kinds and kinds[0] != kinds[1]:
                 return False
         return self.of_shape(old) == self.of_shape(new)

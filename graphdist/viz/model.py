@@ -222,7 +222,7 @@ class _FactsCache:
 
     def _type(self, type: Type) -> tuple[str, int, str]:
         if type not in self._types:
-            self._types[type] = (str(type), type.bytes, str(type.distribution or ""))
+            self._types[type] = (str(type), type.bytes, str(type.layout or ""))
         return self._types[type]
 
 

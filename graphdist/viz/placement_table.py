@@ -53,6 +53,6 @@ def _row(variable: Any) -> tuple[str, ...]:
         shape,
         str(variable.dtype),
         f"{_bytes(variable):,}",
-        str(variable.storage.distribution),
+        str(variable.storage.layout),
         where,
     )

@@ -7,7 +7,7 @@ them to zero on CPU when it computes with them, and keeps them when we spare it 
 Before:  %a = jax.neg(%x)   %b = jax.neg(%a)   %c = jax.mul(%b, 1.0)   return %c
 After:   %a = jax.neg(%x)   return %x          (`eliminate_dead_code` takes %a away)
 
-A replacement has the dtype and shape of the result that it replaces, and the same distribution or
+A replacement has the dtype and shape of the result that it replaces, and the same layout or
 a more precise one. Left alone: arithmetic that needs computing (`fold_constants`), collectives,
 state, and `to_replicas`, which `lower_cross_replica` needs.
 """
@@ -85,10 +85,7 @@ def _fits(answer: Operand, result: Value) -> bool:
     return (
         given.dtype == wanted.dtype
         and given.shape == wanted.shape
-        and (
-            given.distribution in (wanted.distribution, MIRRORED)
-            or wanted.distribution in (PER_REPLICA, None)
-        )
+        and (given.layout in (wanted.layout, MIRRORED) or wanted.layout in (PER_REPLICA, None))
     )
 
 

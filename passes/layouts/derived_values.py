@@ -103,14 +103,14 @@ def _is_taken_by_all(definition: Definition) -> bool:
     if node is None or node.op is WHILE:
         return False
     choice = choice_of(node)
-    return choice is None or choice.type.distribution is MIRRORED
+    return choice is None or choice.type.layout is MIRRORED
 
 
 def of_sharded_variables(graph: Graph) -> set[Operand]:
     """Return the values that are made of sharded variables, which all replicas have unsharded."""
     found: set[Operand] = set()
     for value, definition in definitions(graph).of.items():
-        if value.type.distribution is MIRRORED and _is_of_variables(definition, found):
+        if value.type.layout is MIRRORED and _is_of_variables(definition, found):
             found.add(value)
     return found
 

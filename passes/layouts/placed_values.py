@@ -179,14 +179,14 @@ def is_reduced(node: Node | None) -> bool:
         and node.op is ALL_REDUCE
         and num_copies_of(node.params) == 1
         and node.params["reducer"] in ("sum", "mean")
-        and node.operands[0].type.distribution is not MIRRORED
+        and node.operands[0].type.layout is not MIRRORED
     )
 
 
 def takes_mirrored(node: Node) -> bool:
     """Return whether all replicas have the same operands and results of a node."""
     values = (*node.operands, *node.results)
-    return all(value.type.distribution is MIRRORED for value in values)
+    return all(value.type.layout is MIRRORED for value in values)
 
 
 def is_cheap(node: Node | None) -> bool:

@@ -240,7 +240,7 @@ class _Moves:
             start = _shared_start(carry, reduction, graph)
             assert start is not None
             (start,) = substitute(outside, (start,))
-            edit.replace(carry.value, start, last.type.distributed(MIRRORED))
+            edit.replace(carry.value, start, last.type.with_layout(MIRRORED))
             additions[addition] = carry.value, reduction
         for each in scan.body.nodes:
             if each not in additions:
@@ -272,7 +272,7 @@ def _has_loops_in_loops(graph: Graph) -> bool:
 
 def _is_of_each_replica(node: Node) -> bool:
     """Return whether a node gives each replica's own value as its term."""
-    return node.op is TO_PARTIAL and node.operands[0].type.distribution is not MIRRORED
+    return node.op is TO_PARTIAL and node.operands[0].type.layout is not MIRRORED
 
 
 def _leaves(tree: Tree) -> Iterator[_Leaf]:
@@ -344,7 +344,7 @@ def _shared_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None
         (start,) = made.operands
     elif reduction.params["reducer"] == "sum" and not _is_zero(start, graph):
         return None
-    return start if start.type.distribution is MIRRORED else None
+    return start if start.type.layout is MIRRORED else None
 
 
 class _Building:

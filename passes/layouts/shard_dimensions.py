@@ -67,7 +67,7 @@ def is_scanned(program: Definitions, value: Value) -> bool:
 
 def _divides(value: Value, dimension: int, count: int) -> bool:
     type = value.type
-    return type.distribution is MIRRORED and _is_multiple(type.shape[dimension], count)
+    return type.layout is MIRRORED and _is_multiple(type.shape[dimension], count)
 
 
 def _is_multiple(size: int, count: int) -> bool:
@@ -96,7 +96,7 @@ def _shifted(operand: Operand, dimension: int) -> Iterator[tuple[Value, int]]:
 
 def _by_factor(node: Node, value: Value, dimension: int) -> Iterator[tuple[Value, int]]:
     """Yield the operands and results of a node that have the factor of a dimension of a value."""
-    if any(operand.type.distribution is not MIRRORED for operand in node.operands):
+    if any(operand.type.layout is not MIRRORED for operand in node.operands):
         return
     factors = factors_of(node)
     if factors is None:

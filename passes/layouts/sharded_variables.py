@@ -146,7 +146,7 @@ def _candidate(
         return None
     if not sharding.is_on:
         return "shard_update is off"
-    if type_.distribution is not MIRRORED:
+    if type_.layout is not MIRRORED:
         return "each replica has its own"
     if variable.num_copies != rules.num_copies:
         return "it is of another strategy"
@@ -257,11 +257,7 @@ def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]
             pending += definition.parents
         elif placed.factor(operand) is not None:
             pending += node.operands
-        elif (
-            operand.type.shape
-            and operand.type.distribution is MIRRORED
-            and not node.op.is_collective
-        ):
+        elif operand.type.shape and operand.type.layout is MIRRORED and not node.op.is_collective:
             why = f"{node.op.name} at {node.source} is not computed on shards"
     return why
 

@@ -70,9 +70,9 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import Source
-from graphdist.ir.types import MIRRORED, Distribution, Type
+from graphdist.ir.types import MIRRORED, Layout, Type
 from graphdist.ir.variable_storage import AddedRole, Anchor, OuterSlot, StepCount
-from graphdist.passes.logical.infer_distribution import diverges, infer_distribution, nested_graphs
+from graphdist.passes.logical.infer_layouts import diverges, infer_layouts, nested_graphs
 from graphdist.passes.logical.local_variables import (
     add_assign,
     add_read,
@@ -117,7 +117,7 @@ class LocalSteps:
         step = find_step(graph)
         if step is None:
             return read_as_means(graph, anchored=self.outer is not None)
-        return infer_distribution(_Localizer(graph, step, self).run())
+        return infer_layouts(_Localizer(graph, step, self).run())
 
     def declined(self, graph: Graph) -> list[str]:
         """Return the reductions that still run in every step, or why the graph takes none."""
@@ -158,7 +158,7 @@ class _Localizer:
     """Whether a variable became local in this turn: others may depend on it."""
 
     def run(self) -> Graph:
-        """Return the new graph, without the checks of `infer_distribution`."""
+        """Return the new graph, without the checks of `infer_layouts`."""
         graph, declared = self.graph, {v.name: v for v in self.graph.variables}
         for variable in graph.variables:
             if has_hidden_copies(variable):
@@ -166,7 +166,7 @@ class _Localizer:
         self._add_variables(declared)
         while True:
             self.has_more = False
-            made = self._derived(graph, [value.type.distribution for value in graph.inputs])
+            made = self._derived(graph, [value.type.layout for value in graph.inputs])
             if not self.has_more:
                 break
         variables = [self.variables.get(variable.name, variable) for variable in graph.variables]
@@ -205,16 +205,16 @@ class _Localizer:
         outer, graph = self.options.outer, self.graph
         assert outer is not None
         types = {variable.name: variable.type for variable in graph.variables}
-        parameters = [types[name].distributed(MIRRORED) for name in self.step.parameters]
+        parameters = [types[name].with_layout(MIRRORED) for name in self.step.parameters]
         return outer.graph(tuple(parameters), graph.num_replicas)
 
-    def _derived(self, graph: Graph, entering: Sequence[Distribution | None]) -> Graph:
+    def _derived(self, graph: Graph, entering: Sequence[Layout | None]) -> Graph:
         """Return the graph, or one nested in it, for inputs that are so distributed."""
         inputs = [
             value
-            if value.type.distribution is distribution
-            else Value(value.type.distributed(distribution), value.hint)
-            for value, distribution in zip(graph.inputs, entering, strict=True)
+            if value.type.layout is layout
+            else Value(value.type.with_layout(layout), value.hint)
+            for value, layout in zip(graph.inputs, entering, strict=True)
         ]
         environment: dict[Operand, Operand] = dict(zip(graph.inputs, inputs, strict=True))
         builder = Builder(NAME)
@@ -232,7 +232,7 @@ class _Localizer:
     def _rebuilt(
         self, builder: Builder, node: Node, operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
-        differs = any(operand.type.distribution is not MIRRORED for operand in operands)
+        differs = any(operand.type.layout is not MIRRORED for operand in operands)
         if node in self.step.removed or (differs and node in self.step.redundant):
             return self._own_value(builder, node, operands[0])
         if node.op is TO_REPLICAS and differs:
@@ -257,7 +257,7 @@ class _Localizer:
     ) -> Sequence[Operand]:
         variable = variable_named_by(node)
         differs = self.is_divergent or any(
-            operand.type.distribution is not MIRRORED for operand in operands
+            operand.type.layout is not MIRRORED for operand in operands
         )
         is_first = variable.name not in self.variables
         if node.op is ASSIGN and is_mirrored(variable) and differs and is_first:
@@ -294,7 +294,7 @@ class _Localizer:
 
     def _returned(self, builder: Builder, outputs: Iterable[Operand]) -> Iterator[Operand]:
         for output, per_replica in zip(outputs, self.graph.returns_per_replica, strict=True):
-            if per_replica or output.type.distribution is MIRRORED:
+            if per_replica or output.type.layout is MIRRORED:
                 yield output
             else:
                 yield one_value(builder, output, self.graph.num_replicas, self.step.source)

@@ -87,25 +87,25 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
 
 def as_local(variable: GraphVariable) -> GraphVariable:
     """Return the variable with a copy of its own on each replica."""
-    type = variable.type.distributed(PER_REPLICA)
+    type = variable.type.with_layout(PER_REPLICA)
     return replace(variable, type=type, storage=StoredInCopies())
 
 
 def is_local_copy(variable: GraphVariable) -> bool:
     """Return whether the graph computes with the copies of a variable, as `as_local` makes them."""
-    return variable.is_in_copies and variable.type.distribution is PER_REPLICA
+    return variable.is_in_copies and variable.type.layout is PER_REPLICA
 
 
 def has_hidden_copies(variable: GraphVariable) -> bool:
     """Return whether a variable is stored in copies of which the graph does not know yet."""
-    return variable.is_in_copies and variable.type.distribution is MIRRORED
+    return variable.is_in_copies and variable.type.layout is MIRRORED
 
 
 def added_variable(role: AddedRole, type: Type, names: set[str]) -> GraphVariable:
     """Return a variable that the pass adds, under a name that is free."""
     name = free_name(f"{role.serves[0]}.{str(role).replace(' ', '_')}", names)
     storage = StoredUnsharded(is_alone=True)
-    type = type.distributed(MIRRORED)
+    type = type.with_layout(MIRRORED)
     return GraphVariable(name, type, trainable=False, storage=storage, role=role)
 
 

@@ -188,12 +188,12 @@ class _Placer:
         aggregation = variable.aggregation
         if (
             AGGREGATE.of(node).context != "replica"
-            or variable.type.distribution is not MIRRORED
+            or variable.type.layout is not MIRRORED
             or aggregation == "none"
         ):
             return value
         if aggregation == "only_first_replica":
-            if value.type.distribution is MIRRORED:
+            if value.type.layout is MIRRORED:
                 return value
             params = Selecting(0, group_size=self.num_replicas)
             (value,) = self.builder.add(SELECT_REPLICA, (value,), params, at=node.source)
@@ -325,7 +325,7 @@ def _is_run_by_all(node: Node) -> bool:
     free of collectives of ours: what they take and return is sharded by `place_conversions.py`.
     """
     if node.op is WHILE:
-        return node.graphs[0].outputs[0].type.distribution is MIRRORED
+        return node.graphs[0].outputs[0].type.layout is MIRRORED
     return node.op is SCAN
 
 

@@ -49,11 +49,11 @@ def _rule(
     own: Sequence[Operand] = gather.operands
     if conversion is not None:
         dtype = conversion.results[0].type.dtype
-        type = Type(dtype, own[0].type.shape, own[0].type.distribution)
+        type = Type(dtype, own[0].type.shape, own[0].type.layout)
         own = rewriter.add(
             conversion.op, own, conversion.params, at=conversion.source, types=[type]
         )
-    type = node.results[0].type.distributed(PER_REPLICA)
+    type = node.results[0].type.with_layout(PER_REPLICA)
     own = rewriter.add(node.op, own, node.params, at=node.source, types=[type])
     total = Reducing("sum", group_size=params.group_size)
     return rewriter.add(_REDUCTIONS[gather.op], own, total, at=gather.source)

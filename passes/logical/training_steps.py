@@ -62,7 +62,7 @@ def find_step(graph: Graph) -> TrainingStep | None:
     ]
     is_one = graph.num_replicas == 1
     removed = [
-        node for node in reductions if is_one or node.operands[0].type.distribution is not MIRRORED
+        node for node in reductions if is_one or node.operands[0].type.layout is not MIRRORED
     ]
     reduced = [operand for node in removed for operand in node.operands]
     before = reachable(computed_of(graph), [value for value in reduced if isinstance(value, Value)])
@@ -110,7 +110,7 @@ def gathered_updates(graph: Graph) -> list[Node]:
 
 def is_mirrored(variable: GraphVariable) -> bool:
     """Return whether a variable of the user holds one value for all replicas."""
-    return variable.type.distribution is MIRRORED and not variable.is_local
+    return variable.type.layout is MIRRORED and not variable.is_local
 
 
 def _is_parameter(variable: GraphVariable) -> bool:

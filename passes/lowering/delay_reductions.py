@@ -106,7 +106,7 @@ class _PartialValues:
             carry.value: Value(carry.value.type, carry.value.hint)
             for scan in self.loops.values()
             for carry in scan.carries
-            if carry.value.type.distribution is MIRRORED and carry.value.type.dtype in _DTYPES
+            if carry.value.type.layout is MIRRORED and carry.value.type.dtype in _DTYPES
         }
         carries = set(self.carried)
         while True:
@@ -350,7 +350,7 @@ class _Delayed:
         ]
         for carry in carried:
             first, type = self._term(carry.first, builder), carry.value.type
-            term = edit.replace(carry.value, first, type.distributed(partial_type))
+            term = edit.replace(carry.value, first, type.with_layout(partial_type))
             terms[carry.value] = self.terms[carry.value] = term
             self._reduce_in_cut(carry.value, edit.inside)
         self._add_nodes(scan.body, edit.inside)

@@ -51,7 +51,7 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Oper
     if conversion is not None and conversion.params.get("sharding") is None:
         return _converted_after(node, conversion, rewriter)
     scatter = rewriter.definition(operand, REDUCE_SCATTER.name)
-    if scatter is None or scatter.results[0].type.distribution is not sharded(
+    if scatter is None or scatter.results[0].type.layout is not sharded(
         cast(int, node.params["axis"]), num_copies_of(node.params)
     ):
         return None

@@ -147,9 +147,7 @@ def _worth_moving(chain: Sequence[tuple[Node, int]]) -> int:
 def _only_varying(node: Node) -> int | None:
     """Return the one operand that differs between replicas, if the node is linear in it."""
     varying = [
-        place
-        for place, operand in enumerate(node.operands)
-        if operand.type.distribution is not MIRRORED
+        place for place, operand in enumerate(node.operands) if operand.type.layout is not MIRRORED
     ]
     return varying[0] if len(varying) == 1 and varying[0] in _linear_in(node) else None
 

@@ -68,7 +68,7 @@ def _remove(
     if not type.size and not type.dtype.startswith("key"):
         nothing = Holding(np.empty(type.shape, numpy_dtype(type.dtype)))
         return builder.add(CONSTANT, (), nothing, at=node.source, hint=node.results[0].hint)
-    if operands[0].type.distribution is not MIRRORED:
+    if operands[0].type.layout is not MIRRORED:
         return None
     if node.op is ALL_REDUCE:
         if ALL_REDUCE.of(node).reducer != "sum":

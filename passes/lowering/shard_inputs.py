@@ -10,7 +10,7 @@ After:   (%x: f32[1] per_replica) { %0 = reshape(%x) {shape=()}  %1 = reshape(%0
 
 from __future__ import annotations
 
-from graphdist.ir.boundary import input_distributions, output_distributions
+from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.op_parameters import Reshaping
@@ -27,8 +27,8 @@ def shard_inputs(graph: Graph) -> Graph:
     builder = Builder(NAME)
     environment: dict[Operand, Operand] = {}
     inputs = []
-    for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True):
-        if distribution is MIRRORED or value.type.shape:
+    for value, layout in zip(graph.inputs, input_layouts(graph), strict=True):
+        if layout is MIRRORED or value.type.shape:
             inputs.append(value)
             continue
         shard = Value(value.type.shaped((1,)), value.hint)
@@ -44,11 +44,9 @@ def shard_inputs(graph: Graph) -> Graph:
                 environment.update(zip(node.results, results, strict=True))
     outputs = []
     before = len(builder.nodes)
-    distributions = output_distributions(graph)
-    for output, distribution in zip(
-        substitute(environment, graph.outputs), distributions, strict=True
-    ):
-        if distribution is not MIRRORED and not output.type.shape:
+    layouts = output_layouts(graph)
+    for output, layout in zip(substitute(environment, graph.outputs), layouts, strict=True):
+        if layout is not MIRRORED and not output.type.shape:
             (output,) = builder.add(RESHAPE, (output,), Reshaping((1,)), at=UNKNOWN)
         outputs.append(output)
     if not environment and len(builder.nodes) == before:

@@ -267,7 +267,7 @@ class _Cut:
 
     def _is_equal(self, node: Node) -> bool:
         """Return whether all replicas of the worker have the same results of a node."""
-        return self.is_alone or all(value.type.distribution is MIRRORED for value in node.results)
+        return self.is_alone or all(value.type.layout is MIRRORED for value in node.results)
 
     @cached_property
     def _in_order(self) -> list[Value]:
@@ -289,11 +289,11 @@ class _Cut:
         declared = {variable.name: variable for variable in self.graph.variables}
         inputs: list[Value] = [self.inputs[name] for name in group.names]
         for value in taken:
-            if value.type.distribution is not MIRRORED and not self.is_alone:
+            if value.type.layout is not MIRRORED and not self.is_alone:
                 raise self._refused(value, group)
             inputs.append(value)
         builder = Builder(NAME)
-        fresh = [Value(value.type.distributed(MIRRORED), value.hint) for value in inputs]
+        fresh = [Value(value.type.with_layout(MIRRORED), value.hint) for value in inputs]
         environment: dict[Operand, Operand] = dict(zip(inputs, fresh, strict=True))
         for node in nodes:
             operands = substitute(environment, node.operands)

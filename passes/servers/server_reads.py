@@ -163,7 +163,7 @@ class _Reads:
 
     def _is_computed_before(self, indices: Value) -> bool:
         """Return whether the worker can compute indices before it has read anything."""
-        if indices.type.distribution is not MIRRORED and self.graph.num_replicas > 1:
+        if indices.type.layout is not MIRRORED and self.graph.num_replicas > 1:
             return False
         made = producers(self.graph)
         return not any(

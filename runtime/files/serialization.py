@@ -15,7 +15,7 @@ from jax import export
 from jax.experimental import serialize_executable
 from jax.stages import Compiled
 
-from graphdist.ir.boundary import output_distributions
+from graphdist.ir.boundary import output_layouts
 from graphdist.ir.graph import Graph
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.absent_devices import MissingExtraError
@@ -52,7 +52,7 @@ def load_module(
     compiler_options: dict[str, Any],
     at: Source = UNKNOWN,
 ) -> Executable:
-    """Compile portable bytes for devices; `graph` has the distributions of inputs and outputs.
+    """Compile portable bytes for devices; `graph` has the layouts of inputs and outputs.
 
     Raises ValueError for a module whose inputs or outputs differ from the graph's, and JAX's errors
     for a module that it cannot read or compile.
@@ -69,8 +69,8 @@ def load_module(
 def _results(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
     """Return the types of a graph's outputs, as global arrays on the devices."""
     return [
-        global_aval(output.type, distribution, len(devices))
-        for output, distribution in zip(graph.outputs, output_distributions(graph), strict=True)
+        global_aval(output.type, layout, len(devices))
+        for output, layout in zip(graph.outputs, output_layouts(graph), strict=True)
     ]
 
 

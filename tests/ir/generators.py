@@ -16,7 +16,7 @@ from graphdist.ir import ops
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Op, Operand, Stage, Value
 from graphdist.ir.source import at_line
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, numpy_dtype, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, numpy_dtype, sharded
 
 
 class Dimensions(NamedTuple):
@@ -120,7 +120,7 @@ class Maker:
 
     def type(self) -> Type:
         shape = self.draw(st.sampled_from(SHAPES))
-        choices: list[Distribution | None] = [None]
+        choices: list[Layout | None] = [None]
         if self.has_distributions:
             choices = [MIRRORED, PER_REPLICA, *map(sharded, range(len(shape)))]
         return Type(self.draw(st.sampled_from(DTYPES)), shape, self.draw(st.sampled_from(choices)))
@@ -192,7 +192,7 @@ class Maker:
             self.add(ops.UNPACK, self.values[-1:], {"shapes": ((1, *flat), (0,))})
         elif kind == 4 and x.type.shape:
             self.add(ops.CONCATENATE, (x, x), {"axis": draw(st.integers(0, len(x.type.shape) - 1))})
-        elif kind == 5 and x.type.distribution in (None, MIRRORED, PER_REPLICA):
+        elif kind == 5 and x.type.layout in (None, MIRRORED, PER_REPLICA):
             self.add(ops.RESHAPE, (x,), {"shape": (x.type.size,)})
         else:
             self.add(ops.REPLICA_ID, (), count)
@@ -250,7 +250,7 @@ class Maker:
         consts, carry, xs = self.operands(1), self.operands(2), self.operand(_is_scannable)
         if xs is None:
             return
-        slice_type = Type(xs.type.dtype, xs.type.shape[1:], xs.type.distribution)
+        slice_type = Type(xs.type.dtype, xs.type.shape[1:], xs.type.layout)
         entering = [operand.type for operand in (*consts, *carry)]
         body = self.nested(
             [*entering, slice_type],
@@ -292,7 +292,7 @@ class Maker:
 
 
 def _is_scannable(type: Type) -> bool:
-    return bool(type.shape) and type.distribution in (None, MIRRORED, PER_REPLICA)
+    return bool(type.shape) and type.layout in (None, MIRRORED, PER_REPLICA)
 
 
 @st.composite

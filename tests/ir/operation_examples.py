@@ -44,7 +44,7 @@ def of_op(op: Op, params: dict[str, object], *operands: Type) -> Example:
 
     def graph() -> Graph:
         builder = Builder()
-        inputs = [Value(type.distributed(MIRRORED)) for type in operands]
+        inputs = [Value(type.with_layout(MIRRORED)) for type in operands]
         results = builder.add(op, inputs, params, at=UNKNOWN)
         nodes, returned = tuple(builder.nodes), (False,) * len(results)
         return Graph("f", Stage.LOGICAL, 1, tuple(inputs), nodes, results, (), returned)

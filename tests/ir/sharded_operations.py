@@ -55,7 +55,7 @@ class Applied(NamedTuple):
     def graph(self) -> Graph:
         """Return a graph of the node alone."""
         node, builder = self.node, Builder()
-        inputs = tuple(Value(operand.type.distributed(MIRRORED)) for operand in node.operands)
+        inputs = tuple(Value(operand.type.with_layout(MIRRORED)) for operand in node.operands)
         types = None if node.op.rule else [value.type for value in node.results]
         results = builder.add(node.op, inputs, node.params, at=UNKNOWN, types=types)
         return graph_of_nodes(builder, inputs, results, 1)
@@ -129,8 +129,8 @@ class Sharded(NamedTuple):
         for array, dims in zip(case.operands, factors.operands, strict=True):
             axis = Factors.dimension(dims, factor)
             held = [array] * count if axis is None else np.split(array, count, axis)
-            distribution = MIRRORED if axis is None else sharded(axis)
-            types.append(Type(dtype_name(array.dtype), held[0].shape, distribution))
+            layout = MIRRORED if axis is None else sharded(axis)
+            types.append(Type(dtype_name(array.dtype), held[0].shape, layout))
             inputs.append(held)
         values, builder = tuple(map(Value, types)), Builder()
         results = on_shards(case.node, values, factor, count, builder)
@@ -160,14 +160,14 @@ class Sharded(NamedTuple):
         return reduce_arrays(held, reducer) if reducer else held[0]
 
     def check_type(self, dims: Dimensions, type: Type) -> None:
-        axis, distribution = Factors.dimension(dims, self.factor), type.distribution
+        axis, layout = Factors.dimension(dims, self.factor), type.layout
         if axis is not None:
             is_new = all(self.factor not in operand for operand in self.factors.operands)
             # A type rule does not see what is stated, where dimensions of size 1 leave a choice.
-            is_open = self.case.node.op is ops.RESHAPE and distribution is PER_REPLICA
-            assert is_open or distribution is (MIRRORED if is_new else sharded(axis))
+            is_open = self.case.node.op is ops.RESHAPE and layout is PER_REPLICA
+            assert is_open or layout is (MIRRORED if is_new else sharded(axis))
         elif self.factor in self.factors.summed:
-            assert distribution is PER_REPLICA
+            assert layout is PER_REPLICA
 
 
 class Compared(NamedTuple):

@@ -9,15 +9,15 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Literal, Op, Stage, Value
 from graphdist.ir.source import UNKNOWN, at_line
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, sharded
 
 ADD = Op("jax.add")
 RANDOM = Op("jax.random", varies=True)
 
 
-def value(distribution: Distribution | None = None, *shape: int) -> Value:
+def value(layout: Layout | None = None, *shape: int) -> Value:
     """Return a value of dtype f32."""
-    return Value(Type("f32", shape, distribution), "x")
+    return Value(Type("f32", shape, layout), "x")
 
 
 def test_a_node_has_what_it_was_given() -> None:
@@ -55,10 +55,10 @@ def test_a_jax_node_states_its_types() -> None:
     ],
 )
 def test_the_result_of_a_jax_node_is_the_join_of_its_operands(
-    distributions: list[Distribution | None], expected: Distribution | None
+    layouts: list[Layout | None], expected: Layout | None
 ) -> None:
-    operands = [value(distribution, 2, 3) for distribution in distributions]
-    # What is stated of the distribution does not count.
+    operands = [value(layout, 2, 3) for layout in layouts]
+    # What is stated of the layout does not count.
     stated = [Type("i8", (2, 3), sharded(0)), Type("f32", (2, 3))]
     results = Builder().add(ADD, operands, at=UNKNOWN, types=stated)
     assert [result.type for result in results] == [
@@ -71,13 +71,13 @@ def test_the_result_of_a_node_that_varies_is_per_replica() -> None:
     types = [Type("f32", ())]
     (known,) = Builder().add(RANDOM, (value(MIRRORED),), at=UNKNOWN, types=types)
     (unknown,) = Builder().add(RANDOM, (value(None),), at=UNKNOWN, types=types)
-    assert (known.type.distribution, unknown.type.distribution) == (PER_REPLICA, None)
+    assert (known.type.layout, unknown.type.layout) == (PER_REPLICA, None)
 
 
 def test_a_literal_is_mirrored() -> None:
     literal = Literal.of(1.0, Type("f32", (), PER_REPLICA))
     (result,) = Builder().add(ADD, (literal,), at=UNKNOWN, types=[literal.type])
-    assert result.type.distribution is MIRRORED
+    assert result.type.layout is MIRRORED
 
 
 def test_a_node_that_does_not_change_is_kept_itself() -> None:
@@ -108,11 +108,11 @@ def test_a_node_with_other_operands_of_the_same_types_keeps_its_results() -> Non
 
 
 def test_a_node_with_other_nested_graphs_is_derived_again() -> None:
-    def branch(distribution: Distribution) -> Graph:
-        return Graph("b", Stage.SPMD, 2, (), (), (value(distribution, 3),))
+    def branch(layout: Layout) -> Graph:
+        return Graph("b", Stage.SPMD, 2, (), (), (value(layout, 3),))
 
     first, second = Builder(), Builder()
     index = Literal.of(0, Type("i32", ()))
     first.add(ops.COND, (index,), {}, (branch(MIRRORED),), at=UNKNOWN)
     (result,) = second.keep(first.nodes[0], (index,), (branch(PER_REPLICA),))
-    assert result.type.distribution is PER_REPLICA
+    assert result.type.layout is PER_REPLICA

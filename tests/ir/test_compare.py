@@ -43,12 +43,12 @@ CASES = [
         "trainable=true",
         "trainable=false",
         "variable 0: GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
-        "distribution=Distribution(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
+        "layout=Layout(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
         "synchronization='on_write', "
         "aggregation='none', trainable=True, assigned=True, is_local=False, "
         "storage=StoredUnsharded(is_alone=False), num_copies=1, role=None), "
         "GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
-        "distribution=Distribution(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
+        "layout=Layout(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
         "synchronization='on_write', "
         "aggregation='none', trainable=False, assigned=True, is_local=False, "
         "storage=StoredUnsharded(is_alone=False), num_copies=1, role=None)",

@@ -12,7 +12,7 @@ import pytest
 import graphdist as gd
 from graphdist.ir.divergence import cause
 from graphdist.ir.graph import Graph
-from graphdist.passes.logical.infer_distribution import infer_distribution
+from graphdist.passes.logical.infer_layouts import infer_layouts
 
 
 def scanned(x: jax.Array) -> jax.Array:
@@ -50,7 +50,7 @@ def inferred(replica_fn: Callable[..., jax.Array]) -> Graph:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     x = strategy.experimental_distribute_values_from_function(lambda _: np.ones(3, np.float32))
     traced = gd.function(lambda x: strategy.run(replica_fn, args=(x,))).trace(x)
-    return infer_distribution(traced.graph)
+    return infer_layouts(traced.graph)
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ def test_result_of_another_type_than_stated_is_refused() -> None:
 def variable(
     aggregation: str = "none", *, on_read: bool = False, is_local: bool = False
 ) -> GraphVariable:
-    type = SCALAR.distributed(PER_REPLICA if on_read else MIRRORED)
+    type = SCALAR.with_layout(PER_REPLICA if on_read else MIRRORED)
     synchronization = "on_read" if on_read else "on_write"
     return GraphVariable("v", type, synchronization, aggregation, is_local=is_local)
 

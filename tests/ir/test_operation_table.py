@@ -173,7 +173,7 @@ def test_a_reshape_of_shards_that_states_nothing_is_per_replica_where_it_has_a_c
     params = {"new_sizes": (4, 1, 1), "dimensions": None, "sharding": None}
     op = resolve("jax.reshape")
     (result,) = Builder().add(op, [shards], params, at=UNKNOWN, types=[stated])
-    assert result.type.distribution is PER_REPLICA
+    assert result.type.layout is PER_REPLICA
 
 
 def test_a_parameter_that_the_text_does_not_hold_leaves_no_factor() -> None:

@@ -16,7 +16,7 @@ from graphdist.ir.graph import Graph, Op, Params, Stage, Value
 from graphdist.ir.interpreter import interpret
 from graphdist.ir.op_parameters import Joining, TakingPart
 from graphdist.ir.source import UNKNOWN
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, dtype_name, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, dtype_name, sharded
 from graphdist.runtime.emit import emit
 from graphdist.runtime.evaluate import evaluate_jax_node
 
@@ -39,17 +39,17 @@ def result_type(op: Op, types: Sequence[Type], params: Params) -> str:
     ],
     ids=str,
 )
-def test_a_part_of_a_slice(distribution: Distribution, axis: int, part: str, joined: str) -> None:
-    value = Type("f32", (6, 4), distribution)
+def test_a_part_of_a_slice(layout: Layout, axis: int, part: str, joined: str) -> None:
+    value = Type("f32", (6, 4), layout)
     assert result_type(ops.TAKE_PART, [value, NUMBER], TakingPart(axis, 2)) == part
-    along = distribution.dimension
-    of_stack = distribution if along is None else distribution.along(along + 1)
+    along = layout.dimension
+    of_stack = layout if along is None else layout.along(along + 1)
     stack = Type("f32", (6, 2, 3), of_stack)
     assert result_type(ops.JOIN_PARTS, [stack], Joining(axis)) == joined
 
 
 def test_a_number_that_differs() -> None:
-    types = [Type("f32", (6, 4), MIRRORED), NUMBER.distributed(PER_REPLICA)]
+    types = [Type("f32", (6, 4), MIRRORED), NUMBER.with_layout(PER_REPLICA)]
     taken = result_type(ops.TAKE_PART, types, TakingPart(0, 3))
     assert taken == "f32[2,4] per_replica"
 

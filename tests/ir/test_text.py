@@ -79,9 +79,7 @@ def test_what_the_text_says_is_in_the_graph() -> None:
         GraphVariable("n", Type("i32", (), PER_REPLICA), "on_read", "sum"),
     )
     assert graph.returns_per_replica == (True,)
-    assert (
-        graph.inputs[0].type.distribution is MIRRORED
-    )  # the object itself: passes compare by `is`
+    assert graph.inputs[0].type.layout is MIRRORED  # the object itself: passes compare by `is`
     (node,) = graph.nodes
     assert node.operands == (graph.inputs[0], Literal.of(1.0, Type("f32", ())))
     assert [value.hint for value in graph.inputs] == ["w", "n", "x"]
@@ -308,8 +306,8 @@ def test_operations_of_jax_come_from_the_caller() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["", " mirrored", " per_replica", " sharded(0)"])
-def test_of_an_unknown_operation_of_jax_the_text_knows_the_distribution(distribution: str) -> None:
-    text = SPMD.replace("1.0:f32) : f32[4] mirrored", f"1.0:f32) : f32[4]{distribution}")
+def test_of_an_unknown_operation_of_jax_the_text_knows_the_distribution(layout: str) -> None:
+    text = SPMD.replace("1.0:f32) : f32[4] mirrored", f"1.0:f32) : f32[4]{layout}")
     assert print_graph(parse(text)) == text
 
 

@@ -26,14 +26,14 @@ from graphdist.ir.variable_storage import (
 DECLARED = 'synchronization="on_write", aggregation="none", trainable=true'
 ALONE = StoredUnsharded(is_alone=True)
 W = GraphVariable("w", Type("f32", (4,), MIRRORED))
-COPIES = replace(W, type=W.type.distributed(PER_REPLICA), storage=StoredInCopies())
+COPIES = replace(W, type=W.type.with_layout(PER_REPLICA), storage=StoredInCopies())
 
 
-def with_attributes(attributes: str, distribution: str = "mirrored") -> str:
+def with_attributes(attributes: str, layout: str = "mirrored") -> str:
     """Return the text of a graph with one variable."""
     return (
         f"graph f on 2 replicas, stage logical\n"
-        f"  variable @w: f32[4] {distribution} {{{', '.join([DECLARED, attributes])}}}\n"
+        f"  variable @w: f32[4] {layout} {{{', '.join([DECLARED, attributes])}}}\n"
         f"() {{\n  return\n}}"
     )
 

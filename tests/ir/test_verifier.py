@@ -37,7 +37,7 @@ Y, Z = REDUCE.results[0], COND.results[0]
 (BRANCH,) = COND.graphs
 (NEG,) = BRANCH.nodes
 F = Op("jax.f")
-LOST = Value(Type("f32", (4,), Y.type.distribution), "lost")
+LOST = Value(Type("f32", (4,), Y.type.layout), "lost")
 
 
 def node(
@@ -138,14 +138,11 @@ CASES: dict[str, tuple[Graph, str]] = {
     ),
     "a result has no distribution": (
         with_nodes(node([X], [value(Type("f32", ()))])),
-        "%v is f32[], without a distribution\n"
-        "  train.py:7\n"
-        "  in graph 'f':\n"
-        "    %v = jax.f(%x) : f32[]",
+        "%v is f32[], without a layout\n  train.py:7\n  in graph 'f':\n    %v = jax.f(%x) : f32[]",
     ),
     "an input has no distribution": (
         GRAPH.replace(inputs=(W, N, X, value(Type("f32", ())))),
-        "input %v is f32[], without a distribution\n  in graph 'f'",
+        "input %v is f32[], without a layout\n  in graph 'f'",
     ),
     "two variables have one name": (
         variables_with(name="n"),

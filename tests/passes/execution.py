@@ -215,7 +215,7 @@ def random_held(
 ) -> Held:
     """Return random arrays: one for all replicas if the value is mirrored, or may be."""
     draw = draw or random_array
-    if type.distribution in (MIRRORED, None):
+    if type.layout in (MIRRORED, None):
         return [draw(type, numbers)] * num_replicas
     return [draw(type, numbers) for _ in range(num_replicas)]
 

@@ -9,7 +9,7 @@ from graphdist.ir.graph import Graph, Literal, Node
 from graphdist.ir.ops import COND
 from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import with_graphs
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, sharded
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.place_conversions import PlaceConversions
 from graphdist.passes.layouts.sharded_variables import Sharding
@@ -85,9 +85,9 @@ def test_a_branch_may_hold_many_nodes_in_a_row() -> None:
     ],
 )
 def test_a_cond_returns_slices_where_all_replicas_take_the_same_branch(
-    returned: tuple[Distribution, Distribution], index: Distribution, expected: Distribution
+    returned: tuple[Layout, Layout], index: Layout, expected: Layout
 ) -> None:
-    a, b = (Type("f32", (2, 2), distribution) for distribution in returned)
+    a, b = (Type("f32", (2, 2), layout) for layout in returned)
     graph = parse(
         f"""graph f on 2 replicas, stage spmd
 (%i: i32[] {index}, %a: {a}, %b: {b}) {{
@@ -102,7 +102,7 @@ def test_a_cond_returns_slices_where_all_replicas_take_the_same_branch(
 }}""",
         ops=resolve,
     )
-    assert the_cond(graph).results[0].type.distribution == expected
+    assert the_cond(graph).results[0].type.layout == expected
     verify(graph, full=True)
 
 

@@ -127,7 +127,7 @@ def test_stages_hold_graph_history_and_texts(strategy: gd.Strategy) -> None:
     assert [record.pass_name for record in lowered.history] == [p.name for p in pipeline("cpu")]
     assert lowered.history[-1].graph is lowered.graph
     assert all(record.seconds >= 0 for record in lowered.history)
-    assert str(lowered.history[0]).startswith("# after infer_distribution, ")
+    assert str(lowered.history[0]).startswith("# after infer_layouts, ")
     compiled = lowered.compile()
     assert "ENTRY" in compiled.as_text("hlo")
     assert compiled.as_text("graph") == lowered.as_text("graph") == str(lowered.graph)

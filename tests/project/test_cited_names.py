@@ -1,7 +1,7 @@
 """What docstrings and the tour cite is there: files by path, modules and their names with dots.
 
 A file is cited from the root of the tree, from the folder of the file that cites it, or by its bare
-name. Names with dots are cited from `graphdist`, from `gd`, or from a folder: `passes.cleanup.simplify`.
+name. Names with dots are cited from `graphdist`, from `gd`, or from a folder, as `passes.pipeline`.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class Program:
         if x is None or carry is None:
             return
         # Whatever the body makes of the carry, it may differ between the replicas.
-        types = [carry.type.distributed(PER_REPLICA), x.type.shaped(()).distributed(PER_REPLICA)]
+        types = [carry.type.with_layout(PER_REPLICA), x.type.shaped(()).with_layout(PER_REPLICA)]
 
         def leave(inner: Program) -> Sequence[Operand]:
             alike = inner.pick(lambda type: type[:2] == carry.type[:2])
@@ -207,7 +207,7 @@ def arithmetic_graphs(draw: st.DrawFn) -> Graph:
     if not outputs or draw(st.booleans()):
         outputs = draw(st.lists(st.sampled_from(program.values), min_size=1, max_size=3))
     graph = program.finished(outputs)
-    per_replica = tuple(output.type.distribution is not MIRRORED for output in outputs)
+    per_replica = tuple(output.type.layout is not MIRRORED for output in outputs)
     return Graph(
         "f", Stage.SPMD, NUM_REPLICAS, graph.inputs, graph.nodes, graph.outputs, (), per_replica
     )

@@ -36,9 +36,9 @@ class Program:
         self.columns: list[list[str]] = []
         self.count = 0
 
-    def add(self, text: str, shape: tuple[int, ...], distribution: str = "mirrored") -> str:
+    def add(self, text: str, shape: tuple[int, ...], layout: str = "mirrored") -> str:
         self.count += 1
-        self.lines.append(f"  %v{self.count} = {text} : {written(shape)} {distribution}")
+        self.lines.append(f"  %v{self.count} = {text} : {written(shape)} {layout}")
         return f"%v{self.count}"
 
     def apply(self, op: str, operands: list[str], piece: int) -> str:

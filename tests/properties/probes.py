@@ -52,7 +52,7 @@ class Probes:
         )
 
     def _compare(self, builder: Builder, values: Sequence[Value], scope: dict[str, str]) -> None:
-        mirrored = [value for value in values if value.type.distribution is MIRRORED]
+        mirrored = [value for value in values if value.type.layout is MIRRORED]
         if mirrored:
             builder.add(COMPARE, mirrored, scope, at=UNKNOWN, types=[])
 

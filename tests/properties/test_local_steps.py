@@ -25,7 +25,7 @@ from graphdist.ir.interpreter import interpret
 from graphdist.ir.types import numpy_dtype
 from graphdist.ir.variable_storage import Anchor
 from graphdist.ir.verifier import verify
-from graphdist.passes.logical.infer_distribution import infer_distribution
+from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.runtime.evaluate import evaluate_jax_node
 from tests.properties.effort import programs
@@ -169,7 +169,7 @@ def test_local_steps_as_replicas_alone(program: Program, seed: int) -> None:
     step, w, m = traced(program, strategy)
     chunks = [data] if program.in_loop else [data[:, i] for i in range(program.steps)]
     given = [per_replica(strategy, chunk) for chunk in chunks]
-    logical = infer_distribution(step.trace(given[0]).graph)
+    logical = infer_layouts(step.trace(given[0]).graph)
     interpreted = run_interpreted(logical, strategy.local_steps, chunks)
     for xs in given:
         step(xs)

@@ -202,7 +202,7 @@ def test_counts_stay_mirrored_and_slots_local() -> None:
     graph = training.step.trace(batch).lower().graph
     roles = {v.name: v.role for v in graph.variables}
     assert roles["a.steps"] == StepCount(("a", "b"))
-    kinds = [(v.role is None, v.is_in_copies, str(v.type.distribution)) for v in graph.variables]
+    kinds = [(v.role is None, v.is_in_copies, str(v.type.layout)) for v in graph.variables]
     assert kinds.count((True, True, "per_replica")) == 6  # a, b and two slots each
     assert (True, False, "mirrored") in kinds  # the count of Adam
     assert list(roles.values()).count(None) == len(roles) - 1

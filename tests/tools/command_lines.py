@@ -83,7 +83,7 @@ OUTPUT = Example("output", ("-o", "out"))
 TOPOLOGY = option("topology", "v5e:2x2", without=("strategy",))
 OF_TOPOLOGY = ("--topology v5e:2x2",)
 COMPILATION = (
-    option("passes", "infer_distribution,place_variables,lower_cross_replica"),
+    option("passes", "infer_layouts,place_variables,lower_cross_replica"),
     option("set", "size=5"),
     option("args", "f32[7]", target="steps.py:double"),
 )

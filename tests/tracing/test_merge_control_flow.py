@@ -44,7 +44,7 @@ def test_a_scan_over_what_differs_in_shape_but_not_in_length() -> None:
 
 
 def test_a_loop_reads_and_assigns_a_variable_of_each_replica() -> None:
-    v = Float32("v", distribution=PER_REPLICA)
+    v = Float32("v", layout=PER_REPLICA)
 
     def fn(x: Any) -> list[Any]:
         def step(i: Any, y: Any) -> Any:

@@ -157,7 +157,7 @@ def test_a_variable_only_one_variant_reads_is_read_before_the_switch() -> None:
 
 
 def test_a_read_is_before_the_assignment_that_follows_it_and_after_the_one_before() -> None:
-    v = Float32("v", distribution=PER_REPLICA)
+    v = Float32("v", layout=PER_REPLICA)
 
     def fn(scale: float) -> Callable[[Any], list[Any]]:
         def replica(x: Any) -> list[Any]:
@@ -339,7 +339,7 @@ def by_hand(plan: list[Step], arrays: list[Any]) -> tuple[list[Any], list[float]
 def test_any_variants_compute_what_they_would_one_by_one(
     plan: list[Step], lengths: list[int]
 ) -> None:
-    v = Float32("v", distribution=PER_REPLICA)
+    v = Float32("v", layout=PER_REPLICA)
     arrays = [np.arange(length) / 4 - replica / 2 for replica, length in enumerate(lengths)]
     fns = [program(replica, plan, v) for replica in range(3)]
     results, state = merged(fns, [(length,) for length in lengths]).run(arrays, v=[0, 0, 0])

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphdist.ir.graph import Graph, GraphVariable, Value
 from graphdist.ir.interpreter import Outcome, interpret
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type
 from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.axis_name import bound, for_replicas
 from graphdist.tracing.integer_mean_marks import IntegerMeans
@@ -32,11 +32,11 @@ class Float32:
 
     name: str
     shape: Shape = ()
-    distribution: Distribution = MIRRORED
+    layout: Layout = MIRRORED
     dtype = np.dtype(np.float32)
 
     def spec(self, name: str) -> GraphVariable:
-        return GraphVariable(name, Type("f32", self.shape, self.distribution))
+        return GraphVariable(name, Type("f32", self.shape, self.layout))
 
     def read(self) -> Any:
         trace = current_trace()
@@ -65,10 +65,9 @@ def graph_of(
 ) -> Graph:
     """Return the logical graph of a replica function of float32 arguments x0, x1, ..."""
     names = [f"x{i}" for i in range(len(shapes))]
-    distribution = PER_REPLICA if num_replicas > 1 else MIRRORED
+    layout = PER_REPLICA if num_replicas > 1 else MIRRORED
     inputs = [
-        Value(Type("f32", shape, distribution), name)
-        for shape, name in zip(shapes, names, strict=True)
+        Value(Type("f32", shape, layout), name) for shape, name in zip(shapes, names, strict=True)
     ]
     avals = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     trace = Trace(is_first=True, means=means)

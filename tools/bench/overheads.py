@@ -117,9 +117,7 @@ def bench_dispatch() -> list[Overhead]:
 def _emitted(step: Any, x: Any, variables: Any, strategy: Any) -> tuple[Any, list[Any]]:
     """Return `jax.jit` of the program that a function emits, with every variable as an argument."""
     graph = step.trace(x).unpacked().lower().graph
-    state = [
-        strategy.place_variable(v.read_value(), v.spec("v").type.distribution) for v in variables
-    ]
+    state = [strategy.place_variable(v.read_value(), v.spec("v").type.layout) for v in variables]
     return jitted(graph, strategy.devices), state
 
 

@@ -1,8 +1,8 @@
-"""Give every value a distribution, and refuse per-replica values where all must be the same.
+"""Give every value a layout, and refuse per-replica values where all must be the same.
 
 The analysis is a forward walk: the type rule of each operation says how its result is distributed,
 given its operands (`graphdist.ir.ops`). Only loops are walked more than once. The carry of a loop
-starts with the distribution of its initial value, which is joined with the distribution that the
+starts with the layout of its initial value, which is joined with the layout that the
 body gives it, until nothing changes. The lattice has two steps, so that takes at most one more
 walk for each carry that changes.
 
@@ -30,22 +30,22 @@ from graphdist.ir.loops import scan_parts, type_of_slice, while_parts
 from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, SCAN, TO_REPLICAS, WHILE, variable_named_by
 from graphdist.ir.printer import print_graph, print_node
 from graphdist.ir.rewrite import rewrite, substitute
-from graphdist.ir.types import MIRRORED, Distribution, Type, join
+from graphdist.ir.types import MIRRORED, Layout, Type, join
 
-NAME = "infer_distribution"
+NAME = "infer_layouts"
 
 _CONTROL_FLOW = frozenset(op.name for op in (COND, SCAN, WHILE))
 
 
-def infer_distribution(graph: Graph) -> Graph:
-    """Return the graph with a distribution on every value; raises `DistributionError`."""
+def infer_layouts(graph: Graph) -> Graph:
+    """Return the graph with a layout on every value; raises `DistributionError`."""
     inferred = rewrite(graph, _infer_node, NAME, _CONTROL_FLOW)
     if graph.num_replicas > 1:
         _check(inferred)
     return inferred
 
 
-Derive: TypeAlias = Callable[[Graph, Sequence[Distribution | None]], Graph]
+Derive: TypeAlias = Callable[[Graph, Sequence[Layout | None]], Graph]
 """Return a nested graph with inputs so distributed, and everything after them derived again."""
 
 
@@ -72,11 +72,11 @@ def _while(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...
     condition, body = node.graphs
     inner = _fixpoint(body, of_body, first, (), derive)
     carried = [value.type for value in inner.inputs[len(of_body) :]]
-    return derive(condition, _distributions([*of_condition, *carried])), inner
+    return derive(condition, _layouts([*of_condition, *carried])), inner
 
 
 def _cond(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
-    return tuple(derive(branch, _distributions(operands[1:])) for branch in node.graphs)
+    return tuple(derive(branch, _layouts(operands[1:])) for branch in node.graphs)
 
 
 _NESTED = {SCAN: _scan, WHILE: _while, COND: _cond}
@@ -90,28 +90,28 @@ def _fixpoint(
     derive: Derive,
 ) -> Graph:
     """Return the body with inputs so distributed that its carries come out as they went in."""
-    carried = _distributions(first)
+    carried = _layouts(first)
     while True:
-        entering = [*_distributions(constants), *carried, *_distributions(slices)]
+        entering = [*_layouts(constants), *carried, *_layouts(slices)]
         inferred = derive(body, entering)
-        outputs = [output.type.distribution for output in inferred.outputs[: len(carried)]]
+        outputs = [output.type.layout for output in inferred.outputs[: len(carried)]]
         after = [a if a is b else join((a, b)) for a, b in zip(carried, outputs, strict=True)]
         if after == carried:
             return inferred
         carried = after
 
 
-def _distributions(types: Sequence[Type]) -> list[Distribution | None]:
-    return [type.distribution for type in types]
+def _layouts(types: Sequence[Type]) -> list[Layout | None]:
+    return [type.layout for type in types]
 
 
-def _with_inputs(graph: Graph, distributions: Sequence[Distribution | None]) -> Graph:
+def _with_inputs(graph: Graph, layouts: Sequence[Layout | None]) -> Graph:
     """Return the graph with its inputs so distributed and everything after them derived again."""
     environment: dict[Operand, Operand] = {}
     inputs = []
-    for value, distribution in zip(graph.inputs, distributions, strict=True):
-        if value.type.distribution is not distribution:
-            changed = Value(value.type.distributed(distribution), value.hint)
+    for value, layout in zip(graph.inputs, layouts, strict=True):
+        if value.type.layout is not layout:
+            changed = Value(value.type.with_layout(layout), value.hint)
             environment[value] = value = changed
         inputs.append(value)
     builder = Builder(NAME)
@@ -157,7 +157,7 @@ def _check(graph: Graph) -> None:
 
 
 def _is_mirrored(operand: Operand) -> bool:
-    return operand.type.distribution is MIRRORED
+    return operand.type.layout is MIRRORED
 
 
 def diverges(node: Node) -> bool:
@@ -170,7 +170,7 @@ def _predicate(node: Node) -> Operand:
 
 
 def _check_divergent(graph: Graph, node: Node, divergent: Node) -> None:
-    is_assign = node.op is ASSIGN and variable_named_by(node).type.distribution is MIRRORED
+    is_assign = node.op is ASSIGN and variable_named_by(node).type.layout is MIRRORED
     if not node.op.is_collective and not is_assign:
         return
     kind, others = ("branch", "do not take it") if divergent.op is COND else ("loop", "leave first")
@@ -210,7 +210,7 @@ _OF_GRADIENT = (
 
 def _check_assign(graph: Graph, current: Graph, node: Node) -> None:
     variable = variable_named_by(node)
-    if variable.type.distribution is not MIRRORED or _is_mirrored(node.operands[0]):
+    if variable.type.layout is not MIRRORED or _is_mirrored(node.operands[0]):
         return
     what = f"a per-replica value is assigned to the mirrored variable {variable.name!r}"
     if _is_in_replica_context(current, node):
