@@ -43,4 +43,4 @@ class DataParallelStrategy(CommonStrategy):
         )
         if self.local_steps is not None:
             self.shard_update = False  # each replica updates its own copies
-        super().__init__(extended(devices.in_groups_of(group_size) if group_size else devices))
+        super().__init__(extended(devices.in_groups_of(group_size) if group_size != 0 else devices))

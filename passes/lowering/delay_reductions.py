@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
@@ -64,6 +65,7 @@ _SMALL = 2**16
 _FASTER = "a sum in the loop, divided behind it, or gd.accumulate is reduced once"
 
 
+@dataclass(frozen=True, slots=True)
 class DelayReductions:
     """The pass."""
 

@@ -150,7 +150,7 @@ def test_a_step_that_fails_on_its_way_loses_what_it_was_given(strategy: gd.Strat
 
     step()
     fails = True
-    with pytest.raises(gd.RuntimeFailure, match="'v0', 'v1', 'v2', 'v3', 'v4' were given to it"):
+    with pytest.raises(gd.RuntimeFailure, match="'v0', 'v1', 'v2', 'v3', 'v4' were donated to it"):
         train()
     fails = False
     counted = float(other)

@@ -336,7 +336,7 @@ def test_files_that_go_away_while_they_are_written(
     monkeypatch.setattr(checkpoints, "write_arrays", lose)
     checkpoint = gd.train.Checkpoint(w=np.ones((3, 3)), v=np.ones(4))
     checkpoint.write(tmp_path / "ckpt")
-    with pytest.raises(gd.CheckpointError, match=r"went away.*is not there"):
+    with pytest.raises(gd.CheckpointError, match=r"disappeared.*is not there"):
         checkpoint.sync()
     assert os.listdir(tmp_path) == ["away"]
 
