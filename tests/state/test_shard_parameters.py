@@ -232,9 +232,11 @@ def test_training_gives_the_same(name: str, replicas: int) -> None:
         FULL // replicas,
         4 * 128,
     ]
-    assert cut.train(ROWS, ROWS) == full.train(ROWS, ROWS)
+    # The norm adds up shards and the unsharded bias in one order or the other.
+    tolerance = 1e-5 if name == "clipped" else 0
+    np.testing.assert_allclose(cut.train(ROWS, ROWS), full.train(ROWS, ROWS), rtol=tolerance)
     for mine, theirs in zip(cut.values(), full.values(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+        np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance / 10)
     for variable in cut.variables:
         assert (variable.storage.sharded_along == 0) == (variable.size >= 2**15), variable
 
