@@ -107,7 +107,7 @@ def is_partial(layout: Layout | None) -> bool:
 
 
 def join(layouts: Iterable[Layout | None]) -> Layout | None:
-    """Return what holds of a value computed, replica by replica, from values so distributed.
+    """Return the layout of a value that each replica computes of values of these layouts.
 
     >>> str(join([MIRRORED, PER_REPLICA]))
     'per_replica'

@@ -29,7 +29,8 @@ from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, READ, REDUCE, REPLICA_ID
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.logical.infer_layouts import diverges, infer_layouts
+from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.logical.refused_per_replica_values import diverges
 from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanId
 from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaId, Trace
 

@@ -72,7 +72,7 @@ from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, Layout, Type
 from graphdist.ir.variable_storage import AddedRole, Anchor, OuterSlot, StepCount
-from graphdist.passes.logical.infer_layouts import diverges, infer_layouts, nested_graphs
+from graphdist.passes.logical.infer_layouts import infer_layouts, nested_graphs
 from graphdist.passes.logical.local_variables import (
     add_assign,
     add_read,
@@ -83,6 +83,7 @@ from graphdist.passes.logical.local_variables import (
     one_value,
     read_as_means,
 )
+from graphdist.passes.logical.refused_per_replica_values import diverges
 from graphdist.passes.logical.sums_of_gathers import reduced_sums_of_gathers
 from graphdist.passes.logical.training_steps import TrainingStep, find_step, is_mirrored, why_kept
 
@@ -209,7 +210,7 @@ class _Localizer:
         return outer.graph(tuple(parameters), graph.num_replicas)
 
     def _derived(self, graph: Graph, entering: Sequence[Layout | None]) -> Graph:
-        """Return the graph, or one nested in it, for inputs that are so distributed."""
+        """Return the graph, or one nested in it, for inputs of these layouts."""
         inputs = [
             value
             if value.type.layout is layout

@@ -1,0 +1,149 @@
+"""Refuse per-replica values where all replicas need one value.
+
+If a branch or loop has a per-replica predicate, replicas may go different ways. A collective inside
+would wait for replicas that never reach it, and a mirrored variable would be written on some
+replicas only. Both are refused, as are:
+
+* a per-replica value assigned to a mirrored variable that does not say how to aggregate it;
+* a per-replica value given to `run` as one value, or returned from cross-replica code as one value.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from graphdist.ir.analyses import producers
+from graphdist.ir.divergence import Cause, cause
+from graphdist.ir.errors import DistributionError
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, TO_REPLICAS, WHILE, variable_named_by
+from graphdist.ir.printer import print_graph, print_node
+from graphdist.ir.types import MIRRORED
+
+_PASS = "infer_layouts"
+
+
+def refuse_per_replica_values(graph: Graph) -> None:
+    """Raise `DistributionError` at the first use of several values as one."""
+    pending: list[tuple[Graph, Node | None]] = [(graph, None)]
+    while pending:
+        current, divergent = pending.pop()
+        for node in current.nodes:
+            if divergent is not None:
+                _check_divergent(graph, node, divergent)
+            if node.op is ASSIGN:
+                _check_assign(graph, current, node)
+            elif node.op is TO_REPLICAS and not _is_mirrored(node.operands[0]):
+                what = "a per-replica value is passed to run as one value"
+                raise _refuse(graph, node, what, node.operands[0], _IN_CROSS_REPLICA)
+            if node.graphs:
+                inner = divergent or (node if diverges(node) else None)
+                pending.extend((nested, inner) for nested in node.graphs)
+    user_outputs = graph.outputs[len(graph.assigned) if graph.is_placed else 0 :]
+    for output, per_replica in zip(user_outputs, graph.returns_per_replica, strict=True):
+        if not per_replica and not _is_mirrored(output):
+            what = "a per-replica value is returned from cross-replica code as one value"
+            made_by = producers(graph).get(cast(Value, output))
+            raise _refuse(graph, made_by, what, output, _IN_CROSS_REPLICA)
+
+
+def _is_mirrored(operand: Operand) -> bool:
+    return operand.type.layout is MIRRORED
+
+
+def diverges(node: Node) -> bool:
+    """Return whether replicas may take different ways through this node."""
+    return node.op in (COND, WHILE) and not _is_mirrored(_predicate(node))
+
+
+def _predicate(node: Node) -> Operand:
+    return node.operands[0] if node.op is COND else node.graphs[0].outputs[0]
+
+
+def _check_divergent(graph: Graph, node: Node, divergent: Node) -> None:
+    is_assign = node.op is ASSIGN and variable_named_by(node).type.layout is MIRRORED
+    if not node.op.is_collective and not is_assign:
+        return
+    kind, others = ("branch", "do not take it") if divergent.op is COND else ("loop", "leave first")
+    what, why, hint = (
+        f"{node.op.name} stands",
+        f"replicas that {others} would be waited for without end",
+        f"move the {node.op.name} out of the {kind}",
+    )
+    if is_assign:
+        what = f"variable {variable_named_by(node).name!r} is assigned"
+        why = "it would be written on some replicas only"
+        hint = f"let the {kind} return the value, and assign it after the {kind}"
+    raise DistributionError(
+        f"{what} in a {kind} whose predicate differs between replicas"
+        f"{_because(cause(graph, _predicate(divergent)))}: {why}",
+        source=node.source,
+        other=divergent.source,
+        node=print_node(node, graph),
+        where=f"in graph {graph.name!r}, pass {_PASS!r}",
+        hint=f"make the predicate the same on all replicas (all_reduce it), or {hint}",
+    )
+
+
+_IN_CROSS_REPLICA = (
+    "make one value of what run returned: strategy.reduce(reduce_op, value, axis=None), "
+    "or strategy.gather(value, axis)"
+)
+_IN_REPLICA = (
+    "combine it first: gd.get_replica_context().all_reduce('MEAN', value), or make the variable "
+    "with aggregation=gd.VariableAggregation.MEAN"
+)
+_OF_GRADIENT = (
+    "pass the value that the gradient is taken of to the replica function through the args of run "
+    "instead of closing over it: its gradient is then summed over the replicas"
+)
+
+
+def _check_assign(graph: Graph, current: Graph, node: Node) -> None:
+    variable = variable_named_by(node)
+    if variable.type.layout is not MIRRORED or _is_mirrored(node.operands[0]):
+        return
+    what = f"a per-replica value is assigned to the mirrored variable {variable.name!r}"
+    if _is_in_replica_context(current, node):
+        what += f", whose aggregation is {variable.aggregation.upper()}"
+        raise _refuse(graph, node, what, node.operands[0], _IN_REPLICA)
+    what += " in cross-replica context"
+    raise _refuse(graph, node, what, node.operands[0], _IN_CROSS_REPLICA)
+
+
+def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
+    """Return whether an assignment comes from a replica function.
+
+    `assign_add` aggregates the addend in replica context and writes the sum as one value: so the
+    `aggregate` node is up to three nodes back.
+    """
+    made_by = producers(graph)
+    operands = list(assign.operands)
+    for _ in range(3):
+        values = [operand for operand in operands if isinstance(operand, Value)]
+        nodes = [made_by[value] for value in values if value in made_by]
+        if any(node.op is AGGREGATE and AGGREGATE.of(node).context == "replica" for node in nodes):
+            return True
+        operands = [operand for node in nodes for operand in node.operands]
+    return False
+
+
+def _refuse(
+    graph: Graph, node: Node | None, what: str, operand: Operand, hint: str
+) -> DistributionError:
+    """Return the error; `node` is where the operand is used as one value, or was made."""
+    found = cause(graph, operand)
+    if hint is _IN_CROSS_REPLICA and any("transpose(" in node.source.scope for node in found.nodes):
+        hint = _OF_GRADIENT
+    text = print_node(node, graph) if node else print_graph(graph).splitlines()[-2].strip()
+    return DistributionError(
+        what + _because(found),
+        source=node.source if node else None,
+        node=text,
+        where=f"in graph {graph.name!r}, pass {_PASS!r}",
+        hint=hint,
+    )
+
+
+def _because(found: Cause) -> str:
+    return f" (it depends on {found.text})" if found.text else ""
