@@ -96,7 +96,7 @@ def _layouts(types: Sequence[Type]) -> list[Layout | None]:
 
 
 def _with_inputs(graph: Graph, layouts: Sequence[Layout | None]) -> Graph:
-    """Return the graph with these layouts of its inputs, and all types behind them derived again."""
+    """Return the graph with these layouts of its inputs, all types behind them derived again."""
     environment: dict[Operand, Operand] = {}
     inputs = []
     for value, layout in zip(graph.inputs, layouts, strict=True):
