@@ -34,7 +34,7 @@ from math import inf
 
 from graphdist.ir.analyses import operations, walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.definitions import Definition, ValueKind, definitions
+from graphdist.ir.definitions import Definition, ValueKind, definitions, has_shared_graphs
 from graphdist.ir.flow import Vertex, choice_of, computed_of, reachable
 from graphdist.ir.graph import Graph, Node, Operand, Value, is_zero
 from graphdist.ir.loops import Carry, Scan, ScanEdit
@@ -84,7 +84,7 @@ class DelayReductions:
 
 def _kinds(graph: Graph) -> list[Reducing]:
     """Return the kinds of reductions in a graph."""
-    if ALL_REDUCE.name not in operations(graph):
+    if ALL_REDUCE.name not in operations(graph) or has_shared_graphs(graph):
         return []
     found = (ALL_REDUCE.of(node) for node in walk(graph) if is_reduced(node))
     return list({params.reducer: params for params in found}.values())
@@ -146,7 +146,11 @@ class _PartialValues:
     def sources(self, value: Value) -> list[Node]:
         """Return the reductions of the program that a value is made of."""
         found = map(self.reduction_of, reachable(self.made_of, [value]))
-        return [node for node in walk(self.graph) if node in set(found)]
+        return sorted({node for node in found if node}, key=self._positions.__getitem__)
+
+    @cached_property
+    def _positions(self) -> Mapping[Node, int]:
+        return {node: position for position, node in enumerate(walk(self.graph))}
 
     def _derived(self, carries: AbstractSet[Value]) -> dict[Value, tuple[Value, ...]]:
         """Return what each value is made of that may be partial, if these carries may be."""
