@@ -43,7 +43,7 @@ def test_a_jax_node_states_its_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("distributions", "expected"),
+    ("layouts", "expected"),
     [
         ([], MIRRORED),
         ([MIRRORED, MIRRORED], MIRRORED),

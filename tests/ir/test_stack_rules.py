@@ -30,7 +30,7 @@ def result_type(op: Op, types: Sequence[Type], params: Params) -> str:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "axis", "part", "joined"),
+    ("layout", "axis", "part", "joined"),
     [
         (MIRRORED, 1, "f32[6,2] mirrored", "f32[2,18] mirrored"),
         (PER_REPLICA, 0, "f32[3,4] per_replica", "f32[12,3] per_replica"),

@@ -305,7 +305,7 @@ def test_operations_of_jax_come_from_the_caller() -> None:
         parse(SPMD, ops={"jax.rng": varying}.__getitem__)
 
 
-@pytest.mark.parametrize("distribution", ["", " mirrored", " per_replica", " sharded(0)"])
+@pytest.mark.parametrize("layout", ["", " mirrored", " per_replica", " sharded(0)"])
 def test_of_an_unknown_operation_of_jax_the_text_knows_the_distribution(layout: str) -> None:
     text = SPMD.replace("1.0:f32) : f32[4] mirrored", f"1.0:f32) : f32[4]{layout}")
     assert print_graph(parse(text)) == text
