@@ -136,11 +136,11 @@ CASES: dict[str, tuple[Graph, str]] = {
         "  in graph 'f':\n"
         "    %v = read() {variable=@w} : f32[4] mirrored",
     ),
-    "a result has no distribution": (
+    "a result has no layout": (
         with_nodes(node([X], [value(Type("f32", ()))])),
         "%v is f32[], without a layout\n  train.py:7\n  in graph 'f':\n    %v = jax.f(%x) : f32[]",
     ),
-    "an input has no distribution": (
+    "an input has no layout": (
         GRAPH.replace(inputs=(W, N, X, value(Type("f32", ())))),
         "input %v is f32[], without a layout\n  in graph 'f'",
     ),
