@@ -186,12 +186,12 @@ def _values_have_layouts(graph: Graph) -> None:
         for value in scope.inputs:
             if value.type.layout is None:
                 name = _name(graph, value)
-                raise _refuse(graph, f"input {name} is {value.type}, without a distribution")
+                raise _refuse(graph, f"input {name} is {value.type}, without a layout")
         for node in scope.nodes:
             for value in node.results:
                 if value.type.layout is None:
                     name = _name(graph, value)
-                    what = f"{name} is {value.type}, without a distribution"
+                    what = f"{name} is {value.type}, without a layout"
                     raise _refuse(graph, what, node)
 
 

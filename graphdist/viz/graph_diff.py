@@ -10,7 +10,7 @@ Nodes of two graphs are paired, by the best evidence first:
 4. equal operation from the same line of the user's.
 
 Nodes without a partner are removed or added. A pair is *rewired* if operands are not partners, and
-*changed* if parameters or types differ. A type without a distribution equals a type with any, since
+*changed* if parameters or types differ. A type without a layout equals a type with any, since
 inferring a distribution is no change. A read of a variable and the input that is bound to it are
 the same value. Equality is defined by `graphdist.ir.compare`: names, sources and the order of
 parameters do not count. Bodies of loops and branches are compared if their nodes are paired.
