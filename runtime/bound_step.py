@@ -1,9 +1,10 @@
 """A step bound to the buffers of its variables.
 
 A call, in order: wait until there is room for another step, take the lock of the stores, check that
-the variables are still stored as the step takes them, read their buffers, dispatch, write the new
-buffers back. The lock is held from the read to the write, because the step may donate the buffers:
-another thread must find either the old buffers or the new ones, never donated ones.
+the variables are still stored in the form that the step was compiled for, read their buffers,
+dispatch, write the new buffers back. The lock is held from the read to the write, because the step
+may donate the buffers: another thread must find either the old buffers or the new ones, never
+donated ones.
 
 This code runs at every step, with cold caches: each call of a Python function costs a microsecond
 or two (see the dispatch benchmark). So `run` is a single function.
@@ -36,9 +37,9 @@ from graphdist.runtime.interrupts import interrupts_held_back
 class StateBuffers:
     """The buffers of a step's variables in a store.
 
-    `places` are the places of all variables, `assigned` the places of the assigned ones. `layout`
-    is the store's count of moves when the step was bound: under another count the step must not
-    run, since a variable may be stored in another form.
+    `places` are the indices of all variables' buffers, `assigned` the indices of the assigned ones.
+    `layout` is the store's count of moves when the step was bound: if the count has changed, the
+    step must not run, since a variable may be stored in another form.
     """
 
     store: BufferStore | BorrowedBuffers
@@ -48,7 +49,7 @@ class StateBuffers:
 
 
 class BoundStep:
-    """A step, and the buffers that it reads and replaces."""
+    """A step with the buffers that it reads and replaces."""
 
     def __init__(self, step: Step, state: StateBuffers) -> None:
         """Bind the step; nothing runs yet."""
