@@ -62,7 +62,7 @@ class Backpressure:
             with self._lock:
                 if self.tokens and self.tokens[0] is first:
                     self.tokens.popleft()
-                if is_consumed:  # wait for the next token in its place, even if there is room now
+                if is_consumed:  # wait for the next token instead, even if there is room now
                     bound = len(self.tokens) or bound
 
     def _unfinished(self, bound: int) -> tuple[jax.Array, list[Exception]] | None:

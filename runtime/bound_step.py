@@ -64,7 +64,7 @@ class BoundStep:
         self._backpressure, self._take_interrupted = step.backpressure, step.take_interrupted
         self._is_new = isinstance(step, Executable) and devices.workers is None
         self._failures: list[Exception] = []
-        """Errors of earlier steps of this program, appended by whoever waited for them."""
+        """Errors of earlier steps of this program, appended by the thread that waited for them."""
 
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
         """Run the step and return all its outputs; None if variables have moved since the binding.
@@ -79,7 +79,7 @@ class BoundStep:
             with self._lock:
                 if store.layout != self._layout:
                     return None
-                if len(steps.tokens) >= steps.bound:  # another thread's step took the room
+                if len(steps.tokens) >= steps.bound:  # another thread has dispatched first
                     continue
                 results: list[list[jax.Array]] = []
                 try:
@@ -104,7 +104,7 @@ class BoundStep:
                 except BaseException as error:
                     given = results[0] if results else self._take_interrupted()
                     if given is not None and not isinstance(error, RuntimeFailure):
-                        self._write(buffers, given)  # it was interrupted before the write
+                        self._write(buffers, given)  # Ctrl-C came before the write
                     raise
                 return outputs
 
@@ -117,7 +117,7 @@ class BoundStep:
 
 
 def called_while_traced() -> RuntimeFailure:
-    """Return the error for a step that is called inside a function which JAX traces."""
+    """Return the error for a step that is called inside a function that JAX traces."""
     return RuntimeFailure(
         "a step is called inside a function that JAX is tracing, whose program would keep the "
         "variables' current values for ever",

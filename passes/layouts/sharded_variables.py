@@ -263,7 +263,7 @@ def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]
 
 
 def text_of(because: Node | str) -> str:
-    """Return in words what needs a value unsharded."""
+    """Return in words the reason why a value is unsharded: a node, or a text as it is."""
     if isinstance(because, str):
         return because
     return f"{because.op.name} at {because.source} needs all of it"

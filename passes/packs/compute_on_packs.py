@@ -49,7 +49,7 @@ Key: TypeAlias = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class ComputeOnPacks:
-    """The pass for one target, which says what may be packed."""
+    """The pass for one target, whose limits say which collectives may be packed."""
 
     packing: Packing
 
@@ -337,7 +337,7 @@ class _Rewriting:
         if plan.kind in ("same", "buffer"):
             assert plan.operand is not None
             return substitute(self.environment, (plan.operand,))[0]
-        if plan.kind in ("packed", "reduced"):  # a reduced row whose pieces another row has
+        if plan.kind in ("packed", "reduced"):  # another row's all_reduce made its pieces
             return self.builder.add(PACK, substitute(self.environment, row), at=at)[0]
         first = plan.nodes[0]
         source = joined_source(tuple(node.source for node in plan.nodes))

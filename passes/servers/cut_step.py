@@ -122,7 +122,7 @@ class CutStep:
 
     @property
     def variables_read(self) -> frozenset[str]:
-        """Return the names of the variables that the worker reads, in full or by rows."""
+        """Return the names of the variables that the worker reads, entirely or by rows."""
         return frozenset(variable.name for read in self.reads for variable in read.variables)
 
     @property

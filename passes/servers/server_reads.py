@@ -151,7 +151,7 @@ class _Reads:
             self.lookups.update(found)
 
     def _lookups_of(self, table: Value) -> Mapping[Node, _Lookup]:
-        """Return the lookups of a table; {} if it is read in full."""
+        """Return the lookups of a table; {} if the worker reads the entire table."""
         using = users(self.graph)[table]
         found = {node: lookup for node in using if (lookup := _lookup(node, table)) is not None}
         if table in self.graph.outputs or len(found) < len(using):

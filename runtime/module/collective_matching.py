@@ -31,7 +31,7 @@ LARGEST_PADDING = 1 / 8
 class Match(NamedTuple):
     """The collective of the module that carries a value.
 
-    `bytes` are those of the operand on each replica, with the padding and the dtype of the module.
+    `bytes` is the size of the operand per replica, with the padding and the dtype of the module.
     """
 
     collective: ModuleCollective

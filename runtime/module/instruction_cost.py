@@ -1,11 +1,10 @@
 """The cost of a compiled module's instructions: operations and bytes, from the module's text.
 
-* The operations are those of matrix multiplications and convolutions, in the instruction or its
-  fusion, and of calls of cuBLAS and cuDNN.
-* The bytes are those that cross between the chip and its memory: operands and results, but not
-  arrays in a core's own memory. For an operand of which a fusion reads slices, only the slices
-  count; for one that it updates in place, the update; for one that a collective in it sends,
-  nothing.
+* The operations of matrix multiplications and convolutions, in the instruction or its fusion, and
+  of calls of cuBLAS and cuDNN.
+* The bytes that cross between the chip and its memory: operands and results, but not arrays in a
+  core's own memory. If a fusion reads only slices of an operand, the slices count; if it updates an
+  operand in place, the update counts; if a collective in it sends an operand, nothing counts.
 """
 
 from __future__ import annotations
