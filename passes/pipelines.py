@@ -230,7 +230,7 @@ PIPELINE = (
 """The passes in the order in which they run."""
 
 PASSES = {place.name: place for place in (*PIPELINE, *map(_always, STEPS))}
-"""Every pass by its name, which is also its module's: the pipeline's, and those of `simplify`."""
+"""Every pass of the pipeline and of `simplify` by its name, which is also its module's name."""
 
 
 def module_of_pass(name: str) -> str:

@@ -240,7 +240,7 @@ def _is_stored_sharded(value: Operand, placed: PlacedValues) -> bool:
 
 
 def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]) -> str:
-    """Return why a new value is not computed of shards: the node in the way, if there is one."""
+    """Return why a new value is not computed on shards, with the node that prevents it, if any."""
     why = "no reduced gradient flows into it element by element"
     pending: list[Operand] = [output]
     seen: set[Operand] = set()

@@ -118,7 +118,7 @@ class _Group:
 
     names: list[str]
     region: set[Node] = field(default_factory=set)
-    """The nodes of the update; the worker also computes those that it needs."""
+    """The nodes of the update; the worker also computes the ones that it needs itself."""
 
 
 class _Cut:
