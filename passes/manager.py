@@ -35,7 +35,10 @@ ANY_STAGE = (Stage.LOGICAL, Stage.PLACED, Stage.SPMD)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass with its name and the stages it takes and gives (`gives` None: the same)."""
+    """A pass with its name, the stages that it takes and the stage that it gives.
+
+    If `gives` is None, the stage stays the same.
+    """
 
     name: str
     run: Callable[[Graph], Graph | CutStep]
@@ -43,7 +46,7 @@ class Pass:
     gives: Stage | None = None
 
     def __call__(self, graph: Graph) -> Graph | CutStep:
-        """Return the graph after the pass; `VerifyError` if its stage is not one the pass takes."""
+        """Return the graph after the pass; raises `VerifyError` for a stage it does not take."""
         if graph.stage not in self.takes:
             wanted = " or ".join(stage.value for stage in self.takes)
             raise VerifyError(
@@ -58,7 +61,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """What one pass did: its name, the seconds it took, and the step that it returned."""
+    """The run of one pass: its name, its seconds, and the step that it returned."""
 
     pass_name: str
     seconds: float
@@ -86,16 +89,17 @@ def run_passes(
     verifies: bool = True,
     reproducer_folder: Path | None = None,
 ) -> tuple[PassRecord, ...]:
-    """Run the passes in order and return what each did.
+    """Run the passes in order and return a record of each.
 
-    With `verifies`, a graph that changed is verified. An unexpected failure leaves the graph before
-    the pass in `reproducer_folder`, if one is given. Errors keep their type and gain notes.
+    With `verifies`, a graph that changed is verified. After an unexpected failure the graph before
+    the pass is written to `reproducer_folder`, if one is given. Errors keep their type and get
+    notes.
     """
     step: Graph | CutStep = graph
     history = []
     returned: dict[int, Graph | CutStep] = {}
     for entry in pipeline:
-        # A pass that stands in the pipeline twice has nothing to do on the step it returned.
+        # A pass that is in the pipeline twice has nothing to do on the step that it returned.
         start = time.perf_counter()
         if returned.get(id(entry.run)) is not step:
             run = partial(_checked, entry, verifies, reproducer_folder)
@@ -106,7 +110,7 @@ def run_passes(
 
 
 def run_on(run: Callable[[Graph], Graph | CutStep], step: Graph | CutStep) -> Graph | CutStep:
-    """Return a step after a pass, which runs on the worker's graphs of one that is cut."""
+    """Return a step after a pass; in a cut step the pass runs on the worker's graphs."""
     if isinstance(step, Graph):
         return run(step)
 
@@ -121,7 +125,7 @@ def run_on(run: Callable[[Graph], Graph | CutStep], step: Graph | CutStep) -> Gr
 def _checked(
     entry: Pass, verifies: bool, reproducer_folder: Path | None, graph: Graph
 ) -> Graph | CutStep:
-    """Return the graph after a pass, verified; errors say which pass it was."""
+    """Return the verified graph after a pass; errors name the pass."""
     try:
         result = entry(graph)
         if verifies and result is not graph:
@@ -154,10 +158,10 @@ def write_reproducer(graph: Graph, pass_name: str, folder: Path) -> Path:
 def replay(
     path: Path, passes: Sequence[Pass], ops: Callable[[str], Op] | None = None
 ) -> Graph | CutStep:
-    """Run the failing pass of a reproducer, one of these passes, again on its graph.
+    """Run the failing pass of a reproducer, which is one of `passes`, again on its graph.
 
-    Placeholders stand for parameters without a text form, which are lost in the file. Raises what
-    the pass raises, `ParseError` when the file names no pass.
+    Placeholders replace parameters without a text form, which are lost in the file. Raises the
+    errors of the pass, and `ParseError` for a file that names no pass.
     """
     text = path.read_text()
     header, _, _ = text.partition("\n")

@@ -50,10 +50,10 @@ from graphdist.passes.servers.cut_step import CutStep
 from graphdist.passes.servers.cut_updates import CutUpdates
 
 SMALLEST_IN_LOOPS = 2**16
-"""The bytes a step of a loop takes of a value that is gathered in it, at least."""
+"""The fewest bytes of a slice of a scanned value for which it is gathered in the loop."""
 
 LARGEST_WIDENED = 2**28
-"""The bytes of a value that is widened and reduce_scattered at once, at most."""
+"""The most bytes of a value that is widened and reduce_scattered at once."""
 
 GATHERED_BYTES = 2**28
 """The memory for gathered variables beyond their use, on devices of unknown memory."""
@@ -61,17 +61,17 @@ GATHERED_BYTES = 2**28
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a program is compiled for, as far as passes differ by it.
+    """The properties of a compilation target on which passes depend.
 
-    `platform` is "cpu", "gpu" or "tpu"; `shard_update` says whether updates are shared out over the
-    replicas, None: where their size makes it worth it; `bytes_per_pack` is the size of a packed
-    collective, 0 for the size that was measured to be best; `num_slices` is the number of TPU
-    slices, which only a network joins, `is_three_dimensional` whether the chips of a slice are
-    linked in three dimensions; `packs_variables` says whether small variables may share a buffer,
-    `shard_parameters` whether variables are stored in slices from their creation; `gathered_bytes`
-    is how much memory gathered variables may take beyond their use; `local_steps` is the pass that
-    lets replicas take local steps, None if all make the same step; `cuts_updates` says whether
-    variables are on parameter servers, which update them.
+    `platform` is "cpu", "gpu" or "tpu". `shard_update` says whether updates are sharded over the
+    replicas; None shards those that are large enough. `bytes_per_pack` is the size of a packed
+    collective, 0 for the size that was measured to be best. `num_slices` is the number of TPU
+    slices, which only a network connects; `is_three_dimensional` says whether the chips of a slice
+    are linked in three dimensions. `packs_variables` says whether small variables may share a
+    buffer, `shard_parameters` whether variables are stored sharded from their creation.
+    `gathered_bytes` is the memory that gathered variables may take beyond their use. `local_steps`
+    is the pass that lets replicas take local steps; None keeps them synchronous. `cuts_updates`
+    says whether variables are on parameter servers, which update them.
     """
 
     platform: str
@@ -86,7 +86,7 @@ class Target:
     cuts_updates: bool = False
 
     def packing(self, bytes_per_pack: int) -> Target:
-        """Return the target with packs of so many bytes; 0 changes nothing."""
+        """Return the target with packs of `bytes_per_pack` bytes; 0 changes nothing."""
         return replace(self, bytes_per_pack=bytes_per_pack) if bytes_per_pack else self
 
 
@@ -102,11 +102,11 @@ class Compilation:
 
     @property
     def sharding(self) -> Sharding:
-        """Return which updates are shared out."""
+        """Return which updates are sharded."""
         target = self.target
         sharding = Sharding(bool(target.shard_update))
         if target.shard_update is None:
-            # Variables that are stored in slices are updated in slices, on any platform.
+            # Variables that are stored sharded are updated sharded, on any platform.
             sharding = SHARDING.get(target.platform, Sharding(target.shard_parameters))
         return replace(sharding, reduces=self.reassociates)
 
@@ -118,7 +118,7 @@ class Compilation:
 
     @property
     def staging(self) -> StageCollectives | None:
-        """Return how collectives are divided in stages, which the compiler of TPUs needs."""
+        """Return the pass that divides collectives into stages; None except on TPUs."""
         target = self.target
         if target.platform != "tpu":
             return None
@@ -126,15 +126,15 @@ class Compilation:
 
     @property
     def saves_memory(self) -> bool:
-        """Return whether the devices' own memory holds variables in slices."""
+        """Return whether sharded variables are in the devices' own memory, unlike on CPUs."""
         return self.target.shard_parameters and self.target.platform != "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in the pipeline: the pass there, the stages it takes and gives.
+    """A position in the pipeline, with its pass and the stages that the pass takes and gives.
 
-    `run_for` returns what runs there, with its options, or None where the pass is left out.
+    `run_for` returns the pass with its options for a compilation, or None to leave it out.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Place:
     gives: Stage | None = None
 
     def holding(self, run: Run) -> Pass:
-        """Return the pass of this place that runs so."""
+        """Return this position's pass, with the function that runs."""
         return Pass(self.name, run, self.takes, self.gives)
 
 
@@ -170,11 +170,11 @@ PIPELINE = (
     # Before variables are placed: the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda asked: asked.target.local_steps),
     _always(place_variables, _LOGICAL, Stage.PLACED),
-    # The passes behind it run on the worker's graphs alone.
+    # With parameter servers, the passes behind this one run on the worker's graphs alone.
     _CUT,
     _always(shard_inputs, _PLACED),
     _always(lower_cross_replica, _PLACED, Stage.SPMD),
-    # All before the graph is simplified: what only fed collectives that are gone is dead then.
+    # All before the graph is simplified: the operands of removed collectives may be dead then.
     _always(remove_redundant_collectives, _SPMD),
     _always(own_slices, _SPMD),
     Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
@@ -198,27 +198,27 @@ PIPELINE = (
             asked.sharding, SMALLEST_IN_LOOPS, asked.target.gathered_bytes
         ),
     ),
-    # Once more, for the scalars that sums over shards are made of.
+    # Once more, for scalars that are added up from sums over shards.
     _DELAY,
     _always(random_shards, _SPMD),
-    # After gathers are narrow, and those that nobody needs are gone: what they hold is sent.
+    # After gathers are narrow and unused gathers are gone, since it counts the gathered bytes.
     _always(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),
-    # Where devices send while they compute.
+    # Only where devices send while they compute.
     Place(
         "gather_ahead",
         _SPMD,
         lambda asked: gather_ahead if asked.target.platform != "cpu" else None,
     ),
-    # Before collectives are packed: gradients are packed as the variables they update.
+    # Before collectives are packed: gradients are packed like the variables that they update.
     Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.packing)),
     Place("compute_on_packs", _SPMD, lambda asked: ComputeOnPacks(asked.packing)),
     _always(eliminate_dead_code),
     # Last: buckets are filled in the order in which values are ready.
     _always(order_collectives, _SPMD),
     Place("bucket_collectives", _SPMD, lambda asked: BucketCollectives(asked.packing)),
-    # After collectives are in order and small ones are packed: a loop over parts takes the place of
-    # a large one, and runs before the loops behind it.
+    # After collectives are in order and small ones are packed, since it replaces a large one by a
+    # loop; before `order_loops`, which orders that loop too.
     Place(
         "scatter_in_parts",
         _SPMD,
@@ -230,11 +230,11 @@ PIPELINE = (
 """The passes in the order in which they run."""
 
 PASSES = {place.name: place for place in (*PIPELINE, *map(_always, STEPS))}
-"""Every pass by its name, which its module has too: these, and those that `simplify` runs."""
+"""Every pass of the pipeline and of `simplify` by its name, which is also its module's name."""
 
 
 def module_of_pass(name: str) -> str:
-    """Return the module of a pass, which has its name.
+    """Return the name of the module that defines a pass.
 
     >>> module_of_pass("simplify")
     'graphdist.passes.cleanup.simplify'
@@ -246,7 +246,7 @@ def module_of_pass(name: str) -> str:
 def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pass, ...]:
     """Return the passes that compile a logical graph for a target, or a platform, in order.
 
-    Without `allow_reassociation` those are left out that change how results are rounded.
+    Without `allow_reassociation`, passes that change how results are rounded are left out.
 
     >>> [entry.name for entry in pipeline("cpu")][:2]
     ['infer_layouts', 'place_variables']
@@ -259,9 +259,9 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
 
 
 def cutting(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Return a user's passes with the cut, which is made when variables are placed.
+    """Return a user's passes with `cut_updates` added behind the placement of variables.
 
-    A pipeline that has the cut, or places no variables, stays as it is.
+    Passes that contain it, or that place no variables, stay as they are.
     """
     places = [i for i, entry in enumerate(passes) if entry.gives is Stage.PLACED]
     if not places or any(entry.name == _CUT.name for entry in passes):

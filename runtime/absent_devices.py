@@ -1,7 +1,7 @@
-"""Devices that stand for the accelerators of a topology, which need not be present.
+"""Devices that stand for the accelerators of a topology that is not present.
 
-The compilers are in separate packages, libtpu and the CUDA plugin, and need no hardware. Their
-devices can be compiled for, and refuse to run.
+The compilers come in separate packages, libtpu and the CUDA plugin, and need no hardware. Programs
+can be compiled for these devices, but not run on them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MissingExtraError(DeviceError, ImportError):
 
 
 def absent_devices(topology: Topology, at: Source = UNKNOWN) -> Devices:
-    """Return devices that programs are compiled for, without the hardware.
+    """Return devices to compile programs for, without the hardware.
 
     Raises `MissingExtraError` where the compiler's package is not installed, and `DeviceError` for
     a shape that the compiler refuses.

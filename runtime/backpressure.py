@@ -1,15 +1,15 @@
-"""The limit on the number of steps that are dispatched and not finished.
+"""The limit on the number of dispatched steps that are not finished.
 
 JAX dispatches without waiting. On CPU that can deadlock: when two steps with collectives over
 several devices run on few cores, the threads of each can wait for ever for threads of the other,
-and XLA aborts the process after a minute. So a step waits until fewer steps than the platform's
-bound are unfinished. On CPU the bound is 1. On other platforms the devices run steps in order, and
-the bound only keeps the host from running so far ahead that inputs fill the memory.
+and XLA aborts the process after a minute. So a call waits until the number of unfinished steps is
+below the platform's bound. On CPU the bound is 1. On other platforms the devices run steps in
+order, and the bound only keeps the host from running so far ahead that inputs fill the memory.
 
-Nobody waits for a step under the lock of the variables, because the step may call back code that
-needs the lock. So several threads may wait for the same step, and all of them continue when it
-ends. Each takes the lock and checks again whether there is room; the first one dispatches, the
-others wait again.
+No thread waits for a step while it holds the lock of the variables, because the step may call back
+code that needs the lock. So several threads may wait for the same step, and all of them continue
+when it ends. Each takes the lock and checks again whether there is room; the first one dispatches,
+the others wait again.
 
 A step's token is one of its outputs; it is ready when the step is finished. A later step may have
 consumed the token (if it was a variable's buffer); then the next unfinished token stands for it,
@@ -62,7 +62,7 @@ class Backpressure:
             with self._lock:
                 if self.tokens and self.tokens[0] is first:
                     self.tokens.popleft()
-                if is_consumed:  # wait for the next token in its place, even if there is room now
+                if is_consumed:  # wait for the next token instead, even if there is room now
                     bound = len(self.tokens) or bound
 
     def _unfinished(self, bound: int) -> tuple[jax.Array, list[Exception]] | None:

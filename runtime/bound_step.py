@@ -1,9 +1,10 @@
 """A step bound to the buffers of its variables.
 
 A call, in order: wait until there is room for another step, take the lock of the stores, check that
-the variables are still stored as the step takes them, read their buffers, dispatch, write the new
-buffers back. The lock is held from the read to the write, because the step may donate the buffers:
-another thread must find either the old buffers or the new ones, never donated ones.
+the variables are still stored in the form that the step was compiled for, read their buffers,
+dispatch, write the new buffers back. The lock is held from the read to the write, because the step
+may donate the buffers: another thread must find either the old buffers or the new ones, never
+donated ones.
 
 This code runs at every step, with cold caches: each call of a Python function costs a microsecond
 or two (see the dispatch benchmark). So `run` is a single function.
@@ -36,9 +37,9 @@ from graphdist.runtime.interrupts import interrupts_held_back
 class StateBuffers:
     """The buffers of a step's variables in a store.
 
-    `places` are the places of all variables, `assigned` the places of the assigned ones. `layout`
-    is the store's count of moves when the step was bound: under another count the step must not
-    run, since a variable may be stored in another form.
+    `places` are the indices of all variables' buffers, `assigned` the indices of the assigned ones.
+    `layout` is the store's count of moves when the step was bound: if the count has changed, the
+    step must not run, since a variable may be stored in another form.
     """
 
     store: BufferStore | BorrowedBuffers
@@ -48,7 +49,7 @@ class StateBuffers:
 
 
 class BoundStep:
-    """A step, and the buffers that it reads and replaces."""
+    """A step with the buffers that it reads and replaces."""
 
     def __init__(self, step: Step, state: StateBuffers) -> None:
         """Bind the step; nothing runs yet."""
@@ -63,7 +64,7 @@ class BoundStep:
         self._backpressure, self._take_interrupted = step.backpressure, step.take_interrupted
         self._is_new = isinstance(step, Executable) and devices.workers is None
         self._failures: list[Exception] = []
-        """Errors of earlier steps of this program, appended by whoever waited for them."""
+        """Errors of earlier steps of this program, appended by the thread that waited for them."""
 
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
         """Run the step and return all its outputs; None if variables have moved since the binding.
@@ -78,7 +79,7 @@ class BoundStep:
             with self._lock:
                 if store.layout != self._layout:
                     return None
-                if len(steps.tokens) >= steps.bound:  # another thread's step took the room
+                if len(steps.tokens) >= steps.bound:  # another thread has dispatched first
                     continue
                 results: list[list[jax.Array]] = []
                 try:
@@ -103,7 +104,7 @@ class BoundStep:
                 except BaseException as error:
                     given = results[0] if results else self._take_interrupted()
                     if given is not None and not isinstance(error, RuntimeFailure):
-                        self._write(buffers, given)  # it was interrupted before the write
+                        self._write(buffers, given)  # Ctrl-C came before the write
                     raise
                 return outputs
 
@@ -116,7 +117,7 @@ class BoundStep:
 
 
 def called_while_traced() -> RuntimeFailure:
-    """Return the error for a step that is called inside a function which JAX traces."""
+    """Return the error for a step that is called inside a function that JAX traces."""
     return RuntimeFailure(
         "a step is called inside a function that JAX is tracing, whose program would keep the "
         "variables' current values for ever",

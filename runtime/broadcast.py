@@ -1,10 +1,10 @@
 """Broadcasts worker 0's values to all workers.
 
-Before a broadcast the workers exchange shapes and dtypes, which must agree, and checksums. A worker
-whose value differs logs that once for each line. It is no error, since initial values without a
-seed differ. A small value is sent with that exchange. A large value goes through the devices, as
-the sum of worker 0's bits and the others' zeros, in parts padded to a few sizes, so that few
-programs are compiled.
+Before a broadcast the workers exchange checksums, and shapes and dtypes, which must agree. A worker
+whose value differs logs this once per line of the user's program. It is no error, since initial
+values without a seed differ. A small value is sent with that exchange. A large value goes through
+the devices, as the sum of worker 0's bits and the other workers' zeros, in parts padded to a few
+sizes, so that few programs are compiled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.supervised_steps import WorkerStep
 
 SENT_WITH_EXCHANGE = 1 << 16  # bytes
-LARGEST_PART = 1 << 24  # words of 4 bytes
+LARGEST_PART = 1 << 24  # in words of 4 bytes
 WORKER = "worker"
 _log = logging.getLogger("graphdist")
 
@@ -33,7 +33,7 @@ _log = logging.getLogger("graphdist")
 def from_first_worker(
     value: np.ndarray[Any, Any], devices: Devices, what: str, at: Source = UNKNOWN
 ) -> np.ndarray[Any, Any]:
-    """Return worker 0's value of an array that every worker has.
+    """Return worker 0's copy of an array that every worker has.
 
     Raises `WorkerError` when the workers' arrays differ in shape or dtype.
     """

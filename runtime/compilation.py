@@ -1,8 +1,8 @@
 """StableHLO -> executable, and XLA's refusals as errors.
 
-XLA refuses with a text. Two refusals become classes of errors, since users can act on them: a
+XLA reports every refusal as text. Two of them become error classes, since users can act on them: a
 program that needs more memory than a device has, and compiler options that the platform's compiler
-does not take.
+does not accept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
 
 
 class StepTarget(Protocol):
-    """What the compiler's options depend on: the platform, and what the strategy asks for."""
+    """What the compiler options depend on: the platform and the strategy's options."""
 
     @property
     def platform(self) -> str:
@@ -36,18 +36,18 @@ class StepTarget(Protocol):
 
     @property
     def bytes_per_pack(self) -> int:
-        """Return the bytes that collectives combine; 0 for XLA's own choice."""
+        """Return the bytes up to which collectives are combined; 0 for XLA's own choice."""
 
     @property
     def shard_parameters(self) -> bool:
-        """Return whether variables are stored in slices, which steps gather."""
+        """Return whether variables are stored sharded, so that steps gather them."""
 
 
 HOW_TO_FIT = (
     "a smaller batch, jax.checkpoint or state of a smaller dtype makes it fit; "
     "graphdist-compile --fit finds the largest batch"
 )
-"""What to do where a program needs more memory than a device has."""
+"""The hint for a program that needs more memory than a device has."""
 
 
 class DeviceMemoryError(GraphdistError, MemoryError):
@@ -72,7 +72,7 @@ def compile_lowered(
     options = dict(compiler_options or {}) or None
     try:
         if devices.topology is not None:
-            with without_cache():  # from which JAX cannot read executables of absent devices
+            with without_cache():  # JAX cannot read executables of absent devices from its cache
                 return lowered.compile(options)
         if devices.workers is None:
             return lowered.compile(options)
@@ -93,7 +93,7 @@ def has_cache() -> bool:
 
 @contextmanager
 def without_cache() -> Iterator[None]:
-    """Compile in the `with` block without JAX's compilation cache, where the user set one."""
+    """Compile without JAX's compilation cache inside the `with` block."""
     if not has_cache():
         yield
         return
@@ -114,23 +114,27 @@ _COMBINING = {
     ),
     "tpu": ("xla_jf_crs_combiner_threshold_in_bytes",),
 }
-"""XLA's options for the bytes that it combines; on CPU the pass `bucket_collectives` packs."""
+"""XLA's options for the bytes up to which it combines collectives, by platform.
+
+On CPU the pass `bucket_collectives` packs them.
+"""
 
 
 _GATHERING: dict[str, dict[str, Any]] = {
     "TPU v5 lite": {"xla_tpu_scoped_vmem_limit_kib": 24 * 2**10},
 }
-"""XLA's options with which more gathers run beside computation, by the kind of device.
+"""XLA's options that let more gathers overlap with computation, by kind of device.
 
-In the memory of a core, of which products may use so many KiB, gathers arrive meanwhile (libtpu
-0.0.42, whose default is 16 MiB). Options that take much more of a chip's memory are left to users.
+The limit is the KiB of a core's own memory (VMEM) that one computation may use; gathered values
+arrive there meanwhile (libtpu 0.0.42, whose default is 16 MiB). Options that need much more of a
+chip's memory are left to users.
 """
 
 
 def step_options(target: StepTarget, device_kind: str) -> dict[str, Any]:
-    """Return XLA's options for a target's steps: what collectives combine, and what hides gathers.
+    """Return XLA's options for a target's steps: how collectives are combined and gathers overlap.
 
-    A `bytes_per_pack` of 0 leaves the first to XLA.
+    With a `bytes_per_pack` of 0 XLA decides how collectives are combined.
     """
     size = target.bytes_per_pack
     combining = dict.fromkeys(_COMBINING.get(target.platform, ()), size) if size else {}
@@ -139,13 +143,13 @@ def step_options(target: StepTarget, device_kind: str) -> dict[str, Any]:
 
 
 def device_options(devices: Devices) -> dict[str, Any]:
-    """Return the options that devices need; for absent GPUs it is the folder of CUDA's files."""
+    """Return the options that devices need: for absent GPUs, the folder of CUDA's files."""
     folder = cuda_folder() if devices.is_absent and devices.platform == "gpu" else None
     return {} if folder is None else {"xla_gpu_cuda_data_dir": str(folder)}
 
 
 def refused(text: str, devices: Devices) -> GraphdistError | None:
-    """Return the error for a text of XLA; None if the text is no refusal that users can act on."""
+    """Return the error for a refusal of XLA; None if it is not one that users can act on."""
     first = text.splitlines()[0]
     if any(said in text for said in _OPTION_REFUSED):
         return CompilerOptionError(

@@ -1,8 +1,8 @@
-"""Copies of one value, one a replica, as an array that each device holds its part of.
+"""Copies of one value, one per replica, as one sharded array.
 
-The array has the replicas' copies one after the other along dimension 0, scalars as one element
-each: as steps take a value that is per replica. All processes of a cluster call these functions
-together; no value passes through the host.
+The array concatenates the replicas' copies along dimension 0, scalars as one element each, which is
+how steps take a per-replica value. All processes of a cluster call these functions together; no
+value passes through the host.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from graphdist.runtime.devices import Devices
 
 
 def copies_of(value: jax.Array, devices: Devices) -> jax.Array:
-    """Return the copies of a mirrored value, in memory of their own."""
+    """Return one copy of a mirrored value per replica, in new memory."""
     made: jax.Array = _copies(len(devices), devices.sharding(PER_REPLICA))(value)
     return made
 
 
 def mean_of_copies(copies: jax.Array, shape: tuple[int, ...], devices: Devices) -> jax.Array:
-    """Return the mean of the copies, mirrored; of integers and booleans the maximum."""
+    """Return the mean of the copies as a mirrored value; for integers and booleans the maximum."""
     made: jax.Array = _mean(len(devices), tuple(shape), devices.sharding(MIRRORED))(copies)
     return made
 

@@ -35,14 +35,14 @@ class Devices:
     """The devices that replicas run on, one replica each, in order.
 
     With a `parameter_device` variables are stored there between steps, in a single copy. With a
-    `topology` the devices stand for hardware that is not here: programs are compiled for them and
-    not run, and arrays on them are shapes.
+    `topology` the devices stand for hardware that is not present: programs are compiled for them
+    but not run, and arrays on them have a shape and no values.
 
-    With `num_groups` values in slices are shared out over each of so many groups of replicas, which
-    follow each other.
+    `num_groups` is the number of groups of consecutive replicas; each group holds all shards of a
+    sharded value.
 
-    With `workers` the devices belong to several processes, worker by worker, and each process holds
-    only the parts of its own replicas; a step may take `timeout_seconds`.
+    With `workers` the devices belong to several processes, in the order of the workers, and each
+    process holds only the parts of its own replicas. A step may take `timeout_seconds` at most.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Devices:
         timeout_seconds: float | None = None,
         num_groups: int = 1,
     ) -> None:
-        """Take the devices unchecked; `find_devices` checks names."""
+        """Store the devices without a check; `find_devices` checks names."""
         self.devices = tuple(devices)
         self.parameter_device = parameter_device
         self.topology = topology
@@ -66,7 +66,7 @@ class Devices:
 
     @cached_property
     def local_replicas(self) -> range:
-        """Return the numbers of the replicas in this process."""
+        """Return the ids of the replicas in this process."""
         if self.workers is None:
             return range(len(self))
         count = len(self) // len(self.workers)
@@ -90,26 +90,27 @@ class Devices:
 
     @cached_property
     def are_three_dimensional(self) -> bool:
-        """Return whether TPU chips are linked in three dimensions, and not in a plane."""
+        """Return whether the TPU chips are linked in three dimensions, not in two."""
         places = (getattr(device, "coords", None) for device in self.devices)
         return len({place[2] for place in places if place is not None}) > 1
 
     @property
     def are_slice_by_slice(self) -> bool:
-        """Return whether the replicas of each TPU slice follow each other, equally many of each."""
+        """Return whether each TPU slice has equally many replicas, with consecutive ids."""
         numbers = [getattr(device, "slice_index", 0) for device in self.devices]
         count = len(numbers) // self.num_slices
         return all(len(set(numbers[i : i + count])) == 1 for i in range(0, len(numbers), count))
 
     @property
     def group_size(self) -> int:
-        """Return the number of replicas that share out a value in slices."""
+        """Return the number of replicas in a group, which is the number of shards of a value."""
         return len(self) // self.num_groups
 
     def in_groups_of(self, group_size: int | None) -> Devices:
-        """Return the devices with groups of so many replicas that share out slices.
+        """Return the devices with values sharded over groups of `group_size` replicas.
 
-        None stands for the replicas of a TPU slice, so that slices stay on its fast links.
+        None makes a group of the replicas of each TPU slice, so that shards are sent over its fast
+        links only.
         """
         if group_size is None:
             num_groups = self.num_slices if self.are_slice_by_slice else 1
@@ -135,12 +136,12 @@ class Devices:
 
     @property
     def is_absent(self) -> bool:
-        """Return whether the devices stand for hardware that is not here."""
+        """Return whether the devices stand for hardware that is not present."""
         return self.topology is not None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the devices, in order; absent ones are numbered by replica."""
+        """Return the names of the devices, in order; absent devices are named by replica id."""
         if self.is_absent:
             return tuple(f"{self.platform}:{index}" for index in range(len(self)))
         return tuple(map(device_name, self.devices))
@@ -149,7 +150,7 @@ class Devices:
         return ", ".join(self.names) if self.topology is None else str(self.topology)
 
     def refuse_to_run(self, what: str, at: Source) -> NoReturn:
-        """Raise the error for something that needs the hardware."""
+        """Raise the error for an action, `what`, that needs the hardware."""
         raise DeviceError(
             f"{what} needs {self}, of which only the topology is here: programs are compiled for "
             f"it, not run",
@@ -160,7 +161,7 @@ class Devices:
 
     @cached_property
     def mesh(self) -> Mesh:
-        """Return the mesh: with the one axis `replica`, or with the axes `group` and `member`."""
+        """Return the mesh: its axes are `replica`, or `group` and `member` with several groups."""
         if self.num_groups == 1:
             return Mesh(np.array(self.devices), (REPLICA,), axis_types=(AxisType.Auto,))
         by_group = np.array(self.devices).reshape(self.num_groups, -1)
@@ -168,18 +169,18 @@ class Devices:
 
     @cached_property
     def mirrored(self) -> Sharding:
-        """Return the sharding of a value that every replica holds in full."""
+        """Return the sharding of a mirrored value, of which every device has a copy."""
         if len(self) == 1:
             return SingleDeviceSharding(self.devices[0])
         return NamedSharding(self.mesh, PartitionSpec())
 
     @cached_property
     def per_replica(self) -> Sharding:
-        """Return the sharding of replicas' values concatenated along dimension 0."""
+        """Return the sharding of per-replica values concatenated along dimension 0."""
         return self.sharding(PER_REPLICA)
 
     def slices(self, dimension: int) -> Layout:
-        """Return the layout of values that these devices hold in slices."""
+        """Return the layout of values that are sharded along a dimension over these devices."""
         return sharded(dimension, self.num_groups)
 
     def sharding(self, layout: Layout | None) -> Sharding:
@@ -189,7 +190,7 @@ class Devices:
         return NamedSharding(self.mesh, self.spec(layout))
 
     def home(self, layout: Layout | None) -> Sharding:
-        """Return the sharding of a variable with this layout between steps."""
+        """Return the sharding in which a variable with this layout is stored between steps."""
         if self.parameter_device is not None:
             return SingleDeviceSharding(self.parameter_device)
         return self.sharding(layout)
@@ -241,7 +242,7 @@ def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN)
 
 
 def _listed(given: Any) -> str:
-    """Return how to write a list of devices, for a value that was given in its place."""
+    """Return the hint that shows a list of devices, for a value that is not such a list."""
     if isinstance(given, str):
         return str([name.strip() for name in given.split(",") if name.strip()])
     if isinstance(given, jax.sharding.Mesh):
@@ -260,13 +261,16 @@ def working_devices() -> Devices:
 
 
 def count_accelerators() -> dict[str, int]:
-    """Return how many accelerators of each kind this process has, such as {"GPU": 8}; {} on CPU."""
+    """Return this process's number of accelerators by kind, such as {"GPU": 8}; {} on CPU."""
     names = [device_name(device).partition(":")[0].upper() for device in jax.local_devices()]
     return {kind: names.count(kind) for kind in names if kind != "CPU"}
 
 
 def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
-    """Return the device of a name, or the device itself; raises `DeviceError` at a user's line."""
+    """Return the device that a name stands for; return a `jax.Device` as it is.
+
+    Raises `DeviceError`, with `at` as the user's line.
+    """
     if isinstance(name, jax.Device):
         return name
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
@@ -309,11 +313,11 @@ def device_name(device: jax.Device) -> str:
 
 
 def backends_are_started() -> bool:
-    """Return whether JAX has started to use devices: from then on it cannot join processes."""
+    """Return whether JAX has started to use devices; from then on it cannot join a cluster."""
     settings: Any = jax.config
     count = settings.jax_num_cpu_devices
     try:
-        jax.config.update("jax_num_cpu_devices", count + 1)  # refused from then on
+        jax.config.update("jax_num_cpu_devices", count + 1)  # JAX refuses this once it has started
     except RuntimeError:
         return True
     jax.config.update("jax_num_cpu_devices", count)

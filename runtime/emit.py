@@ -1,8 +1,8 @@
 """SPMD graph -> a function of JAX arrays: the program of one device, node by node.
 
 Every node is bound once, in order, and nothing is added. A collective node becomes one collective
-in the module, or one for each of its `stages`. They run over the axes of the mesh: `REPLICA` or,
-where groups of replicas share out slices, `GROUP` and `MEMBER`.
+in the module, or one for each of its `stages`. Collectives run over the axes of the mesh: `REPLICA`
+or, where values are sharded over groups of replicas, `GROUP` and `MEMBER`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from graphdist.runtime.random_slices import random_slice
 REPLICA = "replica"
 """The name of the mesh axis over replicas."""
 GROUP, MEMBER = "group", "member"
-"""The names of the axes where groups of replicas share out slices: replicas are numbered by both,
-the group first."""
+"""The names of the two mesh axes where values are sharded over groups of replicas.
+
+A replica's id is its group times the group size, plus its index in the group.
+"""
 
 Array: TypeAlias = Any
 Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
@@ -71,7 +73,7 @@ def _literal(operand: Operand) -> Array:
 
 
 def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
-    """Return the results of an operation of graphdist."""
+    """Return the results of an operation of graphdist, as opposed to one of JAX."""
     rule = _RULES.get(node.op)
     if rule is None:
         raise VerifyError(
@@ -84,7 +86,7 @@ def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
 def _scope(node: Node) -> Any:  # Any: the two context managers share no public type
     """Return a scope that names a collective in the module after the user's line.
 
-    XLA cuts names at an @.
+    XLA ends a name at its first @.
     """
     frame = node.source.frame if node.op.is_collective else None
     if frame is None:
@@ -94,9 +96,9 @@ def _scope(node: Node) -> Any:  # Any: the two context managers share no public 
 
 @contextmanager
 def lines_named(names_lines: bool) -> Iterator[None]:
-    """Name operations in the module after the user's lines, or collectives alone.
+    """Name all operations in the module after the user's lines, or only collectives.
 
-    Lines cost time at a compilation: a program that is compiled ahead of time has them.
+    Names lengthen a compilation, so only programs compiled ahead of time have them all.
     """
     before = _names_lines.set(names_lines)
     try:
@@ -110,13 +112,13 @@ _NO_SCOPE = nullcontext()
 
 
 def _line_of(node: Node) -> Any:  # Any: the two context managers share no public type
-    """Return a scope of the user's line and of the node's part in the step."""
+    """Return a scope that names operations after the user's line and the phase of the step."""
     phase, line = phase_and_line(node.source)
     return jax.named_scope(f"{phase}({line})") if line else _NO_SCOPE
 
 
 def _replicas() -> str | tuple[str, ...]:
-    """Return the axes of the mesh, which together number the replicas."""
+    """Return the axes of the mesh; an index along all of them is a replica id."""
     names = jax.sharding.get_abstract_mesh().axis_names
     return names[0] if len(names) == 1 else names
 
@@ -174,7 +176,7 @@ def _all_to_all(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _groups(stages: tuple[int, ...]) -> list[Any]:
-    """Return the groups of replicas of each stage; None for a single group of all."""
+    """Return the groups of replicas in each stage; None stands for one group of all replicas."""
     if not stages:
         return [None]
     numbers = np.arange(np.prod(stages)).reshape(stages)
@@ -195,7 +197,7 @@ def _random_shard(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _start_and_length(node: Node, axis: int) -> tuple[Array, int]:
-    """Return where the replica's slice begins along a dimension, and its length."""
+    """Return the start and the length of the replica's shard along a dimension."""
     length = node.results[0].type.shape[axis]
     return lax.axis_index(_members(node)) * length, length
 
@@ -223,7 +225,7 @@ def _to_partial(node: Node, operands: list[Array]) -> list[Array]:
 def _scale(node: Node, operands: list[Array]) -> list[Array]:
     (x,) = operands
     factor = ops.SCALE.of(node).factor
-    if jnp.iscomplexobj(x):  # each part on its own: infinity times 0j is nan
+    if jnp.iscomplexobj(x):  # real and imaginary parts apart: infinity times 0j is nan
         real, imag = lax.real(x), lax.imag(x)
         return [lax.complex(real * real.dtype.type(factor), imag * imag.dtype.type(factor))]
     return [lax.mul(x, lax.full_like(x, factor))]
@@ -255,7 +257,7 @@ def _pack_slices(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _cut(x: Array, axis: int, count: int) -> Array:
-    """Return x with a dimension split in two: the slice, and the position in it."""
+    """Return x with a dimension replaced by two: the shard, and the index in the shard."""
     length = x.shape[axis] // count
     return lax.reshape(x, (*x.shape[:axis], count, length, *x.shape[axis + 1 :]))
 
@@ -287,7 +289,7 @@ def _reshape(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _take_step(node: Node, operands: list[Array]) -> list[Array]:
-    # XLA puts a start out of range at the first or the last slice.
+    # XLA clamps an index that is out of range.
     return [lax.dynamic_index_in_dim(*operands, keepdims=False, allow_negative_indices=False)]
 
 
@@ -312,7 +314,7 @@ def _count_step(node: Node, operands: list[Array]) -> list[Array]:
 
 def _constant(node: Node, operands: list[Array]) -> list[Array]:
     value = ops.CONSTANT.of(node).value
-    # JAX would pass an array without elements as an operand, and XLA may fail on it.
+    # JAX would pass an array without elements as an operand, on which XLA may fail.
     is_empty = isinstance(value, np.ndarray) and not value.size
     return [lax.full(value.shape, 0, value.dtype) if is_empty else value]
 

@@ -1,8 +1,8 @@
-"""One operation of JAX in a graph, carried out by JAX.
+"""Apply one JAX operation of a graph.
 
 1. The node's primitive is bound with the node's own parameters: nothing is translated.
 2. `bind_jax_node` takes everything that JAX takes, tracers included. `evaluate_jax_node` does the
-   same on one device for the reference interpreter, which holds NumPy arrays.
+   same on one device for the reference interpreter, whose values are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["bind_jax_node", "evaluate_jax_node"]
 
 
 class _Primitive(Protocol):
-    """The used part of `jax.extend.core.Primitive`; graphs hold it as an opaque object."""
+    """The part of `jax.extend.core.Primitive` used here; in graphs it is an opaque object."""
 
     multiple_results: bool
 
@@ -31,16 +31,16 @@ class _Primitive(Protocol):
 
 
 def bind_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[jax.Array]:
-    """Apply the node's primitive to the operands, under the current trace of JAX."""
+    """Apply the node's primitive to the operands, under JAX's current trace."""
     primitive = cast(_Primitive, node.op.primitive)
     results = primitive.bind(*operands, **node.params)
     return list(results) if primitive.multiple_results else [results]
 
 
 def evaluate_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[Array]:
-    """Return the results as numpy arrays; random keys, which NumPy does not have, stay JAX's.
+    """Return the results as NumPy arrays; random keys, which NumPy lacks, stay JAX arrays.
 
-    Of a `random_shard` they are the bits of all shards.
+    The result of a `random_shard` is the unsharded bits.
 
     >>> from graphdist.ir.graph import Op
     >>> negative = jax.make_jaxpr(jax.lax.neg)(1.0).eqns[0].primitive

@@ -1,6 +1,6 @@
 """SPMD graph -> a function of JAX arrays that evaluates it node by node, with concrete values.
 
-It takes and returns the same arrays on the devices as the executable of the graph, but the
+The function takes and returns the same arrays on the devices as the graph's executable, but the
 reference interpreter runs it: JAX carries out each operation on the first device, for one replica
 after the other. It donates nothing. That is slow, but `jax.disable_jit` asks for it, so that users
 can look at every value.
@@ -26,7 +26,7 @@ from graphdist.runtime.evaluate import evaluate_jax_node
 
 
 def evaluated(graph: Graph, devices: Devices) -> Callable[..., list[jax.Array]]:
-    """Return a function of a graph's inputs that evaluates the graph, in place of `jax.jit`."""
+    """Return a function that evaluates a graph on its inputs, in place of `jax.jit`."""
 
     def program(*arrays: Any) -> list[jax.Array]:
         outputs = evaluate_graph(graph, devices, held_inputs(graph, devices, arrays))
@@ -43,13 +43,13 @@ def evaluated(graph: Graph, devices: Devices) -> Callable[..., list[jax.Array]]:
 def evaluate_graph(
     graph: Graph, devices: Devices, inputs: Sequence[Held], observe: Observe | None = None
 ) -> list[Held]:
-    """Return each output on each replica; `observe` is called for every node."""
+    """Return each replica's value of each output; `observe` is called for every node."""
     with jax.disable_jit(False), jax.default_device(devices.devices[0]):
         return interpret_placed(graph, inputs, _evaluate, observe)
 
 
 def _evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
-    """Evaluate an operation; callbacks of the user run in this thread, not in a thread of XLA."""
+    """Evaluate an operation; the user's callbacks run in this thread, not in a thread of XLA."""
     user_function = callback(node)
     if user_function is None:
         return evaluate_jax_node(node, list(map(_jax_array, operands)))
@@ -61,7 +61,7 @@ def _evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
 
 
 def held_inputs(graph: Graph, devices: Devices, arrays: Sequence[Any]) -> list[Held]:
-    """Return each input on each replica, in new memory."""
+    """Return each replica's value of each input, in new memory."""
     return [
         _held(array, layout, devices)
         for array, layout in zip(arrays, input_layouts(graph), strict=True)

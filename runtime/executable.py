@@ -1,8 +1,8 @@
 """SPMD graph -> StableHLO -> executable.
 
 One executable is one compiled function with explicit shardings. The buffers of the variables that
-the program assigns are donated to it. Nobody else holds these buffers, so none is donated twice or
-used afterwards. `bound_step.py` calls the executable on them.
+the program assigns are donated to it. Only the variables' store holds these buffers, so none is
+donated twice or used afterwards. `bound_step.py` calls the executable on them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Emitted:
     function: Any
     lowered: Lowered
     avals: tuple[jax.ShapeDtypeStruct, ...]
-    """The inputs that it was lowered for."""
+    """The types of the inputs that the function was lowered for."""
 
 
 def emitted(
@@ -52,16 +52,16 @@ def emitted(
 ) -> Emitted:
     """Emit an SPMD graph for these devices; `compiler_options` are XLA's.
 
-    `given` are the types of inputs that calls do not pass as arrays on the devices, by place after
-    the variables: JAX compiles again if calls pass other types than it lowered for. `donates` says
-    whether variables give their buffers away. JAX calls `when_traced` whenever it traces the
+    `given` are the types of the arguments that calls do not pass as arrays on the devices, by index
+    among the arguments: JAX compiles again if calls pass other types than it lowered for. `donates`
+    says whether the variables' buffers are donated. JAX calls `when_traced` whenever it traces the
     function. Raises `VerifyError` for a graph of another stage.
     """
     function = jitted(graph, devices, compiler_options, donates=donates, when_traced=when_traced)
     avals = placed_avals(graph, devices)
     for i, aval in (given or {}).items():
         avals[len(graph.variables) + i] = aval
-    # First, since it names the node that is not of this stage.
+    # Traced first, since its error names a node that is not of this stage.
     traced = function.trace(*in_all_bits(avals))
     if graph.stage is not Stage.SPMD:
         raise VerifyError(
@@ -81,9 +81,9 @@ def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
 
 
 def in_all_bits(avals: Iterable[jax.ShapeDtypeStruct]) -> list[Any]:
-    """Return the types as JAX gives an array's type, which keeps 64 bits where x64 is off.
+    """Return the types in a form that keeps 64 bits even where JAX's x64 mode is off.
 
-    A `ShapeDtypeStruct` of 64 bits becomes one of 32 bits then.
+    JAX would treat a `ShapeDtypeStruct` of 64 bits as one of 32 bits there.
     """
     with jax.enable_x64(True):
         return [jax.typeof(aval) for aval in avals]
@@ -97,7 +97,7 @@ def jitted(
     donates: bool = True,
     when_traced: Callable[[], None] | None = None,
 ) -> Any:
-    """Return an SPMD graph as a function of `jax.jit`, with shardings and donation."""
+    """Return an SPMD graph as a jitted function, with shardings and donation."""
     inputs, outputs = input_layouts(graph), output_layouts(graph)
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
@@ -139,7 +139,7 @@ def with_shardings(
     *,
     donates: bool = True,
 ) -> Any:
-    """Return `jax.jit` of a function of the graph's inputs, with its shardings and donation.
+    """Apply `jax.jit` to a function of the graph's inputs, with the graph's shardings and donation.
 
     `compiler_options` are options of XLA; they override the options that the devices need.
     """
@@ -156,7 +156,7 @@ def with_shardings(
 
 
 def _copying(graph: Graph, program: Any) -> Any:
-    """Copy inputs that the program returns: JAX would return buffers that their owners donate."""
+    """Return a program that copies inputs it returns, since their owners may donate the buffers."""
     inputs = set(graph.inputs)
     returned = [i for i, output in enumerate(graph.outputs) if output in inputs]
 
@@ -170,7 +170,7 @@ def _copying(graph: Graph, program: Any) -> Any:
 
 
 def global_shape(type: Type, layout: Layout | None, num_replicas: int) -> tuple[int, ...]:
-    """Return the shape of the array with the parts of all replicas."""
+    """Return the shape of the array that holds the parts of all replicas."""
     if layout is MIRRORED or num_replicas == 1:
         return type.shape
     dimension, copies = 0, 1
@@ -182,7 +182,7 @@ def global_shape(type: Type, layout: Layout | None, num_replicas: int) -> tuple[
 
 
 def global_aval(type: Type, layout: Layout | None, num_replicas: int) -> jax.ShapeDtypeStruct:
-    """Return shape and dtype of the array with the parts of all replicas."""
+    """Return the shape and dtype of the array that holds the parts of all replicas."""
     dtype = jax_dtype(type.dtype)
     return jax.ShapeDtypeStruct(global_shape(type, layout, num_replicas), dtype)
 
@@ -199,7 +199,7 @@ _KEY_IMPLEMENTATIONS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg
 
 
 class Step:
-    """A step: a function of a graph's inputs, with the devices, token and limit of its calls."""
+    """A step: a function of a graph's inputs, with its devices, token and backpressure."""
 
     def __init__(
         self, graph: Graph, devices: Devices, function: Callable[..., list[jax.Array]]
@@ -208,7 +208,7 @@ class Step:
         self.check: NumberCheck | None = None
         self.function = supervised(function, graph, devices)
         self.take_interrupted = getattr(self.function, "take_interrupted", _nothing)
-        """Returns, once, the outputs of a step whose caller was interrupted, or None."""
+        """Return the outputs of a step whose caller was interrupted, at most once, or None."""
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [
@@ -217,7 +217,7 @@ class Step:
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]
         candidates = range(self._num_assigned, len(sizes)) or range(len(sizes))
-        # The token occupies memory until the step is done: it is the user's smallest output.
+        # The token occupies memory until the step is done, so it is the smallest output.
         self.token = min(candidates, key=sizes.__getitem__, default=None)
 
     def __call__(self, *arrays: jax.Array) -> list[jax.Array]:

@@ -1,4 +1,4 @@
-"""The maximum and the minimum of floats over replicas, where one may be nan."""
+"""The maximum and the minimum of floats over replicas, where a value may be nan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from jax import lax
 
 
 def extreme(x: Any, reducer: Any, axes: str | tuple[str, ...]) -> Any:
-    """Reduce floats by max or min as integers in the same order, with nan beyond all numbers.
+    """Reduce floats by max or min so that the result is nan if any value is nan.
 
-    Collectives may prefer a number to nan, and do so on CPU: the maximum of gradients would then
-    hide a nan.
+    Floats are compared as integers that have the same order, with nan beyond all numbers. XLA's
+    collectives may prefer a number to nan, and do so on CPU: a maximum of gradients would then hide
+    a nan.
     """
     kind = np.float64 if x.dtype == np.float64 else np.float32
     integer = np.iinfo(np.int64 if kind is np.float64 else np.int32)
@@ -21,7 +22,7 @@ def extreme(x: Any, reducer: Any, axes: str | tuple[str, ...]) -> Any:
     nan = integer.max if reducer is lax.pmax else integer.min
 
     def flipped(bits: Any) -> Any:
-        # Of negative floats the smaller has the larger bits.
+        # The bits of negative floats, read as integers, are in reversed order.
         return jnp.where(bits < 0, bits ^ integer.max, bits)
 
     bits = flipped(lax.bitcast_convert_type(wide, integer.dtype))

@@ -1,8 +1,8 @@
 """Ctrl-C while JAX calls a program for the first time.
 
-The first call goes through Python code of JAX. Ctrl-C in there, after the program took the buffers
-that it was given, would lose its outputs, and with them the only values of the variables. Later
-calls are a single call of C, which stores its outputs before Python handles any signal.
+The first call goes through Python code of JAX. If Ctrl-C interrupted that code after the program
+took its donated buffers, the outputs would be lost, and with them the only values of the variables.
+Later calls are a single call of C, which stores its outputs before Python handles any signal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import FrameType
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Have Ctrl-C inside the `with` block handled at its end; only the main thread handles any."""
+    """Delay Ctrl-C, which only the main thread handles, to the end of the `with` block."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

@@ -1,10 +1,10 @@
 """Checks steps for nan and infinity, and finds the node that made one.
 
-Users turn this on with `jax_debug_nans` and `jax_debug_infs`. If a step gives a refused number, the
-variables get their old values back, and the graph is evaluated node by node on the same inputs. The
-search starts at the results of the step and follows values with refused numbers back to the first
-of them: an input, or a node whose operands have no refused number. A nan that is computed and not
-used, as in the branch of a `jnp.where` that is not taken, is no mistake.
+Users turn this on with `jax_debug_nans` and `jax_debug_infs`. If a result of a step has a refused
+number, the variables get their old values back, and the graph is evaluated node by node on the same
+inputs. The search starts at the results of the step and follows values with refused numbers back to
+their origin: an input, or a node whose operands have no refused number. A nan that is computed but
+not used, as in the branch of a `jnp.where` that is not taken, is no mistake.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.evaluated import evaluate_graph, held_inputs
 
 Named: TypeAlias = Sequence[tuple[str, int]]
-"""What an input or output is, in words and with its size: several things if they are packed."""
+"""An input or output in words, with its size; a packed one has an entry for each piece."""
 
 
 class InvalidNumberError(GraphdistError, FloatingPointError):
@@ -42,7 +42,7 @@ class InvalidNumberError(GraphdistError, FloatingPointError):
 class CheckedProgram:
     """A program whose steps are checked for refused numbers: "nan", "inf" or both.
 
-    `inputs` and `outputs` say what the inputs and outputs of the graph are.
+    `inputs` and `outputs` describe the inputs and outputs of the graph in words.
     """
 
     graph: Graph
@@ -65,10 +65,10 @@ class NumberCheck:
         self._step = _Step()
 
     def watched(self, function: Callable[..., list[jax.Array]]) -> Callable[..., list[jax.Array]]:
-        """Return the function that runs a step and keeps what it took and gave to be checked."""
+        """Return a function that runs a step and keeps its inputs and outputs for the check."""
 
         def run(*arrays: Any) -> list[jax.Array]:
-            # Without this JAX raises first, and blames our line.
+            # Otherwise JAX raises first, and names our line in place of the user's.
             with jax.debug_nans(False), jax.debug_infs(False):
                 results = function(*arrays)
             self._step.taken, self._step.given = arrays, results
@@ -77,7 +77,7 @@ class NumberCheck:
         return run
 
     def last_step(self) -> tuple[Sequence[Any], Sequence[jax.Array]]:
-        """Return what this thread's last step took and gave, once."""
+        """Return the inputs and outputs of this thread's last step, once."""
         arrays, results = self._step.taken, self._step.given
         self._step.taken = self._step.given = ()
         return arrays, results
@@ -85,7 +85,7 @@ class NumberCheck:
     def error(
         self, arrays: Sequence[Any], results: Sequence[jax.Array]
     ) -> InvalidNumberError | None:
-        """Return the error of a step that took and gave these, None if no number is refused."""
+        """Return the error for a step's inputs and results; None if no number is refused."""
         with jax.debug_nans(False), jax.debug_infs(False):
             for i, result in enumerate(results):
                 if _shards_are_wrong(result, self._program.refused):
@@ -109,7 +109,7 @@ _TESTS = {"nan": jnp.isnan, "inf": jnp.isinf}
 
 
 def _wrong(array: Array, refused: Collection[str]) -> Array:
-    """Return where an array holds a number that is refused."""
+    """Return a mask of the elements of an array that are refused numbers."""
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return np.zeros(array.shape, bool)
     nan = np.isnan(array) if "nan" in refused else False
@@ -118,7 +118,7 @@ def _wrong(array: Array, refused: Collection[str]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A node that made a refused number of operands without one."""
+    """A node that made a refused number from operands that have none."""
 
     node: Node
     operands: Sequence[Held]
@@ -134,13 +134,13 @@ class _Search:
         self.graph, self.devices = program.graph, program.devices
         self.wrong: set[Operand] = set()
         self.events: list[_Event] = []
-        self.first_event: dict[Node, int] = {}  # of a node and of the nodes nested in it
+        self.first_event: dict[Node, int] = {}  # by node, its nested nodes included
         self._top = set(self.graph.nodes)
         self._begun = 0
 
     def error(self, arrays: Sequence[Any], result: jax.Array, output: int) -> InvalidNumberError:
         """Return the error for an output of a step on these inputs."""
-        if self.devices.workers is not None:  # no process holds what all replicas do
+        if self.devices.workers is not None:  # no process holds the values of all replicas
             return self._unexplained(result, output, "the node is looked for on one worker alone")
         if isinstance(self.graph.outputs[output], Literal):
             return self._unexplained(result, output, "the program says so")
@@ -184,7 +184,7 @@ class _Search:
         return any(_wrong(array, self.program.refused).any() for array in distinct.values())
 
     def _origin(self) -> Value | Node | None:
-        """Return the first input or node that the wrong outputs come from."""
+        """Return the first input or node that the refused numbers in outputs come from."""
         made_by = producers(self.graph)
         reached: set[Value] = set()
         pending = [output for output in self.graph.outputs if output in self.wrong]
@@ -204,7 +204,7 @@ class _Search:
         return next(iter(given), None) or next((n for n in self.graph.nodes if n in nodes), None)
 
     def _made(self, node: Node) -> InvalidNumberError:
-        """Return the error for a node, or for the first that is nested in it."""
+        """Return the error for a node, or for the first node nested in it that made the number."""
         event = self.events[self.first_event[node]]
         place, which, array = self._first_wrong(event.results)
         operands = [held[place] for held in event.operands]
@@ -241,7 +241,7 @@ class _Search:
         )
 
     def _first_wrong(self, values: Sequence[Held]) -> tuple[int, tuple[int, ...], Array]:
-        """Return the replica that holds the first wrong number, its place, and its array."""
+        """Return the replica that holds the first refused number, its index, and its array."""
         return next(
             (place, tuple(map(int, np.argwhere(wrong)[0])), array)
             for held in values
@@ -262,7 +262,7 @@ class _Search:
 
 
 def _piece(named: Named, which: tuple[int, ...], array: Array) -> tuple[str, tuple[int, ...]]:
-    """Return what an element of an array belongs to, and where in that it is."""
+    """Return the name of the packed piece that an element belongs to, and the index in it."""
     if len(named) == 1:
         return named[0][0], which
     (start,) = which

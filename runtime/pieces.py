@@ -1,16 +1,16 @@
-"""A packed buffer taken apart into its pieces.
+"""Split a packed buffer into its pieces.
 
-By default it is cut at constants, and XLA fuses the slices with the code that uses them. On CPU
-many slices at constants take long to compile: XLA compiles one kernel for all equal computations,
-in 5 to 20 ms, and slices at different constants are not equal, nor are the computations fused with
-them. So on CPU the starts of many pieces are values of the running program. Then all slices of one
-size share a kernel, and so do all updates of variables of one shape.
+By default the pieces start at constants, and XLA fuses the slices with the code that uses them. On
+CPU many slices at constants take long to compile: XLA compiles one kernel for all equal
+computations, in 5 to 20 ms, but slices at different constants are not equal, nor are the
+computations fused with them. So on CPU the starts of many pieces are computed at run time. Then all
+slices of one size share a kernel, and so do all updates of variables of one shape.
 
 XLA must not know these values, or it would make constants of them. So they are the result of a
 branch on a condition that always holds, but that depends on the buffer's bits. (XLA looks through
-`optimization_barrier` and calls.) The branch costs a copy of 4 bytes a piece. Measured with JAX
-0.10: 400 pieces of 272 elements take 10.3 s to compile at constants and 0.6 s in this way, and
-equally long to run.
+`optimization_barrier` and calls.) The branch copies 4 bytes per piece. Measured with JAX 0.10: 400
+pieces of 272 elements take 10.3 s to compile with constant starts and 0.6 s with starts at run
+time, and equally long to run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array: TypeAlias = Any
 def cut_apart(
     buffer: Array, sizes: Sequence[int], axis: int = 0, *, at_run_time: bool = False
 ) -> list[Array]:
-    """Return the pieces of a buffer along a dimension; their sizes add up to its length.
+    """Return pieces of these sizes along a dimension; the sizes add up to the buffer's length.
 
     `at_run_time` hides the starts of the pieces from the compiler.
     """
@@ -66,7 +66,7 @@ def _has_bits(buffer: Array) -> bool:
 
 
 def _holds(buffer: Array) -> Array:
-    """Return a condition that is true for every content of the buffer, unknown to XLA."""
+    """Return a condition that holds for every content of the buffer, which XLA cannot tell."""
     first = lax.slice(jnp.ravel(buffer), (0,), (1,))
     if jnp.iscomplexobj(first):
         first = lax.real(first)

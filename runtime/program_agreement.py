@@ -25,11 +25,11 @@ from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.workers import first_different
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-"""An address in the text of an operation, which differs between processes."""
+"""A memory address in the text of an operation, which differs between processes."""
 
 
 def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers have the same graph; a single worker returns at once.
+    """Wait until all workers have the same graph; a single worker returns at once.
 
     Raises `WorkerError` for graphs that differ, and the errors of `Workers.exchange`.
     """
@@ -47,7 +47,7 @@ def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
 
 
 def agree_on_operations(text: str, what: str, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers are about to execute the same operations, described by a text.
+    """Wait until all workers are about to execute the same operations, described by `text`.
 
     Raises `WorkerError` if they differ, for example in a value that depends on the worker.
     """
@@ -67,7 +67,7 @@ def agree_on_operations(text: str, what: str, devices: Devices, at: Source = UNK
 
 
 def agree_on_file(name: str, digest: str, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers have read the same file of a step; a single worker returns at once.
+    """Wait until all workers have read the same file of a step; a single worker returns at once.
 
     Raises `WorkerError` for files that differ, and the errors of `Workers.exchange`.
     """
@@ -85,7 +85,7 @@ def agree_on_file(name: str, digest: str, devices: Devices, at: Source = UNKNOWN
 
 
 def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers have compiled a program: then the time limit of steps can apply."""
+    """Wait until all workers have compiled a program: then the time limit of steps can apply."""
     if devices.workers is not None:
         key = f"compiled {devices.workers.ordinal('compiled')}"
         devices.workers.exchange(key, None, f"the first run of {graph.name!r}", at)
@@ -98,7 +98,7 @@ def first_collective(graph: Graph) -> tuple[str, Source]:
 
 
 def _description(graph: Graph) -> Iterator[list[Any]]:
-    """Yield for each node its line, a hash of its computation, and its source."""
+    """Yield for each node its text, a hash of its computation, and its source."""
     yield [print_graph(graph).partition("{")[0], graph.name, "", 0, ""]
     lines = node_lines(graph)
     for node in walk(graph):

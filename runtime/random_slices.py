@@ -1,10 +1,11 @@
-"""Random bits of which a replica needs only its slice: made as that slice, never in full.
+"""Generate only a replica's shard of random bits, never the unsharded array.
 
-Threefry in its partitionable form, which is JAX's default, hashes the number of each element by
-itself: element i of the flattened array is made of the key and i, in two halves of 32 bits. So the
-bits of a slice are the hashes of the numbers in the slice. They are the same bits as in full.
+Threefry in its partitionable form, which is JAX's default, hashes the index of each element by
+itself: element i of the flattened array is the hash of the key and i, in two halves of 32 bits. So
+the bits of a shard are the hashes of the indices in the shard, the same bits as in the unsharded
+array.
 
-The numbers may have 64 bits, where JAX computes with 32: products and sums carry.
+The indices may have 64 bits, where JAX computes with 32: products and sums carry.
 
 Salmon and others 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
 """
@@ -23,21 +24,21 @@ from graphdist.ir.op_parameters import RandomBits
 
 Array: TypeAlias = Any
 Halves: TypeAlias = tuple[Array, Array]
-"""The upper and the lower 32 bits of numbers."""
+"""The upper and the lower 32 bits of 64-bit integers."""
 
 _HALF = 2**32
 
 
 def all_bits(key: Array, params: RandomBits) -> Array:
-    """Return the bits of all shards, as JAX makes them."""
-    with jax.enable_x64(True):  # else there are no elements of 64 bits
+    """Return the unsharded bits, as JAX generates them."""
+    with jax.enable_x64(True):  # otherwise JAX has no elements of 64 bits
         return jax.random.bits(key, params.shape, f"uint{params.bit_width}")
 
 
 def random_slice(key: Array, params: RandomBits, start: Array, length: int) -> Array:
-    """Return `length` elements of the bits from `start`, an int32 scalar, along their dimension."""
+    """Return `length` elements of the bits along `params.axis`, from `start`, an int32 scalar."""
     settings: Any = jax.config
-    if not settings.jax_threefry_partitionable:  # then no element can be made by itself
+    if not settings.jax_threefry_partitionable:  # no element can be generated alone
         return lax.dynamic_slice_in_dim(all_bits(key, params), start, length, params.axis)
     shape, axis, width = params.shape, params.axis, params.bit_width
     first, second = jax.random.key_data(key)
@@ -53,9 +54,9 @@ def random_slice(key: Array, params: RandomBits, start: Array, length: int) -> A
 def element_numbers(
     shape: tuple[int, ...], sliced: tuple[int, ...], axis: int, start: Array
 ) -> Halves:
-    """Return the numbers that elements of a slice have in the flattened array.
+    """Return the indices that the elements of a slice have in the flattened array.
 
-    The slice of shape `sliced` begins at `start` along a dimension, and at 0 along the others.
+    The slice has the shape `sliced`. It begins at `start` along `axis`, and at 0 along the others.
     """
     high = low = jnp.zeros(sliced, jnp.uint32)
     for dimension in range(len(shape)):
@@ -73,7 +74,7 @@ def element_numbers(
 
 
 def _product(index: Array, factor: int) -> Halves:
-    """Return the products of numbers of 32 bits and one of 64, of which 64 bits count."""
+    """Return the products of 32-bit integers and a 64-bit factor, modulo 2**64."""
     factor_high, factor_low = divmod(factor, _HALF)
     left, right = (index >> 16, index & 0xFFFF), divmod(factor_low, 2**16)
     crossed = [left[0] * jnp.uint32(right[1]), left[1] * jnp.uint32(right[0])]

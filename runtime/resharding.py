@@ -1,8 +1,8 @@
 """Copies arrays to another sharding, also if the devices belong to several processes.
 
-A process that holds all shards of an array makes its devices' shards from them, without the others.
-Otherwise a supervised step of all workers gathers the array. A transfer of JAX would wait for ever
-for a worker that does not take part.
+A process that holds all shards of an array makes its devices' new shards from them, without the
+other processes. Otherwise a supervised step of all workers gathers the array. A transfer of JAX
+would wait for ever for a worker that does not take part.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ HINT = "let all workers do it, in the same order: no worker holds its full value
 
 
 def agree_to_gather(what: str, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers are about to gather the same array, described by `what`.
+    """Wait until all workers are about to gather the same array, described by `what`.
 
-    Raises `WorkerError` if they are about to gather different ones, `CollectiveTimeoutError` for a
-    worker that does not arrive in time.
+    Raises `WorkerError` if they are about to gather different arrays, `CollectiveTimeoutError` for
+    a worker that does not arrive in time.
     """
     workers = devices.workers
     if workers is None:
@@ -53,7 +53,7 @@ def resharded(
 ) -> jax.Array:
     """Return a copy of an array in another sharding; all workers call it.
 
-    If no worker holds all shards of the array, they gather it, and call `agree_to_gather` before.
+    If no worker holds all shards of the array, the workers call `agree_to_gather` and gather it.
     Raises the errors of a step of several workers.
     """
     if devices.workers is None:
@@ -70,10 +70,10 @@ def resharded(
 
 
 def mirrored_on(devices: Devices, value: Any) -> jax.Array:
-    """Return a full value of this process as a mirrored array on the devices of all processes.
+    """Return this process's full value as a mirrored array on the devices of all processes.
 
-    No process waits for another: JAX's own transfer would compare the values of all processes in a
-    collective that is not supervised.
+    No process waits for another one: JAX's own transfer would compare the values of all processes
+    in an unsupervised collective.
     """
     if devices.workers is not None:
         return array_of_full(value, devices.home(MIRRORED))

@@ -1,4 +1,4 @@
-"""Places values in slices: each device receives its slice, and never the full value.
+"""Shards values over devices: each device receives its shard only, never the full value.
 
 The result is a new array that shares no memory with the value, since steps donate it.
 """
@@ -17,9 +17,9 @@ from graphdist.runtime.spans import array_of_full
 
 
 def in_slices(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax.Array:
-    """Return a new array with the value, stored as a sharding says.
+    """Return a new array with the value, stored in the sharding `home`.
 
-    An array that is on other devices in parts is copied through the memory of the host.
+    An array that is sharded over other devices is copied through the memory of the host.
 
     >>> from jax.sharding import AxisType, Mesh, PartitionSpec
     >>> mesh = Mesh(jax.devices()[:2], "d", axis_types=(AxisType.Auto,))
@@ -37,7 +37,7 @@ def in_slices(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax.Ar
 
 @lru_cache(maxsize=64)
 def _copy_to(home: Sharding) -> Callable[[jax.Array], jax.Array]:
-    # Not `device_put`: on CPU its slices of a mirrored array are views of the array's memory.
+    # Not `device_put`: on CPU its shards of a mirrored array are views of the array's memory.
     return jax.jit(jax.numpy.copy, out_shardings=home)
 
 

@@ -1,8 +1,8 @@
-"""The part of an array that one process holds, of an array in slices over several processes.
+"""The part that one process holds of an array that is sharded over several processes.
 
-Replicas are numbered process by process, so the slices of a process follow each other. Together
-they are a span: a run of indices along the dimension that is cut. Groups of replicas may hold the
-same slices; one process of them writes a slice to a file.
+Replicas are numbered process by process, so a process holds consecutive shards. Together these are
+a span: a range of indices along the sharded dimension. Several groups of replicas may hold the same
+shards; only one process writes a shard to a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax.sharding import Sharding
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The indices from `start` to before `stop` along one dimension, and all of the others.
+    """The indices from `start` to before `stop` along one dimension, and all along the others.
 
     >>> np.arange(6).reshape(2, 3)[Span(1, 0, 2).index]
     array([[0, 1],
@@ -35,7 +35,7 @@ class Span:
         return (*[slice(None)] * self.dimension, slice(self.start, self.stop))
 
     def shape_in(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the span of an array of a shape.
+        """Return the shape of the span in an array of this shape.
 
         >>> Span(1, 0, 2).shape_in((2, 3))
         (2, 2)
@@ -44,7 +44,7 @@ class Span:
         return (*shape[: self.dimension], self.stop - self.start, *after)
 
     def shared_with(self, other: Span) -> Span | None:
-        """Return the indices that two spans along one dimension share; None without any.
+        """Return the span that two spans along one dimension have in common; None if it is empty.
 
         >>> Span(0, 0, 4).shared_with(Span(0, 3, 8))
         Span(dimension=0, start=3, stop=4)
@@ -53,7 +53,7 @@ class Span:
         return Span(self.dimension, start, stop) if start < stop else None
 
     def within(self, other: Span) -> Span:
-        """Return the same indices, counted from the start of another span.
+        """Return this span with its indices counted from the start of another one.
 
         >>> Span(0, 3, 4).within(Span(0, 3, 8))
         Span(dimension=0, start=0, stop=1)
@@ -68,7 +68,7 @@ def is_held_here(sharding: Sharding, shape: tuple[int, ...]) -> bool:
 
 
 def _parts(indices: Iterable[Any], shape: tuple[int, ...]) -> set[tuple[Any, ...]]:
-    """Return different indices as bounds; before Python 3.12 a slice cannot be in a set."""
+    """Return the distinct indices as bounds, since before Python 3.12 a slice is not hashable."""
     return {
         tuple(part.indices(size) for part, size in zip(index, shape, strict=True))
         for index in indices
@@ -76,7 +76,7 @@ def _parts(indices: Iterable[Any], shape: tuple[int, ...]) -> set[tuple[Any, ...
 
 
 def held_span(sharding: Sharding, shape: tuple[int, ...], dimension: int) -> Span:
-    """Return the span of an array that this process's devices hold, in slices along a dimension."""
+    """Return the span that this process's devices hold of an array sharded along a dimension."""
     indices = sharding.addressable_devices_indices_map(shape).values()
     span = _union((index[dimension] for index in indices if index is not None), shape, dimension)
     assert span is not None
@@ -84,9 +84,9 @@ def held_span(sharding: Sharding, shape: tuple[int, ...], dimension: int) -> Spa
 
 
 def span_to_write(array: jax.Array, dimension: int) -> Span | None:
-    """Return the span that this process writes for all, so that each slice is written once.
+    """Return the span that this process writes to a file, so that each shard is written once.
 
-    It is None if other processes hold the same slices and write them.
+    It is None if other processes hold the same shards and write them.
     """
     firsts = (shard for shard in array.addressable_shards if shard.replica_id == 0)
     return _union((shard.index[dimension] for shard in firsts), array.shape, dimension)
@@ -102,7 +102,7 @@ def _union(slices: Iterable[slice], shape: tuple[int, ...], dimension: int) -> S
 
 
 def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
-    """Return a copy in the memory of the host, made without a copy on the devices.
+    """Return a copy in the memory of the host, without a copy on the devices.
 
     The shards of the array on this process's devices must make up the full array.
     """
@@ -119,7 +119,7 @@ def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
 
 
 def copy_of_span(array: jax.Array, span: Span) -> np.ndarray[Any, Any]:
-    """Return a span of an array in the memory of the host, without a copy on the devices."""
+    """Return a copy of a span in the memory of the host, without a copy on the devices."""
     copy = np.empty(span.shape_in(array.shape), array.dtype)
     for shard in array.addressable_shards:
         start, stop, _ = shard.index[span.dimension].indices(array.shape[span.dimension])
@@ -129,9 +129,9 @@ def copy_of_span(array: jax.Array, span: Span) -> np.ndarray[Any, Any]:
 
 
 def array_of_span(values: Any, span: Span, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
-    """Return an array of which this process gives the span that its devices hold.
+    """Return an array from the span that this process's devices hold.
 
-    Every process gives its own. The values are copied: nobody else holds the array's memory.
+    Every process gives its own span. The values are copied: nothing else uses the array's memory.
     """
 
     def part(index: tuple[slice, ...]) -> Any:
@@ -142,7 +142,7 @@ def array_of_span(values: Any, span: Span, shape: tuple[int, ...], sharding: Sha
 
 
 def array_of_full(value: Any, sharding: Sharding) -> jax.Array:
-    """Return an array of which this process takes its devices' parts out of the full value."""
+    """Return an array whose shards on this process's devices are taken from the full value."""
     return _joined(lambda index: value[index], value.shape, sharding)
 
 
@@ -157,5 +157,5 @@ def _joined(part: Callable[[Any], Any], shape: tuple[int, ...], sharding: Shardi
 def _copy_on(device: jax.Device, part: Any) -> jax.Array:
     if isinstance(part, jax.Array):
         return jax.device_put(part, device, may_alias=False)
-    # On CPU a device may take a host array's memory as its own, even if it is told not to.
+    # On CPU a device may use a host array's memory as its own, even with an option against it.
     return jax.device_put(np.array(part), device)

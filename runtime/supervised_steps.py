@@ -5,7 +5,7 @@ and the caller waits for this thread and for reports of other workers at the sam
 worker fails, or a step takes longer than allowed, the caller raises and abandons the thread. On
 accelerators calls return at once, and the thread waits for their results: a report interrupts a
 caller that waits in graphdist. A caller that waits for a value inside JAX cannot be interrupted, so
-the process is ended.
+the process ends itself.
 
 Ctrl-C interrupts a waiting caller. If the step still ends, because the other workers have joined
 it, the variables get its results. If not, the donated arguments of the step are lost.
@@ -43,7 +43,7 @@ StepFunction = Callable[..., Any]
 
 
 def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFunction:
-    """Return a function that runs a step, and raises if other workers prevent its end."""
+    """Return a function that runs a step, and raises if other workers keep it from ending."""
     if devices.workers is None:
         return function
     first = partial(first_collective, graph)
@@ -53,9 +53,9 @@ def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFu
 def supervised_call(
     function: StepFunction, name: str, devices: Devices, at: Source = UNKNOWN
 ) -> StepFunction:
-    """Return a function that supervises a call of all workers, like `supervised` a step.
+    """Return a function that supervises a call of all workers, as `supervised` does a step.
 
-    The function returns a sequence of arrays. `name` and `at` are for errors.
+    `function` returns a sequence of arrays. `name` and `at` are for errors.
     """
     if devices.workers is None:
         return function
@@ -64,7 +64,7 @@ def supervised_call(
 
 
 def _with_x64_as_now(function: StepFunction) -> StepFunction:
-    """Return a function with this thread's `enable_x64`, which JAX sets for each thread."""
+    """Return a function that runs with this thread's `enable_x64`, a setting of each thread."""
     enable_x64 = jax.enable_x64.value
 
     def run(*arrays: Any) -> Any:
@@ -133,7 +133,7 @@ class WorkerStep:
                 self._workers.note_stuck()
 
     def wait(self, call: Call, step: int) -> None:
-        """Return once a call has ended; raises `WorkerError` if other workers prevent that."""
+        """Wait for the end of a call; raises `WorkerError` if other workers prevent the end."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
         while not call.wait(interval):
@@ -142,7 +142,7 @@ class WorkerStep:
                 if deadline is not None and time.monotonic() > deadline:
                     self._workers.fail(self.too_late(step))
             except WorkerError:
-                if call.wait(BEAT_SECONDS):  # the collective has failed, too
+                if call.wait(BEAT_SECONDS):  # the call has ended, with its own error
                     return
                 _runner.abandon()
                 self._workers.note_stuck()
@@ -150,7 +150,7 @@ class WorkerStep:
 
     def too_late(self, step: int) -> CollectiveTimeoutError:
         """Return the error for a step that takes longer than allowed."""
-        time.sleep(2 * BEAT_SECONDS)  # for the latest heartbeats of all
+        time.sleep(2 * BEAT_SECONDS)  # for the latest heartbeats of all workers
         missing = self._workers.behind(step)
         collective, source = self._first_collective()
         who = f"{self._workers.names(missing)} did not arrive" if missing else "all have begun it"
@@ -164,7 +164,7 @@ class WorkerStep:
         )
 
     def _translated(self, call: StepFunction, arrays: Sequence[Any]) -> Any:
-        """Return the result of a call; an error that a dead worker caused names that worker."""
+        """Return the result of a call; if a dead worker caused an error, name that worker."""
         try:
             return call(*arrays)
         except (RuntimeError, ValueError) as error:
@@ -210,7 +210,7 @@ def _wait_for(outputs: Sequence[Any]) -> None:
 
 
 def _ignore(value: Any, error: BaseException | None) -> None:
-    """Do nothing: an error of a watched step is raised where its result is used."""
+    """Do nothing: JAX raises the error of a watched step where its result is used."""
 
 
 _runner, _watcher = Runner("graphdist-steps"), Runner("graphdist-watched-steps")

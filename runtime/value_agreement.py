@@ -1,17 +1,18 @@
 """Checks that mirrored arguments and variables are equal on all workers.
 
-A mirrored argument, a Python number or a variable is one value of the program, and each process has
-a copy. A process with another learning rate would train another model, and no collective would
-fail. So before the first call of a program, and again at intervals, each worker computes a checksum
-of each mirrored input, and all exchange them: a few bytes per input, without the devices.
+A mirrored argument, a Python scalar or a variable is one value of the program, of which each
+process has a copy. A process with another learning rate would train another model, and no
+collective would fail. So before the first call of a program, and again at intervals, each worker
+computes a checksum of each mirrored input, and all workers exchange these: a few bytes per input,
+not sent through the devices.
 
 If checksums differ, the workers compare the blocks of the first input that differs, and then the
 elements of a block, so that the error names the argument or variable, the element, and the values.
 All workers see the same messages, and raise the same error before the step runs.
 
 On CPUs a checksum is the CRC-32 of the memory. Elsewhere the device computes the sum of all 32-bit
-words, each times an odd number that depends on its index, modulo 2**32. So a change of one word
-always changes it, and any other change does with a probability of 1 - 2**-32.
+words, each times an odd weight that depends on its index, modulo 2**32. So a change of one word
+always changes the checksum, and any other change does with a probability of 1 - 2**-32.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from graphdist.runtime.invalid_numbers import Named
 from graphdist.runtime.processes.addresses import WorkerError
 
 BLOCK = 4096
-"""The elements of a block."""
+"""The number of elements in a block."""
 
 
 class ValueAgreement:
@@ -57,7 +58,7 @@ class ValueAgreement:
         self._is_new = True
 
     def watched(self, function: Callable[..., list[jax.Array]]) -> Callable[..., list[jax.Array]]:
-        """Return the function that runs a step, preceded by the check whenever it is due."""
+        """Return a function that runs a step, and before it the check whenever that is due."""
 
         def run(*arrays: jax.Array) -> list[jax.Array]:
             if self._workers.is_check_due(self._every) or self._is_new:
@@ -120,7 +121,7 @@ class ValueAgreement:
     def _raise_different(self, what: str, values: list[Any]) -> NoReturn:
         """Raise the error for a value that differs between workers."""
         texts = [str(value) for value in values]
-        if len({*texts}) == 1:  # 0.0 and -0.0, or two nan
+        if len({*texts}) == 1:  # 0.0 and -0.0, or two different nans
             texts = [np.asarray(value).tobytes().hex() for value in values]
         usual = Counter(texts).most_common(1)[0][0]
         odd = next(text for text in texts if text != usual)
@@ -146,7 +147,7 @@ class ValueAgreement:
 
 @jax.jit
 def weighted_sum(array: jax.Array) -> jax.Array:
-    """Return the checksum of an array that its device computes."""
+    """Return the checksum of an array, computed on its device."""
     bits = _as_numbers(array)
     if jnp.issubdtype(bits.dtype, jnp.complexfloating):
         bits = jnp.stack([bits.real, bits.imag])
@@ -159,12 +160,12 @@ def weighted_sum(array: jax.Array) -> jax.Array:
 
 
 def _own_copy(array: Any) -> Any:
-    """Return this worker's copy of a mirrored input, which may be an array of NumPy."""
+    """Return this worker's copy of a mirrored input, which may be a NumPy array."""
     return array.addressable_shards[0].data if isinstance(array, jax.Array) else array
 
 
 def _as_numbers(array: Any) -> Any:
-    """Return the integers of random keys, and other arrays unchanged."""
+    """Return random keys as integers, and other arrays unchanged."""
     if not isinstance(array, jax.Array):
         return array
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)

@@ -40,13 +40,13 @@ def canonicalize(graph: Graph) -> Graph:
 
 
 class _Canonicalizer:
-    """Applies the rules, each of which may look back at the nodes behind its operands."""
+    """Applies the rules, each of which may look at the nodes that make its operands."""
 
     def __init__(self) -> None:
         self.builder: Rewriter
 
     def apply(self, node: Node, operands: Operands, builder: Rewriter) -> Answer:
-        """Return what stands for the results of the node, or None to keep it."""
+        """Return the operands that replace the node's results, or None to keep the node."""
         self.builder = builder
         first = len(builder.nodes)
         answer = _RULES[node.op.name](self, node, operands)
@@ -56,11 +56,11 @@ class _Canonicalizer:
         return answer
 
     def definition(self, operand: Operand, name: str) -> Node | None:
-        """Return the node that made the operand, if it is of this operation."""
+        """Return the node that makes the operand, if its operation has this name."""
         return self.builder.definition(operand, name)
 
     def splat(self, operand: Operand) -> Number | None:
-        """Return the number that every element of the operand is, if that is known."""
+        """Return the scalar that every element of the operand equals, if it is known."""
         if type(operand) is Literal:
             return operand.value
         node = self.builder.definition(operand, CONSTANT.name, "jax.broadcast_in_dim")
@@ -80,7 +80,7 @@ def _is_splat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
 
 
 def _fits(answer: Operand, result: Value) -> bool:
-    """Whether the answer may stand for the result wherever that is used."""
+    """Return whether the answer may replace the result in all its uses."""
     given, wanted = answer.type, result.type
     return (
         given.dtype == wanted.dtype
@@ -92,11 +92,11 @@ def _fits(answer: Operand, result: Value) -> bool:
 Rule: TypeAlias = Callable[[_Canonicalizer, Node, Operands], Answer]
 
 
-# Rules that answer an operand. `_fits` has the last word: they need not look at its type.
+# Rules that return an operand. They need not check its type, since `_fits` does.
 
 
 def _operand(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    """Answer the first operand, which is all such operations can give of its shape."""
+    """Return the first operand, which such an operation leaves as it is if it keeps the shape."""
     return operands[:1]
 
 
@@ -105,7 +105,7 @@ def _single(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 
 
 def _neutral(right: Callable[[Number, str], bool], *, commutes: bool) -> Rule:
-    """Make the rule of an operation of two operands that has a neutral one."""
+    """Return the rule for a binary operation with a neutral operand."""
 
     def rule(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
         left, other = operands
@@ -136,7 +136,7 @@ def _is_one(number: Number, dtype: str) -> bool:
 
 
 def _is_zero(sign: int) -> Callable[[Number, str], bool]:
-    """Make the test for the zero of this sign; an integer has one zero."""
+    """Return the test for a zero of this sign; integers have only one zero."""
 
     def test(number: Number, dtype: str) -> bool:
         if isinstance(number, complex) or number != 0 or dtype == "bool":
@@ -165,7 +165,7 @@ def _multiply(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 
 
 def _idempotent(otherwise: Rule | None = None) -> Rule:
-    """Make the rule of an operation that answers x for (x, x)."""
+    """Return the rule for an operation that gives x for (x, x)."""
 
     def rule(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
         if operands[0] is operands[1]:
@@ -194,11 +194,11 @@ def _select(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 
 
 def _update_all(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    """Answer an update as large as its operand: where it starts is clamped to 0."""
+    """Return an update that is as large as its operand: its start is clamped to 0."""
     return operands[1:2]
 
 
-# Rules that make one node of two.
+# Rules that replace two nodes by one.
 
 
 def _transpose(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
@@ -229,7 +229,7 @@ def _reshape(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 
 
 def _is_plain_of_one(node: Node) -> bool:
-    """Whether the node takes one operand in its own order, and places the result nowhere."""
+    """Return whether the node has one operand and asks for no memory order and no sharding."""
     return len(node.operands) == 1 and is_plain(node)
 
 
@@ -245,7 +245,7 @@ _WIDENS = {
     "bf16": "f32 f64",
     "f32": "f64",
 }
-"""The dtypes that hold every number of a dtype."""
+"""The dtypes that represent every value of a dtype."""
 
 
 def _convert(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
@@ -260,7 +260,7 @@ def _convert(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
     original = inner.operands[0].type.dtype
     if operands[0].type.dtype not in _WIDENS.get(original, "").split():
         return None
-    # A float beyond an integer's range becomes its last number, an integer its own last bits.
+    # A float out of an integer's range is clamped, an integer out of it wraps around.
     is_by_float = _is_integer(original) and not _is_integer(operands[0].type.dtype)
     if is_by_float and _is_integer(wanted) and wanted not in (original, *_WIDENS[original].split()):
         return None
@@ -277,7 +277,7 @@ def _scale(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
         return None
     before = SCALE.of(inner).factor
     product = before * factor
-    if abs(product) >= 2**15:  # not a number of every dtype
+    if abs(product) >= 2**15:  # some dtypes cannot represent it
         return None
     is_exact = dtype in ("f16", "bf16", "f32", "f64") and _grows(before) and _grows(factor)
     if _is_integer(dtype):
@@ -286,7 +286,10 @@ def _scale(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 
 
 def _grows(factor: float) -> bool:
-    """Whether scaling adds to the exponent alone: then two scalings do what one does."""
+    """Return whether the factor is a power of two of at least 1, so that scaling is exact.
+
+    Two such factors may then be multiplied.
+    """
     return factor >= 1 and frexp(factor)[0] == 0.5
 
 
@@ -312,7 +315,7 @@ def _unpack(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 def _rebuilt(
     self: _Canonicalizer, node: Node, operands: Operands, **params: object
 ) -> Sequence[Operand]:
-    """Add the node's operation to other operands, with some parameters changed."""
+    """Add the node's operation on other operands, with some parameters changed."""
     types = None if node.op.rule else [value.type for value in node.results]
     params, hint = {**node.params, **params}, node.results[0].hint if node.results else ""
     return self.builder.add(
@@ -321,7 +324,7 @@ def _rebuilt(
 
 
 def _cond(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    """Put the branch that is known to be taken where the `cond` stood."""
+    """Replace a `cond` by the branch that is known to be taken."""
     index, *rest = operands
     number = self.splat(index)
     if number is None:
@@ -329,9 +332,9 @@ def _cond(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
     branch = node.graphs[min(max(int(cast(int, number)), 0), len(node.graphs) - 1)]
     environment: dict[Operand, Operand] = dict(zip(branch.inputs, rest, strict=True))
     for inner in branch.nodes:
-        # New nodes: the same branch may stand in another `cond` of this graph.
+        # New nodes, since another `cond` of this graph may have the same branch.
         results = _rebuilt(self, inner, substitute(environment, inner.operands))
-        if inner.op.name in _RULES:  # more is known of its operands here than in the branch
+        if inner.op.name in _RULES:  # outside the branch more is known about its operands
             (made,) = self.builder.take_back(len(self.builder.nodes) - 1)
             answer = self.apply(made, made.operands, self.builder)
             results = answer or self.builder.keep(made, made.operands, made.graphs)

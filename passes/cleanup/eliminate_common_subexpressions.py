@@ -28,16 +28,16 @@ from graphdist.ir.rewrite import any_node, rewrite
 __all__ = ["eliminate_common_subexpressions"]
 
 NAME = "eliminate_common_subexpressions"
-MAX_BYTES = 2**16  # of an array that is compared by its bytes
+MAX_BYTES = 2**16  # larger arrays are not compared by their bytes
 
 Results: TypeAlias = tuple[Value, ...]
 
-_NOT_REPEATABLE = frozenset({"jax.rng_uniform"})  # functions of nothing that we see
+_NOT_REPEATABLE = frozenset({"jax.rng_uniform"})  # their state is not an operand
 
 
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
     """Return the graph with every value computed once."""
-    seen: dict[Builder, _Seen] = {}  # a graph and those nested in it have a builder each
+    seen: dict[Builder, _Seen] = {}  # each graph, nested or not, has its own builder
 
     def rule(
         node: Node, operands: tuple[Operand, ...], builder: Builder
@@ -52,10 +52,10 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the nodes of one graph have computed so far.
+    """The values that the nodes of one graph have computed so far.
 
-    Most nodes have operands that no other node of their operation has: only where two share them
-    are parameters looked at, and literals to the bit.
+    Most nodes differ from all others in operation or operands. Parameters and the bits of literals
+    are compared only where two nodes agree in both.
     """
 
     first: dict[Hashable, Node] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class _Seen:
     writes: dict[str, int] = field(default_factory=dict)
 
     def merge(self, node: Node, operands: tuple[Operand, ...], builder: Builder) -> Results | None:
-        """Return the results of an equal node before; otherwise keep this one and remember it."""
+        """Return the results of an equal earlier node; without one, keep and remember this node."""
         key = self._key(node, operands)
         if key is None:
             return None
@@ -83,11 +83,11 @@ class _Seen:
         return results
 
     def _key(self, node: Node, operands: tuple[Operand, ...]) -> Hashable:
-        """Return what equal nodes share and few others do; None for what must not be merged."""
+        """Return a key that equal nodes share and few others do; None if the node must stay."""
         op = node.op
         if _is_impure(node):
             if op is READ:
-                # After an assignment a read gives another value: reads merge between two of them.
+                # Reads merge only if no assignment is between them: it changes the value.
                 name = variable_named_by(node).name
                 return op, name, self.writes.get(name, 0)
             if op is ASSIGN:
@@ -98,7 +98,7 @@ class _Seen:
             for graph in node.graphs:
                 if any_node(graph, _is_impure):
                     is_pure = False
-                    any_node(graph, self._written)  # it may assign what later nodes read
+                    any_node(graph, self._written)  # it may assign variables that later nodes read
             return (op, node.graphs, operands) if is_pure else None
         for operand in operands:
             if type(operand) is not Value:  # a literal, slow to hash
@@ -118,7 +118,7 @@ def _is_impure(node: Node) -> bool:
 
 
 def _exact(params: Mapping[str, object], operands: tuple[Operand, ...]) -> Hashable:
-    # 0.0 equals -0.0 and True equals 1: neither may stand for the other.
+    # In Python 0.0 equals -0.0 and True equals 1, but neither may replace the other.
     literals = [(o.type.dtype, _frozen(o.value)) for o in operands if isinstance(o, Literal)]
     return _frozen(params), *literals
 
@@ -126,7 +126,7 @@ def _exact(params: Mapping[str, object], operands: tuple[Operand, ...]) -> Hasha
 def _frozen(value: object) -> Hashable:
     """Return a key that two parameters share only if they are equal to the bit.
 
-    What cannot be compared by value is compared by identity: the nodes keep it alive.
+    An object that cannot be compared by value is compared by identity: the nodes keep it alive.
     """
     if isinstance(value, float):
         return struct.pack("d", value)

@@ -30,14 +30,14 @@ NAME = "eliminate_dead_code"
 
 @dataclass(frozen=True, slots=True)
 class _Narrowed:
-    """What becomes of a node with nested graphs: those graphs, and which results are left."""
+    """The new nested graphs of a node, and the results that are left."""
 
     graphs: tuple[Graph, ...]
     kept: tuple[int, ...]
 
 
 def eliminate_dead_code(graph: Graph) -> Graph:
-    """Return the graph without the nodes that nothing needs."""
+    """Return the graph without nodes that no output and no effect needs."""
     live = {output for output in graph.outputs if isinstance(output, Value)}
     nodes: list[Node] = []  # from the last to the first
     narrowed: dict[Node, _Narrowed] = {}
@@ -59,8 +59,8 @@ def eliminate_dead_code(graph: Graph) -> Graph:
 
 
 def _narrow(node: Node, live: set[Value]) -> _Narrowed:
-    """Clean the nested graphs, and drop the results that are not live where that is simple."""
-    # The next turn of a loop reads every carry, whether the results are used or not.
+    """Remove dead nodes from the nested graphs, and dead results where the operation allows it."""
+    # The next iteration of a loop reads every carry, whether the results are used or not.
     dropped: Sequence[Value] = node.results if node.op is COND else ()
     if node.op is SCAN:
         dropped = returned_parts(SCAN.of(node), node.results)[1]
@@ -79,7 +79,7 @@ def _narrow(node: Node, live: set[Value]) -> _Narrowed:
 
 
 def _rebuild(graph: Graph, nodes: list[Node], narrowed: dict[Node, _Narrowed]) -> Graph:
-    """Build the graph of these nodes, some of them with fewer results."""
+    """Return the graph with these nodes, some of which have fewer results."""
     builder = Builder(NAME)
     environment: dict[Operand, Operand] = {}
     for node in nodes:

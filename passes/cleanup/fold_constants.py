@@ -49,7 +49,7 @@ _ORDINARY = _INTEGERS | _FLOATS | {"bool"}
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Return the graph with results that are known computed."""
+    """Return the graph with known results computed."""
     constants: dict[Operand, Array] = {}
 
     def rule(
@@ -68,7 +68,7 @@ def fold_constants(graph: Graph) -> Graph:
         if not type.shape:
             return (_literal(array, type),)
         if node.op is CONSTANT or (isinstance(operands[0], Literal) and len(operands) == 1):
-            answer = builder.keep(node, operands, ())  # for what uses it
+            answer = builder.keep(node, operands, ())  # its users are folded
         else:
             answer = builder.add(CONSTANT, (), Holding(array), at=node.source, hint=hint)
         constants[answer[0]] = array
@@ -80,7 +80,7 @@ def fold_constants(graph: Graph) -> Graph:
 def _fold(
     node: Node, operands: tuple[Operand, ...], constants: Mapping[Operand, Array]
 ) -> Array | None:
-    """Return the result of the node, or None if it is not known or not known to the bit."""
+    """Return the result of the node, or None if it is not known to the bit."""
     for operand in operands:
         if type(operand) is Value and operand not in constants:
             return None
@@ -96,7 +96,7 @@ def _fold(
         array = _FOLDS[node.op.name](arrays, node)
     if array is None or _is_doubtful(array):
         return None
-    # A literal of rank 0 may stand beside operands of any shape.
+    # A literal of rank 0 may be combined with operands of any shape.
     wanted = node.results[0].type
     return np.broadcast_to(array, wanted.shape).astype(numpy_dtype(wanted.dtype))
 
@@ -106,7 +106,7 @@ def _is_small(type: Type) -> bool:
 
 
 def _is_doubtful(array: Array) -> bool:
-    """Whether an element is nan or subnormal."""
+    """Return whether an element is nan or subnormal."""
     if array.dtype.kind in "biu":
         return False
     wide = np.abs(array.astype(np.float64))
@@ -115,7 +115,7 @@ def _is_doubtful(array: Array) -> bool:
 
 
 _SMALLEST_EXPONENT = {"float16": -14, "bfloat16": -126, "float32": -126, "float64": -1022}
-"""The exponent of the smallest normal number, by dtype."""
+"""The exponent of the smallest normal value, by dtype."""
 
 
 def _literal(array: Array, type: Type) -> Literal:
@@ -127,7 +127,7 @@ def _literal(array: Array, type: Type) -> Literal:
 
 
 def _by(function: Callable[..., object], dtypes: frozenset[str] = _INTEGERS | _FLOATS) -> Fold:
-    """Make the fold of an operation that numpy does element by element on these dtypes."""
+    """Return the fold of an operation that numpy computes element by element on these dtypes."""
 
     def fold(arrays: list[Array], node: Node) -> Array | None:
         names = {_name(array) for array in arrays}
@@ -144,7 +144,7 @@ _NAMES = {str(numpy_dtype(name)): name for name in _ORDINARY}
 
 
 def _extreme(function: Callable[..., object]) -> Fold:
-    """Make the fold of max or min, which may answer either zero of (0.0, -0.0)."""
+    """Return the fold of max or min, whose result for (0.0, -0.0) may be either zero."""
     plain = _by(function)
 
     def fold(arrays: list[Array], node: Node) -> Array | None:
@@ -170,14 +170,14 @@ def _convert(arrays: list[Array], node: Node) -> Array | None:
     if not is_plain(node):
         return None
     if _name(array) in _FLOATS and wanted in _INTEGERS:
-        # Out of range JAX gives the nearest integer there is, numpy whatever the CPU does.
+        # JAX clamps a float that is out of range, numpy gives whatever the CPU does.
         limits = np.iinfo(numpy_dtype(wanted).name)
         wide = np.trunc(array.astype(np.float64))
         if not ((wide >= float(limits.min)) & (wide < float(limits.max))).all():
             return None
         return wide.astype(numpy_dtype(wanted))
     if _name(array) in ("f64", "i64", "u64") and wanted in ("f16", "bf16"):
-        return None  # rounded twice, through f32, or once: XLA does not say
+        return None  # XLA may round once, or twice through f32
     return array.astype(numpy_dtype(wanted))
 
 

@@ -28,14 +28,14 @@ MAX_ROUNDS = 8
 
 # Folding first: the rules of canonicalize look at constants.
 STEPS = fold_constants, canonicalize, eliminate_common_subexpressions
-"""The passes of a round."""
+"""The passes of one round, in order."""
 
 
 def simplify(graph: Graph) -> Graph:
-    """Return the graph after as many rounds of clean-up as change it, or `MAX_ROUNDS`."""
+    """Run rounds of clean-up until nothing changes, but at most `MAX_ROUNDS`."""
     returned: dict[Callable[[Graph], Graph], Graph] = {}
     for step in islice(cycle(STEPS), MAX_ROUNDS * len(STEPS)):
-        if returned.get(step) is graph:  # and none of the others had anything to do since
+        if returned.get(step) is graph:  # and no other pass has changed it since
             break
         graph = returned[step] = step(graph)
     return eliminate_dead_code(graph)

@@ -51,9 +51,9 @@ def placed_values_of(
     sharded_inputs: AbstractSet[Value] = frozenset(),
     without: AbstractSet[Value] = frozenset(),
 ) -> PlacedValues:
-    """Return the forms of a program's values.
+    """Return which values of a program are sharded and which unsharded.
 
-    The reductions `without` are made unsharded in any case.
+    The results of the reductions `without` stay unsharded.
     """
     program = definitions(graph)
     dimension = shard_dimensions(program, stages, rules.count)
@@ -73,7 +73,7 @@ def placed_values_of(
 
 
 def _position_in_loops(placed: PlacedValues) -> None:
-    """Find the forms of all values, and what is gathered in front of loops."""
+    """Find the forms of all values, and the values that are gathered in front of loops."""
     found: set[Value] = set()
     roots: set[Value] = set()
     while True:
@@ -85,9 +85,10 @@ def _position_in_loops(placed: PlacedValues) -> None:
 
 
 def _position(placed: PlacedValues, found: AbstractSet[Value], roots: set[Value]) -> None:
-    """Find what is needed in which form, and what is gathered, until they agree.
+    """Find the forms of values and the values to gather, and repeat this until they agree.
 
-    The values that are asked for unsharded, the `roots`, depend on the values that are gathered.
+    They depend on each other: the values to gather decide which values are asked for unsharded, the
+    `roots`.
     """
     while True:
         region = region_of(roots, placed, found)
@@ -96,14 +97,14 @@ def _position(placed: PlacedValues, found: AbstractSet[Value], roots: set[Value]
         asked = {
             value for value in placed.unsharded if value in placed.derived and value not in region
         }
-        roots &= placed.unsharded  # others were asked for before more was let in
+        roots &= placed.unsharded  # the others were roots with fewer gathers in front of loops
         if not asked:
             return
         roots |= asked
 
 
 class _Asking:
-    """Goes from the outputs backwards, and asks for values unsharded or sharded."""
+    """Walks backwards from the outputs and asks for each value unsharded or sharded."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class _Asking:
         self.nodes: set[Node] = set()
 
     def run(self) -> None:
-        """Fill in the forms of all values."""
+        """Set the forms of all values in `placed`."""
         graph = self.placed.graph
         for output in graph.outputs[: len(graph.assigned)]:
             if type(output) is Value and output in self.placed.wanted:
@@ -153,7 +154,7 @@ class _Asking:
                 self.placed.because[operand] = because
 
     def _ask_for_shards(self, operand: Operand, dimension: int, because: Node | str = "") -> None:
-        """Ask for the shards along a dimension; along another than its own, of the full value."""
+        """Ask for the shards along a dimension; ask for the full value if it has another one."""
         if type(operand) is not Value:
             return
         if self.placed.dimension.get(operand) != dimension:
@@ -163,7 +164,7 @@ class _Asking:
             self.pending.append((operand, False))
 
     def _pass(self, node: Node) -> None:
-        """Ask for all that a loop, a branch or a barrier returns or carries."""
+        """Ask for all values that a loop, a branch or a barrier returns or carries."""
         if node in self.nodes:
             return
         self.nodes.add(node)
@@ -190,7 +191,7 @@ class _Asking:
         if value in placed.gathered:
             self._make_unsharded(value)
         elif value in placed.derived and value not in self.region:
-            pass  # it becomes a root
+            pass  # `_position` makes it a root
         elif definition.kind is ValueKind.COMPUTED:
             assert node is not None
             self._operands_of(node, because)
@@ -198,7 +199,7 @@ class _Asking:
             self._ask_all(definition.parents, because)
 
     def _because(self, value: Value) -> Node | str:
-        """Return what to say needs all of what a full value is computed of."""
+        """Return the reason, for reports, why the operands of an unsharded value are unsharded."""
         node = self.placed.program.of[value].node
         return self.placed.because.get(value, node or "")
 

@@ -20,7 +20,7 @@ from graphdist.passes.layouts.placed_values import PlacedValues, is_cheap, is_re
 
 
 def derive(placed: PlacedValues, without: AbstractSet[Value]) -> None:
-    """Find what can be computed on shards: in order, until the carries of loops change nothing."""
+    """Find the values that can be computed on shards; repeat until no carry of a loop changes."""
     count = -1
     while count != len(placed.derived):
         count = len(placed.derived)
@@ -59,7 +59,7 @@ def _is_of_inputs(definition: Definition, placed: PlacedValues) -> bool:
 
 
 def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
-    """Return whether a node can be applied to shards; note a result that is a sum over them."""
+    """Return whether a node can be applied to shards; note a result that is a sum over shards."""
     if value in placed.dimension and (is_stored(node, value, placed) or is_reduced(node)):
         return True
     along = [placed.derived_along(operand) for operand in node.operands]
@@ -75,7 +75,7 @@ def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
     }
     found = placed.factor(value)
     if found is not None and found[1] in held:
-        # Products of values sharded along several factors would gather one for each product.
+        # A product of operands sharded along different factors would gather one of the operands.
         return len(held) == 1 or is_cheap(node)
     if len(held) != 1 or len(node.results) > 1:
         return False
@@ -91,14 +91,14 @@ def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
 
 
 def _may_be_added_up(value: Value, placed: PlacedValues) -> bool:
-    """Return whether a sum may be the sum of what shards give, each rounded to its dtype."""
+    """Return whether a sum may be computed as the sum of partial sums, rounded to its dtype."""
     dtype = numpy_dtype(value.type.dtype)
     is_narrow_float = dtype.kind not in "biu" and dtype.itemsize < 4
     return placed.rules.reorders and not is_narrow_float
 
 
 def _is_taken_by_all(definition: Definition) -> bool:
-    """Return whether all replicas run what a value passes: it may come to hold a collective."""
+    """Return whether all replicas run the loop or branch of a value, so it may hold collectives."""
     node = definition.node
     if node is None or node.op is WHILE:
         return False
@@ -107,7 +107,7 @@ def _is_taken_by_all(definition: Definition) -> bool:
 
 
 def of_sharded_variables(graph: Graph) -> set[Operand]:
-    """Return the values that are made of sharded variables, which all replicas have unsharded."""
+    """Return the mirrored values that are computed from sharded variables."""
     found: set[Operand] = set()
     for value, definition in definitions(graph).of.items():
         if value.type.layout is MIRRORED and _is_of_variables(definition, found):

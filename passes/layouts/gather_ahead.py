@@ -43,14 +43,14 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Gather:
-    """A gather of a slice that a step takes of a stack, with the nodes between."""
+    """A gather of a slice that an iteration takes of a stack, with the nodes between."""
 
     stack: Operand
-    """What the loop scans."""
+    """The operand that the loop scans."""
     slice: Value
-    """The input of the body for its slices."""
+    """The body's input for the slices of the stack."""
     chain: tuple[Node, ...]
-    """From the first operation on the slice to the gather."""
+    """The nodes from the first operation on the slice to the gather."""
 
     @property
     def result(self) -> Value:
@@ -59,7 +59,7 @@ class _Gather:
 
 
 def gather_ahead(graph: Graph) -> Graph:
-    """Return the graph with what loops gather of stacks gathered one step ahead."""
+    """Return the graph in which loops gather slices of stacks one iteration ahead."""
     if not {SCAN.name, ALL_GATHER.name} <= operations(graph):
         return graph
     return rewrite(graph, _rule, NAME, {SCAN.name})
@@ -109,7 +109,7 @@ def _gathers(scan: Scan) -> Iterator[_Gather]:
 
 
 def _gathered(gather: _Gather, stack: Operand, step: Operand, builder: Builder) -> Operand:
-    """Add the gather of what a step takes of a stack."""
+    """Add the gather of the slice that iteration `step` takes of a stack."""
     at = gather.chain[-1].source
     (value,) = cast(
         "tuple[Operand]", builder.add(TAKE_STEP, (stack, step), at=at, hint=gather.result.hint)

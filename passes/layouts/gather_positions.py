@@ -22,7 +22,7 @@ __all__ = ["gathered_stacks", "priced_positions", "unsharded_stacks"]
 
 
 def priced_positions(placed: PlacedValues) -> list[str]:
-    """Return where values are gathered, equal ones together: bytes per step, and bytes held."""
+    """Return the positions of gathers, each once, with the bytes per step and the bytes held."""
     found = Counter(
         text
         for value in placed.gathered
@@ -47,7 +47,7 @@ def _cost(held: float, times: float) -> str:
 
 
 def _others(value: Value, placed: PlacedValues) -> Iterator[tuple[str, str]]:
-    """Yield the other positions of a gather, and their costs: the nearest first."""
+    """Yield the other positions of a gather with their costs, the nearest first."""
     of, child = placed.program.of, value
     while child in of:
         definition = of[child]
@@ -67,7 +67,7 @@ def _others(value: Value, placed: PlacedValues) -> Iterator[tuple[str, str]]:
 
 
 def unsharded_stacks(placed: PlacedValues) -> Iterator[str]:
-    """Yield the stacks of layers that are gathered at once, though loops take them by slices."""
+    """Yield the stacks of layers that are gathered at once, though loops scan them."""
     for value in placed.program.of:
         if value in placed.gathered and is_scanned(placed.program, value):
             yield (
@@ -78,7 +78,7 @@ def unsharded_stacks(placed: PlacedValues) -> Iterator[str]:
 
 
 def gathered_stacks(graph: Graph, smallest: int) -> list[Node]:
-    """Return the gathers of at least `smallest` bytes of which loops take slices."""
+    """Return the gathers whose results are scanned by loops and have at least `smallest` bytes."""
     gathers = (node for node in walk(graph) if node.op is ALL_GATHER)
     large = [node for node in gathers if node.results[0].type.bytes >= smallest]
     return [node for node in large if is_scanned(definitions(graph), node.results[0])]

@@ -26,17 +26,17 @@ from graphdist.ir.ops import SCAN
 from graphdist.passes.layouts.placed_values import PASSED_IN, PlacedValues, is_cheap, is_reduced
 
 _STORED_UNSHARDED = 8
-"""How many times cheaper it is to store a variable unsharded, and to gather it at the end of each
-step, than to gather it where it is used: so a variable that is used in any dtype is stored
-unsharded, and one of which only a norm is taken is not."""
+"""A variable that is stored unsharded, and gathered at the end of each step, costs this many times
+less than its bytes. So a variable whose full value is used, in any dtype, is stored unsharded, and
+one of which only a norm is used is not."""
 _SMALLEST_COST = 16
-"""The least cost of a variable that is stored unsharded: more than of the scalars made of it."""
+"""The least cost of a variable that is stored unsharded: more than that of a scalar made of it."""
 
 
 def region_of(
     roots: AbstractSet[Value], placed: PlacedValues, let_in: AbstractSet[Value]
 ) -> dict[Value, tuple[Value, ...]]:
-    """Return the derived values of which unsharded roots may be computed, with their operands.
+    """Return the derived values from which unsharded roots may be computed, with their operands.
 
     A value without derived operands has to be gathered.
     """
@@ -51,7 +51,7 @@ def region_of(
 
 
 def _full_of(value: Value, placed: PlacedValues, let_in: AbstractSet[Value]) -> Iterator[Value]:
-    """Yield the derived operands of a value that is computed unsharded."""
+    """Yield the derived operands from which a value is computed unsharded."""
     definition = placed.program.of[value]
     node = definition.node
     if definition.kind is ValueKind.COMPUTED:
@@ -69,7 +69,7 @@ def _full_of(value: Value, placed: PlacedValues, let_in: AbstractSet[Value]) -> 
 def _is_let_in(
     value: Value, definition: Definition, placed: PlacedValues, let_in: AbstractSet[Value]
 ) -> bool:
-    """Return whether an input of a nested graph may be gathered outside."""
+    """Return whether an input of a nested graph may be gathered outside that graph."""
     if definition.kind is ValueKind.SLICE and (
         value.type.bytes < placed.rules.smallest or definition.times == 1
     ):
@@ -83,7 +83,7 @@ def _is_let_in(
 def gathered_of(
     region: Mapping[Value, tuple[Value, ...]], roots: AbstractSet[Value], placed: PlacedValues
 ) -> set[Value]:
-    """Return the values of fewest bytes to gather so that all roots are unsharded."""
+    """Return the values to gather so that all roots are unsharded and the fewest bytes are sent."""
     gathered: set[Value] = set()
     for values in connected_values(region):
         if len(values) == 1:
@@ -97,13 +97,13 @@ def gathered_of(
 
 
 def _bytes_sent(value: Value, placed: PlacedValues) -> float:
-    """Return about how many bytes each replica sends to make a value full.
+    """Return about how many bytes each replica sends to make a value unsharded.
 
-    A collective takes about as long to begin as `smallest` bytes take to send.
+    A collective takes about as long to start as `smallest` bytes take to send.
     """
     definition = placed.program.of[value]
     if not value.type.shape:
-        return 1  # numbers are sent together
+        return 1  # scalars are sent together
     if value in placed.sharded_inputs:
         return max(_SMALLEST_COST, value.type.bytes // _STORED_UNSHARDED)
     is_sum = value in placed.terms or is_reduced(definition.node)
@@ -115,7 +115,7 @@ def _bytes_sent(value: Value, placed: PlacedValues) -> float:
 def _before_moves(
     value: Value, region: Mapping[Value, tuple[Value, ...]], placed: PlacedValues
 ) -> Value:
-    """Return what a value only has the elements of in other places: that is gathered as well."""
+    """Return the value of which another one only moves the elements; it costs as much to gather."""
     while len(region[value]) == 1:
         definition, (operand,) = placed.program.of[value], region[value]
         row = None if definition.node is None else row_of(definition.node)
@@ -135,7 +135,7 @@ def _is_without_barrier(value: Value, placed: PlacedValues) -> bool:
 
 
 def _is_there_unsharded(operand: Operand, placed: PlacedValues) -> bool:
-    """Return whether a derived value is full anyway, or made at little cost of what is."""
+    """Return whether a derived value is unsharded anyway, or cheap to compute from one that is."""
     while type(operand) is Value and operand not in placed.unsharded:
         definition = placed.program.of[operand]
         made_of = [parent for parent in definition.parents if placed.is_derived(parent)]
@@ -147,9 +147,9 @@ def _is_there_unsharded(operand: Operand, placed: PlacedValues) -> bool:
 
 
 def is_made_unsharded(value: Operand, placed: PlacedValues, given: Value | None = None) -> bool:
-    """Return whether a derived value can be computed of values that are unsharded in any case.
+    """Return whether a derived value can be computed from values that are unsharded in any case.
 
-    The value `given` counts as one of them.
+    The value `given` counts as unsharded.
     """
     pending, seen = [value], {value}
     while pending:
@@ -165,9 +165,10 @@ def is_made_unsharded(value: Operand, placed: PlacedValues, given: Value | None 
 
 
 def carried_unsharded(placed: PlacedValues) -> set[Value]:
-    """Return the carries of loops that had better be gathered once, in front of the loop.
+    """Return the carries of loops that are better gathered once, in front of the loop.
 
-    Sharded, each iteration would send more; unsharded, it computes the next value without sending.
+    With a sharded carry the iterations would send more bytes; with an unsharded one each iteration
+    computes the next value without sending.
     """
     found: set[Value] = set()
     for value in placed.derived:
@@ -189,10 +190,10 @@ def _length(definition: Definition) -> int:
 
 
 def let_in(placed: PlacedValues) -> set[Value]:
-    """Return the operands of loops, and of barriers, that are gathered in front of them.
+    """Return the operands of loops and of barriers that are gathered in front of them.
 
-    These are operands that are gathered there in any case, and the constants of a loop for which
-    the program says so, or else the smallest ones.
+    These are operands that are gathered there in any case, and those constants of a loop for which
+    the program asks this, or otherwise the smallest constants.
     """
     found = {value for value in placed.program.passing if _is_without_barrier(value, placed)}
     for node in walk(placed.graph):

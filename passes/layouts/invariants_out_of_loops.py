@@ -26,7 +26,7 @@ NAME = "invariants_out_of_loops"
 
 
 def invariants_out_of_loops(graph: Graph) -> Graph:
-    """Return the graph with what loops make of sharded variables alone in front of them."""
+    """Return the graph with values made of sharded variables alone computed in front of loops."""
     if not {SCAN.name, ALL_GATHER.name} <= operations(graph):
         return graph
     sharded = of_sharded_variables(graph)
@@ -64,7 +64,7 @@ def invariants_out_of_loops(graph: Graph) -> Graph:
 
 
 def _is_invariant(node: Node, outside: dict[Operand, Operand], sharded: set[Operand]) -> bool:
-    """Return whether a node of a body computes the same in each iteration, of sharded variables."""
+    """Return whether each iteration computes the same in a node, from sharded variables alone."""
     values = [operand for operand in node.operands if type(operand) is Value]
     if not values or not all(value in outside for value in values):
         return False

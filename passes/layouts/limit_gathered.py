@@ -35,7 +35,7 @@ NAME = "limit_gathered"
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A stretch of nodes that a gathered value outlives unused: between two uses, by position."""
+    """A gathered value and two nodes that use it, by position, with no use between them."""
 
     value: Value
     begin: int
@@ -44,12 +44,12 @@ class _Gap:
 
 @dataclass(frozen=True, slots=True)
 class LimitGathered:
-    """The pass; `most_bytes` may be gathered at once."""
+    """The pass; gathered values may take `most_bytes` at once."""
 
     most_bytes: int
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph with values re-gathered where too much would be held."""
+        """Return the graph with values re-gathered where they would take too much memory."""
         gathers = _gathers(graph)
         if sum(value.type.bytes for value in gathers) <= self.most_bytes:
             return graph
@@ -57,7 +57,7 @@ class LimitGathered:
         return _gathered_again(graph, gathers, given_up) if given_up else graph
 
     def _given_up(self, uses: dict[Value, list[int]], length: int) -> list[_Gap]:
-        """Return the gaps in which values are not held, so that no place holds too much."""
+        """Return the gaps in which values are dropped, so that no node holds too many bytes."""
         held = [0] * length
         gaps: list[_Gap] = []
         for value, places in uses.items():
@@ -80,7 +80,7 @@ class LimitGathered:
 
 
 def _gathers(graph: Graph) -> dict[Value, Node]:
-    """Return the nodes that gather a variable, maybe converted, by the gathered value."""
+    """Return the nodes that gather a variable, converted or not, by the gathered value."""
     slices: set[Operand] = set(graph.inputs[: len(graph.variables)])
     found: dict[Value, Node] = {}
     for node in graph.nodes:
@@ -95,7 +95,7 @@ def _gathers(graph: Graph) -> dict[Value, Node]:
 
 
 def _uses(graph: Graph, gathers: dict[Value, Node]) -> dict[Value, list[int]]:
-    """Return the positions of the nodes that use each gathered value that is not returned."""
+    """Return the positions of the uses of each gathered value that the graph does not return."""
     uses: dict[Value, list[int]] = defaultdict(list)
     for place, node in enumerate(graph.nodes):
         for operand in dict.fromkeys(node.operands):
@@ -112,7 +112,7 @@ def _gathered_again(graph: Graph, gathers: dict[Value, Node], given_up: Sequence
         operand: place for place, node in enumerate(graph.nodes) for operand in node.operands
     }
     latest: list[Value] = []
-    """What nodes computed so far, the latest last."""
+    """The values that nodes have computed so far, the latest last."""
     builder = Builder(NAME)
     environment: dict[Operand, Operand] = {}
     for place, node in enumerate(graph.nodes):

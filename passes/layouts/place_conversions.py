@@ -49,7 +49,7 @@ NAME = "place_conversions"
 _ROUNDS = 8
 
 Form: TypeAlias = tuple[Operand, int | None]
-"""A value, and the dimension along which it is sharded; None: it is unsharded."""
+"""A value, and the dimension along which it is sharded, or None for the full value."""
 
 Make: TypeAlias = Callable[[Sequence[Operand]], None]
 
@@ -58,8 +58,8 @@ Make: TypeAlias = Callable[[Sequence[Operand]], None]
 class PlaceConversions:
     """The pass for one target.
 
-    Each iteration gathers what it takes of a stack from `smallest` bytes on; `most_bytes` may be
-    gathered in front of a loop.
+    A slice of a stack that has at least `smallest` bytes is gathered in the iteration that uses it;
+    up to `most_bytes` may be gathered in front of a loop.
     """
 
     sharding: Sharding
@@ -69,8 +69,8 @@ class PlaceConversions:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its conversions where the placement has them.
 
-        Where replicas take their shards of full values other values may be placed better then: it
-        is repeated until nothing changes.
+        New shards of full values may allow a better placement of other values, so this is repeated
+        until nothing changes.
         """
         if graph.num_replicas == 1 or has_shared_graphs(graph):
             return graph
@@ -87,7 +87,7 @@ class PlaceConversions:
         return graph
 
     def declined(self, graph: Graph) -> list[str]:
-        """Return the variables that are updated unsharded, and the stacks gathered, and why."""
+        """Return the variables updated unsharded, and the gathered stacks, each with a reason."""
         if graph.num_replicas == 1:
             return []
         placed, reasons = sharded_variables(graph, self.sharding, self._rules(graph))
@@ -95,7 +95,7 @@ class PlaceConversions:
         return [*(updates if self.sharding.is_on else ()), *unsharded_stacks(placed)]
 
     def chosen(self, graph: Graph) -> list[str]:
-        """Return where values are gathered, what that costs, and what other positions would."""
+        """Return the positions of gathers, their costs, and the costs of other positions."""
         if graph.num_replicas == 1:
             return []
         placed, _ = sharded_variables(graph, self.sharding, self._rules(graph))
@@ -137,17 +137,17 @@ def _rebuilt(graph: Graph, placed: PlacedValues) -> Graph:
 
 
 class _Scope:
-    """One graph that is built again, with the forms in which it has the values of the old one."""
+    """The new version of one graph, with the forms of the old graph's values that it has."""
 
     def __init__(self, placed: PlacedValues, builder: Builder) -> None:
-        """Start without values; the builder collects the nodes."""
+        """Start without values; the builder collects the new nodes."""
         self.placed, self.builder = placed, builder
         self.made: dict[Form, Operand] = {}
 
     def run(self, graph: Graph) -> None:
         """Add the nodes of the graph that are needed, in order.
 
-        What is gathered, or computed of gathered values, is added where it is first used.
+        Gathers, and nodes that compute on gathered values, are added where they are first used.
         """
         for node in graph.nodes:
             if node.op is SCAN:
@@ -162,7 +162,7 @@ class _Scope:
     def get(self, operand: Operand, dimension: int | None = None) -> Operand:
         """Return a value unsharded, or a replica's shard of it along a dimension.
 
-        There is no recursion: values may be computed of each other in long chains.
+        There is no recursion, since chains of operations may be long.
         """
         pending: list[Form] = [(operand, dimension)]
         while pending:
@@ -179,7 +179,7 @@ class _Scope:
         return self._there((operand, dimension))
 
     def output(self, operand: Operand, variable: GraphVariable) -> Operand:
-        """Return the new value of a variable, as it is stored."""
+        """Return the new value of a variable, sharded or unsharded as it is stored."""
         placed = self.placed
         if type(operand) is not Value or operand not in placed.wanted:
             return self.get(operand)
@@ -225,7 +225,7 @@ class _Scope:
         )
 
     def _way(self, value: Value, dimension: int | None) -> tuple[list[Form], Make]:
-        """Return of which forms of values a form is made, and what makes it of them."""
+        """Return the forms of values that a form is made of, and the function that makes it."""
         if dimension is None:
             return self._way_to_unsharded(value)
         if dimension != self.placed.dimension.get(value):
@@ -279,7 +279,7 @@ class _Scope:
 
             return [(node.operands[0], None)], take
         if found is None or definition.kind is not ValueKind.COMPUTED:
-            return self._own_shard(value, own)  # an input of a graph, of which all came
+            return self._own_shard(value, own)  # an input that the graph takes unsharded
         factors, factor = found
 
         def apply(operands: Sequence[Operand]) -> None:
@@ -292,7 +292,7 @@ class _Scope:
         return _operands_on_shards(node, factors, factor), apply
 
     def _own_shard(self, value: Value, dimension: int) -> tuple[list[Form], Make]:
-        """Take a replica's own shard of a full value."""
+        """Return how to take a replica's own shard of a full value."""
 
         def cut(operands: Sequence[Operand]) -> None:
             self.made[value, dimension] = self._convert(
@@ -302,7 +302,7 @@ class _Scope:
         return [(value, None)], cut
 
     def _term(self, value: Value, node: Node, op: Op, **params: object) -> tuple[list[Form], Make]:
-        """Reduce what each replica has of a sum over shards."""
+        """Return how to reduce the replicas' terms of a sum over shards."""
         factors, factor = self.placed.terms[value]
 
         def reduce(operands: Sequence[Operand]) -> None:
@@ -313,7 +313,7 @@ class _Scope:
         return _operands_on_shards(node, factors, factor), reduce
 
     def _kept(self, node: Node) -> tuple[list[Form], Make]:
-        """Add a node as it is, with full operands."""
+        """Return how to add a node as it is, with unsharded operands."""
         if node.op is OWN_SLICE:
 
             def take(operands: Sequence[Operand]) -> None:
@@ -330,14 +330,14 @@ class _Scope:
         return [(operand, None) for operand in node.operands], keep
 
     def _convert(self, op: Op, operand: Operand, of: Value, **params: object) -> Operand:
-        """Add a collective, or a cut, that makes a form of a value."""
+        """Add a collective, or an own_slice, that makes a form of a value."""
         rules, node = self.placed.rules, self.placed.program.of[of].node
         params |= of_groups(rules.count, rules.num_copies)
         at = UNKNOWN if node is None else node.source
         return self.builder.add(op, (operand,), params, at=at, hint=of.hint)[0]
 
     def _nested(self, graph: Graph) -> Graph:
-        """Return a nested graph that takes and returns full values."""
+        """Return the new version of a nested graph that takes and returns unsharded values."""
         inner = _Scope(self.placed, Builder(NAME))
         inner.made = {(value, None): value for value in graph.inputs}
         inner.run(graph)
@@ -345,11 +345,14 @@ class _Scope:
         return graph.replace(nodes=tuple(inner.builder.nodes), outputs=outputs)
 
     def _own_dimension(self, value: Value) -> int | None:
-        """Return along which dimension a loop carries, or a branch returns, a value sharded."""
+        """Return the dimension along which a value that a loop or a branch returns is sharded.
+
+        It is None if the value is returned unsharded.
+        """
         return self.placed.dimension[value] if value in self.placed.derived else None
 
     def _take(self, node: Node, results: Sequence[Operand]) -> None:
-        """Remember what a loop or a branch returns, each value in its form."""
+        """Record the results of a loop or a branch, each in the form in which it is returned."""
         for result, made in zip(node.results, results, strict=True):
             self.made[result, self._own_dimension(result)] = made
 
@@ -435,7 +438,7 @@ class _Scope:
 
 
 def _operands_on_shards(node: Node, factors: Factors, factor: int) -> list[Form]:
-    """Return in which form a node that is applied to shards takes its operands."""
+    """Return the forms of the operands of a node that is applied to shards."""
     return [
         (operand, dimensions.index(factor) if factor in dimensions else None)
         for operand, dimensions in zip(node.operands, factors.operands, strict=True)

@@ -18,17 +18,17 @@ from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, num_copies_of
 from graphdist.ir.types import MIRRORED
 
 PASSED_IN = frozenset({ValueKind.CONSTANT, ValueKind.SLICE, ValueKind.BRANCH_INPUT})
-"""What a nested graph may take in both forms."""
+"""The inputs that a nested graph may take both sharded and unsharded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decides about positions.
+    """The options that decide where values are gathered.
 
-    There are `count` shards of a value, and `num_copies` groups of replicas that have all of them.
-    What an iteration takes of a scanned operand is gathered in the loop from `smallest` bytes on.
-    `most_bytes` of what all iterations take may be gathered in front of a loop. Sums are not taken
-    of shards unless `reorders`, since their order of additions shows.
+    A value has `count` shards; each of `num_copies` groups of replicas has all of them. A slice of
+    a scanned operand that has at least `smallest` bytes is gathered in the loop. Smaller slices may
+    be gathered in front of the loop, up to `most_bytes` for all iterations. Sums are computed on
+    shards only with `reorders`, since that changes the order of additions.
     """
 
     count: int
@@ -42,12 +42,13 @@ class Rules:
 class PlacedValues:
     """Which values a program has sharded, and which unsharded.
 
-    `dimension` has the dimension along which a value may be sharded. `derived` can be computed on
-    shards; `terms` are derived sums over shards, with their factors and the factor that is summed.
-    A value may be made `sharded`, `unsharded` or both; `gathered` are unsharded values that are
-    made of their shards. The outputs `wanted` are asked for sharded. The inputs `sharded_inputs`
-    are stored sharded unless something needs them unsharded; derived values made of such inputs
-    alone are `of_inputs`. `because` says what asks for a derived value unsharded.
+    `dimension` has the dimension along which each value may be sharded. The `derived` values can be
+    computed on shards; `terms` are derived sums over shards, with their factors and the summed
+    factor. A value may be computed `sharded`, `unsharded` or both; `gathered` are the unsharded
+    values that are gathered from their shards. The outputs `wanted` are asked for sharded. The
+    inputs `sharded_inputs` are stored sharded unless a node needs them unsharded; `of_inputs` are
+    derived values that depend on such inputs alone. `because` has the node or the reason that asks
+    for a derived value unsharded.
     """
 
     graph: Graph
@@ -66,14 +67,14 @@ class PlacedValues:
     _factors: dict[Node, Factors | None] = field(default_factory=dict)
 
     def is_derived(self, operand: Operand) -> bool:
-        """Return whether shards of a value are computed of shards."""
+        """Return whether a value can be computed on shards."""
         return type(operand) is Value and operand in self.derived
 
     def needs_barrier(self, value: Value) -> bool:
-        """Return whether the shards behind a barrier have to pass it.
+        """Return whether the shards of a value behind a barrier have to pass the barrier.
 
-        They need not if nothing in front of the barrier is gathered of what they are made of: there
-        is nothing then with which their gather could be merged, and it may start early.
+        They need not if no value computed from the same shards is gathered in front of the barrier:
+        then there is no gather with which theirs could be merged, and it may start early.
         """
         (operand,) = self.program.of[value].parents
         made_of = self.spread([operand], self._parents_on_shards)
@@ -81,13 +82,13 @@ class PlacedValues:
         return not self.gathered.isdisjoint(found)
 
     def computed_of(self, values: Iterable[Operand]) -> set[Operand]:
-        """Return the values that nodes compute on shards of some values, and these."""
+        """Return these values and all values that nodes compute from them on shards."""
         return self.spread(values, self._results_on_shards)
 
     def spread(
         self, starts: Iterable[Operand], following: Callable[[Value], Iterable[Operand]]
     ) -> set[Operand]:
-        """Return the derived values that some lead to, and these."""
+        """Return the starts and the derived values that `following` leads to from them."""
         pending = list(starts)
         found = set(pending)
         while pending:
@@ -106,10 +107,11 @@ class PlacedValues:
         return (result for node in self.program.nodes.get(value, ()) for result in node.results)
 
     def is_scattered(self, value: Value) -> bool:
-        """Return whether a reduce_scatter leaves the shards of a sum over shards.
+        """Return whether a reduce_scatter makes the shards of a sum over shards.
 
-        Not in several groups, each of which has the sum already: it would add these up. Nor if the
-        operand is unsharded in any case: then the sum is computed of it, and nothing is sent.
+        It does not with several groups of replicas: each group has the sum, and a reduce_scatter
+        would add these up. Nor does it if the operands are unsharded in any case: then the sum is
+        computed from them without sending.
         """
         factors, factor = self.terms[value]
         is_sum = factors.summed[factor] == "sum"
@@ -118,20 +120,20 @@ class PlacedValues:
         return is_sum and self.rules.num_copies == 1 and not is_there
 
     def derived_along(self, operand: Operand) -> int | None:
-        """Return along which dimension a derived value is sharded; a number is along none."""
+        """Return the dimension along which a derived value is sharded; None for other operands."""
         if type(operand) is not Value or operand not in self.derived:
             return None
         return self.dimension.get(operand)
 
     def forms(self, value: Value) -> Iterator[int | None]:
-        """Yield the forms in which an input of a nested graph is handed in."""
+        """Yield the forms in which a nested graph takes an input: None, or a dimension."""
         if value in self.unsharded and value not in self.gathered:
             yield None
         if value in self.sharded:
             yield self.dimension[value]
 
     def factor(self, value: Value) -> tuple[Factors, int] | None:
-        """Return the factors of the node that computes a value, and the one of its shards."""
+        """Return the factors of the node that computes a value, and the sharded factor."""
         definition = self.program.of[value]
         node, dimension = definition.node, self.dimension.get(value)
         if definition.kind is not ValueKind.COMPUTED or node is None or dimension is None:
@@ -145,24 +147,24 @@ class PlacedValues:
         return factors, factor
 
     def factors_of(self, node: Node) -> Factors | None:
-        """Return the factors of a node of values that all replicas share; else None."""
+        """Return the factors of a node whose operands and results are mirrored; else None."""
         if node not in self._factors:
             self._factors[node] = factors_of(node) if takes_mirrored(node) else None
         return self._factors[node]
 
     def is_computed_on_shards(self, value: Value) -> bool:
-        """Return whether shards of a value are computed of shards, not cut from the full value."""
+        """Return whether shards of a value are computed on shards, not taken of the full value."""
         if value in self.derived:
             return value not in self.terms or self.is_scattered(value)
         definition = self.program.of[value]
         if definition.kind is not ValueKind.COMPUTED:
             return definition.kind in PASSED_IN and value in self.dimension
-        is_there = value in self.unsharded  # of which each replica takes its own shard
+        is_there = value in self.unsharded  # each replica takes its shard of it
         return not is_there and self.factor(value) is not None and is_cheap(definition.node)
 
 
 def is_stored(node: Node, result: Value, placed: PlacedValues) -> bool:
-    """Return whether a node gathers shards that are there."""
+    """Return whether a node gathers shards that exist already."""
     rules = placed.rules
     return (
         node.op is ALL_GATHER
@@ -184,7 +186,7 @@ def is_reduced(node: Node | None) -> bool:
 
 
 def takes_mirrored(node: Node) -> bool:
-    """Return whether all replicas have the same operands and results of a node."""
+    """Return whether all operands and results of a node are mirrored."""
     values = (*node.operands, *node.results)
     return all(value.type.layout is MIRRORED for value in values)
 

@@ -27,14 +27,14 @@ _KEY = ("key<fry>", ())
 
 
 def random_shards(graph: Graph) -> Graph:
-    """Return the graph in which shards of random bits are made of the key."""
+    """Return the graph in which shards of random bits are generated from the key."""
     if not {_RANDOM_BITS, OWN_SLICE.name} <= operations(graph):
         return graph
     return rewrite(graph, partial(_rule, set(_used_in_shards(graph))), NAME, {OWN_SLICE.name})
 
 
 def _used_in_shards(graph: Graph) -> Iterator[Operand]:
-    """Yield the random bits that only own_slices use."""
+    """Yield the random bits that only own_slice nodes use."""
     using, outputs = users(graph), set(graph.outputs)
     for node in graph.nodes:
         for nested in node.graphs:

@@ -36,18 +36,18 @@ NAME = "recompute_residuals"
 
 @dataclass(frozen=True, slots=True)
 class _Residual:
-    """A stacked value that can be recomputed: of which operands, by which nodes of the body."""
+    """A stacked value that can be recomputed, with the operands and nodes to recompute it."""
 
     constants: dict[Value, Operand]
-    """The operands that every step takes, by the input of the loop's body."""
+    """The operands that every iteration takes, by the input of the loop's body."""
     stacks: dict[Value, Operand]
-    """The operands that the loop takes apart, by the input of the loop's body."""
+    """The operands that the loop scans, by the input of the loop's body."""
     nodes: tuple[Node, ...]
     output: Value
 
 
 def recompute_residuals(graph: Graph) -> Graph:
-    """Return the graph with residuals made of slices recomputed in the loops that take them."""
+    """Return the graph in which loops recompute the residuals that they scan."""
     if SCAN.name not in operations(graph):
         return graph
     return _recomputed(graph, of_sharded_variables(graph))
@@ -77,7 +77,7 @@ def _recomputed(graph: Graph, sharded: Collection[Operand]) -> Graph:
 
 
 def _residuals(node: Node, graph: Graph, sharded: Collection[Operand]) -> dict[Operand, _Residual]:
-    """Return what a loop stacks and need not, by the result."""
+    """Return the residuals that a loop need not stack, by the loop's result."""
     scan = Scan(node)
     found: dict[Operand, _Residual] = {}
     for output, result in scan.stacked:
@@ -89,7 +89,7 @@ def _residuals(node: Node, graph: Graph, sharded: Collection[Operand]) -> dict[O
 
 
 def _residual(scan: Scan, output: Value, sharded: Collection[Operand]) -> _Residual | None:
-    """Return how an output of a loop's body can be recomputed, if it can be."""
+    """Return how an output of a loop's body can be recomputed; None if it cannot."""
     nodes = _made_cheaply(output, scan.body)
     if nodes is None:
         return None
@@ -126,9 +126,9 @@ def _rebuilt(
     environment: dict[Operand, Operand],
     builder: Builder,
 ) -> Sequence[Operand]:
-    """Add a loop that takes slices in place of residuals, and computes these from them.
+    """Add a loop that recomputes residuals in place of scanning them.
 
-    `residuals` are those that the loop scans, by the input of the body for their slices.
+    `residuals` has the residuals by the input of the body for their slices.
     """
     edit = ScanEdit(scan, NAME)
     edit.drop(residuals)
@@ -162,7 +162,7 @@ def _rebuilt(
 
 
 def _is_only_scanned(value: Value, graph: Graph) -> bool:
-    """Return whether nothing but loops uses a value, and these scan it."""
+    """Return whether all users of a value are loops that scan it."""
     loops = [Scan(node) for node in users(graph).get(value, ()) if node.op is SCAN]
     count = sum(taken.operand is value for loop in loops for taken in loop.scanned)
     return 0 < count == use_counts(graph)[value]

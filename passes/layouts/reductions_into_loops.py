@@ -38,28 +38,28 @@ from graphdist.passes.layouts.sharded_variables import Sharding, rules_of, shard
 NAME = "reductions_into_loops"
 
 Maps: TypeAlias = tuple[Node, ...]
-"""Operations on each element of one value, in order."""
+"""Elementwise operations on one value, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A value that is reduced after some operations on its elements."""
+    """A value that is reduced after some elementwise operations."""
 
     value: Operand
     maps: Maps
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes are reduced."""
+        """Return the number of bytes that are reduced."""
         dtype = self.maps[-1].results[0].type.dtype if self.maps else self.value.type.dtype
         return self.value.type._replace(dtype=dtype).bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A node behind a reduction that was in front of it, with what its operands are then.
+    """A node that moves from the front of a reduction behind it, with its new operands.
 
-    Operands that are None stay as they are.
+    An operand that is None stays as it is.
     """
 
     node: Node
@@ -71,18 +71,18 @@ Tree: TypeAlias = _Leaf | _Moved
 
 @dataclass
 class _Loop:
-    """A loop with the reductions that move into it, by what it stacks and what it carries."""
+    """A loop with the reductions that move into it, by the stacked or carried value."""
 
     stacked: dict[Value, tuple[Maps, Node]] = field(default_factory=dict)
     carried: dict[Value, tuple[Carry, Node, Node]] = field(default_factory=dict)
-    """With the carry, the node that adds to it, and the reduction."""
+    """By the last value: the carry, the node that adds to it, and the reduction."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReductionsIntoLoops:
-    """The pass: an iteration reduces at least `smallest` bytes of what it stacks.
+    """The pass; an iteration reduces slices of at least `smallest` bytes before they are stacked.
 
-    Sums of loops may take `most_bytes` unsharded; None: any number of bytes.
+    Sums that a loop carries may take `most_bytes` unsharded; None sets no limit.
     """
 
     sharding: Sharding
@@ -90,11 +90,11 @@ class ReductionsIntoLoops:
     most_bytes: int | None = 0
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph with reductions in the loops that make what they reduce."""
+        """Return the graph with reductions in the loops that compute their operands."""
         if graph.num_replicas == 1 or ALL_REDUCE.name not in operations(graph):
             return graph
         rules = rules_of(graph, self.sharding, self.smallest)
-        # The analysis costs more than to see that nothing can move, whatever it says.
+        # This test is cheaper than the analysis, and often finds that nothing can move.
         reduced = {node.results[0] for node in walk(graph) if is_reduced(node)}
         if _Moves(reduced, rules, self.most_bytes)(graph) is graph:
             return graph
@@ -111,14 +111,14 @@ class ReductionsIntoLoops:
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """Moves the reductions whose results are among `sharded`, as far as it pays."""
+    """Moves the reductions whose results are among `sharded` into loops, where that is cheaper."""
 
     sharded: Collection[Value]
     rules: Rules
     most_bytes: int | None
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return a graph, or a nested one, with reductions in the loops that stand in it."""
+        """Return a graph, nested or not, with reductions moved into its loops."""
         return map_nested(self._moved(graph), self)
 
     def _moved(self, graph: Graph) -> Graph:
@@ -157,14 +157,14 @@ class _Moves:
             else:
                 results = builder.keep(node, substitute(environment, node.operands), node.graphs)
             environment.update(zip(node.results, results, strict=True))
-            # Each part is reduced where it is made: it is not kept for the last one.
+            # Each part is reduced as soon as it is computed, so that it is not held any longer.
             for leaf, build in parts_of.get(node, ()):
                 build.reduce(leaf)
         outputs = substitute(environment, graph.outputs)
         return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
 
     def _tree(self, operand: Operand, maps: Maps, graph: Graph) -> Tree:
-        """Return what stays behind the reduction of an operand, and what is reduced."""
+        """Return the nodes to move behind the reduction of an operand, and the values to reduce."""
         if type(operand) is not Value or use_counts(graph)[operand] != 1:
             return _Leaf(operand, maps)
         node = producers(graph).get(operand)
@@ -192,12 +192,12 @@ class _Moves:
             for place, operand in enumerate(node.operands)
         ]
         moved = _Moved(node, tuple(operands))
-        # Of more bytes than before is never sent.
+        # Never send more bytes than before.
         whole = _Leaf(node.results[0], maps)
         return moved if sum(leaf.bytes for leaf in _leaves(moved)) <= whole.bytes else whole
 
     def _is_in_parts(self, tree: Tree) -> bool:
-        """Return whether it is reduced part by part: no part is filled up with zeros then."""
+        """Return whether the parts of a value are reduced one by one, without padding by zeros."""
         sizes = [leaf.bytes for leaf in _leaves(tree)]
         return len(sizes) > 1 and min(sizes) >= self.rules.smallest and 2 * max(sizes) <= sum(sizes)
 
@@ -232,7 +232,7 @@ class _Moves:
         graph: Graph,
         builder: Builder,
     ) -> Sequence[Operand]:
-        """Add the loop with its reductions inside."""
+        """Add the loop with the reductions inside."""
         scan = Scan(node, substitute(outside, node.operands))
         edit = ScanEdit(scan, NAME)
         additions: dict[Node, tuple[Value, Node]] = {}
@@ -265,13 +265,13 @@ class _Moves:
 
 
 def _has_loops_in_loops(graph: Graph) -> bool:
-    """Return whether what has moved into a loop may move into one in it."""
+    """Return whether a reduction that moved into a loop may move into a loop nested in it."""
     loops = (node for node in walk(graph) if node.op is SCAN)
     return any(SCAN.name in operations(nested) for node in loops for nested in node.graphs)
 
 
 def _is_of_each_replica(node: Node) -> bool:
-    """Return whether a node gives each replica's own value as its term."""
+    """Return whether a node makes each replica's own value its term of a partial value."""
     return node.op is TO_PARTIAL and node.operands[0].type.layout is not MIRRORED
 
 
@@ -285,7 +285,7 @@ def _leaves(tree: Tree) -> Iterator[_Leaf]:
 
 
 def _only_value(node: Node) -> int | None:
-    """Return the place of the only operand that is no literal, if the result is of its size."""
+    """Return the index of the only operand that is no literal, if the result has its size."""
     places = [place for place, operand in enumerate(node.operands) if type(operand) is Value]
     if len(places) != 1 or len(node.results) != 1:
         return None
@@ -295,7 +295,7 @@ def _only_value(node: Node) -> int | None:
 
 
 def _is_linear(node: Node) -> bool:
-    """Return whether zeros stay zeros, and sums are sums but for their rounding."""
+    """Return whether a node is linear up to rounding: zero stays zero, a sum stays a sum."""
     row = row_of(node)
     if node.op.name == "jax.convert_element_type":
         return True
@@ -304,7 +304,7 @@ def _is_linear(node: Node) -> bool:
 
 
 def _filled_up(node: Node, graph: Graph) -> int | None:
-    """Return which operand a result has the elements of, if all its other elements are zero."""
+    """Return the index of the operand that a result pads with zeros; None for other nodes."""
     if node.op.name == "jax.pad" and is_zero(node.operands[1]):
         return 0
     if node.op.name == "jax.dynamic_update_slice" and _is_zero(node.operands[0], graph):
@@ -321,7 +321,7 @@ def _is_zero(operand: Operand, graph: Graph) -> bool:
 
 
 def _addition(carry: Carry, reduction: Node, body: Graph, graph: Graph) -> Node | None:
-    """Return the node that adds to a carry, if all the body does with it is to add to it."""
+    """Return the node that adds to a carry, if the body does nothing else with the carry."""
     output, value = carry.following, carry.value
     node = producers(body).get(output) if type(output) is Value else None
     if node is None or node.op.name not in ADDITIONS or value not in node.operands:
@@ -337,7 +337,7 @@ def _addition(carry: Carry, reduction: Node, body: Graph, graph: Graph) -> Node 
 
 
 def _shared_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None:
-    """Return what the reduction makes of what each replica begins with, if it is mirrored."""
+    """Return the reduction of the carry's initial value, if it is a mirrored value."""
     start = carry.first
     made = producers(graph).get(start) if type(start) is Value else None
     if made is not None and made.op is TO_PARTIAL:
@@ -348,7 +348,7 @@ def _shared_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None
 
 
 class _Building:
-    """Adds what stands for a reduction: the leaves of its tree reduced, and the rest behind."""
+    """Adds the nodes that replace a reduction: its tree's leaves reduced, then the moved nodes."""
 
     def __init__(
         self,
@@ -357,15 +357,15 @@ class _Building:
         graph: Graph,
         builder: Builder,
     ) -> None:
-        """Reduce as `reduction` does."""
+        """Take the kind and the groups of `reduction`."""
         self.reduction, self.environment = reduction, environment
         self.made_by, self.builder = producers(graph), builder
         self.there: set[Operand] = set()
-        """What a loop returns reduced."""
+        """The results of loops that are reduced already."""
         self._parts: dict[_Leaf, Operand] = {}
 
     def reduce(self, leaf: _Leaf) -> None:
-        """Reduce a part before the others are there."""
+        """Reduce a part before the other parts are computed."""
         (value,) = substitute(self.environment, (leaf.value,))
         self._parts[leaf] = self.of_leaf(value, leaf.maps)
 
@@ -388,7 +388,7 @@ class _Building:
         return self.added(node, operands, [type_])
 
     def of_leaf(self, value: Operand, maps: Maps) -> Operand:
-        """Return a value mapped and reduced."""
+        """Return a value after its elementwise operations and the reduction."""
         for node in maps:
             operands = [value if type(each) is Value else each for each in node.operands]
             type_ = value.type._replace(dtype=node.results[0].type.dtype)
@@ -396,7 +396,7 @@ class _Building:
         return self.added(self.reduction, [value], None)
 
     def _in_dtype(self, operand: Operand, dtype: str, of: Node) -> Operand:
-        """Return what stays an operand: zeros in the dtype of what is reduced, or an index."""
+        """Return an operand that stays: zeros, converted to the reduced dtype, or an index."""
         if operand.type.dtype != of.results[0].type.dtype or operand.type.dtype == dtype:
             return operand
         type_ = operand.type._replace(dtype=dtype)
@@ -409,10 +409,10 @@ class _Building:
     def added(
         self, node: Node, operands: Sequence[Operand], types: Sequence[Type] | None
     ) -> Operand:
-        """Add a node's operation to other operands, with a result of this type."""
+        """Add a node's operation on other operands, with results of these types."""
         params = node.params
         if params.get("sharding") is not None:
-            params = {**params, "sharding": None}  # it belongs to the shape
+            params = {**params, "sharding": None}  # it fits only the old shape
         return self.builder.add(
             node.op,
             operands,

@@ -42,9 +42,9 @@ from graphdist.ir.types import MIRRORED, Type
 NAME = "scatter_in_parts"
 
 _SMALLEST_SHARE = 4
-"""Parts have at least one of so many shares of the bytes that they may have."""
+"""A part has at least the largest number of bytes that it may have, divided by this."""
 _TILE = (16, 128)
-"""The rows and columns that TPUs store together, of the last two dimensions of 16-bit values."""
+"""The tile of a TPU's memory: rows and columns of the last two dimensions of 16-bit values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Scatter:
     node: Node
     narrow: Operand
     chain: tuple[Node, ...]
-    """From the first operation on the narrow value to the one that makes the operand."""
+    """The nodes from the first operation on the narrow value to the maker of the operand."""
 
     @property
     def wide(self) -> Operand:
@@ -69,7 +69,7 @@ class _Scatter:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """The dimension along which a value is cut, and the number of parts."""
+    """The dimension along which a value is divided into parts, and the number of parts."""
 
     axis: int
     count: int
@@ -77,7 +77,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class ScatterInParts:
-    """The pass; a widened value of up to `most_bytes` is scattered at once."""
+    """The pass; a widened value of at most `most_bytes` is scattered at once."""
 
     most_bytes: int
 
@@ -125,7 +125,10 @@ class ScatterInParts:
         return scatter.wide.type.bytes > self.most_bytes
 
     def _cut(self, scatter: _Scatter) -> _Cut | None:
-        """Return how the value is cut in few parts along the edges of tiles; None if it cannot."""
+        """Return how to divide the value into few parts, at the edges of tiles if possible.
+
+        It is None if no dimension can be divided.
+        """
         type, scattered = scatter.wide.type, scatter.axis
         fewest = -(-type.bytes // self.most_bytes)
         cuts = [
@@ -141,7 +144,7 @@ class ScatterInParts:
 
 
 def _widened(graph: Graph) -> Iterator[_Scatter]:
-    """Yield the reduce_scatters of values that are made of narrower ones."""
+    """Yield the reduce_scatters of values that are widened from a narrower dtype."""
     for node in graph.nodes:
         if node.op is not REDUCE_SCATTER:
             continue
@@ -158,7 +161,10 @@ def _widened(graph: Graph) -> Iterator[_Scatter]:
 
 
 def _made_alone(operand: Operand, graph: Graph) -> Node | None:
-    """Return the node that makes a value used once, element by element of one other value."""
+    """Return the node that makes a value, if it is elementwise in one other value.
+
+    It is None if the value is used more than once.
+    """
     if type(operand) is not Value or use_counts(graph)[operand] != 1:
         return None
     made = producers(graph).get(operand)
@@ -170,7 +176,7 @@ def _made_alone(operand: Operand, graph: Graph) -> Node | None:
 
 
 def _is_product(operand: Operand, graph: Graph) -> bool:
-    """Return whether a matrix multiplication makes a value, maybe transposed behind it."""
+    """Return whether a value is a matrix product, or the transpose of one."""
     made = producers(graph).get(operand) if type(operand) is Value else None
     if made is not None and made.op.name == "jax.transpose":
         return _is_product(made.operands[0], graph)
@@ -194,7 +200,7 @@ def _without_axis(scatter: _Scatter) -> str:
 def _in_parts(
     scatter: _Scatter, cut: _Cut, narrow: Operand, graph: Graph, builder: Builder
 ) -> Value:
-    """Add the loop over parts, and what joins them."""
+    """Add the loop over parts, and the node that joins the parts."""
     at, hint = scatter.node.source, scatter.node.results[0].hint
     (numbers,) = builder.add(CONSTANT, (), Holding(np.arange(cut.count, dtype=np.int32)), at=at)
     params = Scanning(length=cut.count, reverse=False, unroll=1, num_consts=1, num_carry=0)

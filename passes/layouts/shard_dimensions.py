@@ -25,9 +25,10 @@ __all__ = ["is_scanned", "shard_dimensions"]
 def shard_dimensions(
     program: Definitions, stages: Iterable[Iterable[tuple[Value, int]]], count: int
 ) -> Mapping[Value, int]:
-    """Return the dimensions along which values may be sharded in `count`, starting with some.
+    """Return the dimensions along which values may be sharded over `count` replicas.
 
-    What is given at one stage has spread before the next stage begins.
+    `stages` are the values with a given dimension. The values of one stage spread through the
+    program before those of the next stage do.
     """
     found: dict[Value, int] = {}
     for given in stages:
@@ -43,7 +44,7 @@ def shard_dimensions(
 
 
 def _set_last(program: Definitions, found: dict[Value, int]) -> None:
-    """Let loops return what they carry as they carry it."""
+    """Give the result of each carry the dimension of the carry."""
     for value in program.passing:
         definition = program.of[value]
         if definition.kind is ValueKind.LAST:
@@ -54,7 +55,7 @@ def _set_last(program: Definitions, found: dict[Value, int]) -> None:
 
 
 def is_scanned(program: Definitions, value: Value) -> bool:
-    """Return whether a loop takes slices of a value along dimension 0, or of what goes with it."""
+    """Return whether a loop scans a value, or a value that is sharded with it."""
     if not program.has_slices:
         return False
     alike = shard_dimensions(program, [[(value, 0)]], 1)
@@ -75,7 +76,7 @@ def _is_multiple(size: int, count: int) -> bool:
 
 
 def _alike(program: Definitions, value: Value, dimension: int) -> Iterator[tuple[Value, int]]:
-    """Yield the values that are sharded with a value, each with the dimension."""
+    """Yield the values that are sharded together with a value, each with its dimension."""
     definition = program.of[value]
     for child in program.children.get(value, ()):
         yield from _shifted(child, dimension + program.of[child].shift)
@@ -95,7 +96,7 @@ def _shifted(operand: Operand, dimension: int) -> Iterator[tuple[Value, int]]:
 
 
 def _by_factor(node: Node, value: Value, dimension: int) -> Iterator[tuple[Value, int]]:
-    """Yield the operands and results of a node that have the factor of a dimension of a value."""
+    """Yield the operands and results of a node that share the factor of a value's dimension."""
     if any(operand.type.layout is not MIRRORED for operand in node.operands):
         return
     factors = factors_of(node)

@@ -34,10 +34,10 @@ from graphdist.passes.layouts.shard_dimensions import is_scanned
 __all__ = ["SHARDING", "Sharding", "rules_of", "sharded_variables", "text_of"]
 
 _ROUNDS = 16
-"""How often variables are given up and the rest tried again, before all are given up."""
+"""The number of tries with fewer and fewer variables, before all are left unsharded."""
 
 _SMALL = 4
-"""A sharded gradient may send a quarter more bytes: it lets the optimizer's state be sharded."""
+"""A sharded gradient may send a quarter more bytes, since then the optimizer's state is sharded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ SHARDING = {
     "gpu": Sharding(smallest=2**18),
     "tpu": Sharding(smallest=2**18),
 }
-"""Which variables are worth it, by platform."""
+"""Which variables are updated sharded, by platform."""
 
 
 def rules_of(graph: Graph, sharding: Sharding, smallest: int = 0, most_bytes: int = 0) -> Rules:
@@ -70,9 +70,9 @@ def rules_of(graph: Graph, sharding: Sharding, smallest: int = 0, most_bytes: in
 def sharded_variables(
     graph: Graph, sharding: Sharding, rules: Rules
 ) -> tuple[PlacedValues, dict[str, str]]:
-    """Return the placement in which all variables that gain are sharded; and why others are not.
+    """Return the placement in which all variables that gain are sharded, and a reason for each.
 
-    The reason of a sharded variable is "".
+    The reason is why a variable is not sharded; "" for a sharded variable.
     """
     program = definitions(graph)
     inputs = dict(zip((variable.name for variable in graph.variables), graph.inputs, strict=False))
@@ -125,9 +125,9 @@ def sharded_variables(
 
 
 def _of_collectives(graph: Graph) -> Iterator[tuple[Value, int]]:
-    """Yield the values that the program takes shards of, then those that it gathers.
+    """Yield the values that the program shards, then the values that it gathers.
 
-    In this order, what updates a variable is sharded as the variable is stored.
+    In this order the update of a variable is sharded along the dimension of the stored variable.
     """
     for node in walk(graph):
         if node.op is OWN_SLICE and type(node.operands[0]) is Value:
@@ -140,7 +140,7 @@ def _of_collectives(graph: Graph) -> Iterator[tuple[Value, int]]:
 def _candidate(
     variable: GraphVariable, value: Value, program: Definitions, sharding: Sharding, rules: Rules
 ) -> int | str | None:
-    """Return along which dimension a variable may be sharded, or why not; None if it is already."""
+    """Return a variable's dimension to shard, or why it has none; None if it is sharded already."""
     type_ = variable.type
     if variable.sharded_along is not None:
         return None
@@ -164,7 +164,7 @@ def _candidate(
 def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
     """Yield the reductions that would send more bytes sharded than unsharded, and why.
 
-    Values that are small beside the reduction, such as sums of rows, do not count.
+    Values that are small compared with the reduction, such as sums of rows, do not count.
     """
     graph = placed.graph
     stored = dict(zip((v.name for v in graph.variables), graph.inputs, strict=False))
@@ -198,7 +198,7 @@ def _bytes_per_step(value: Value, placed: PlacedValues) -> float:
 
 
 def _of_gradients(placed: PlacedValues) -> set[Operand]:
-    """Return the values that are computed of shards which a reduce_scatter leaves."""
+    """Return the values that are computed from the shards of a reduce_scatter."""
     return _behind(
         (
             value
@@ -210,9 +210,9 @@ def _of_gradients(placed: PlacedValues) -> set[Operand]:
 
 
 def _beside(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
-    """Return the values that are computed on shards together with some, maybe through others.
+    """Return the values that nodes combine on shards with these values, directly or indirectly.
 
-    What is only compared with a parameter is stored as the parameter is.
+    A variable that is only compared with a parameter is stored as the parameter is.
     """
 
     def following(value: Value) -> Iterator[Operand]:
@@ -223,7 +223,7 @@ def _beside(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
 
 
 def _behind(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
-    """Return the sharded values that are computed of the shards of some values."""
+    """Return the sharded values that are computed from the shards of these values."""
     program = placed.program
 
     def following(value: Value) -> Iterator[Operand]:
@@ -240,7 +240,7 @@ def _is_stored_sharded(value: Operand, placed: PlacedValues) -> bool:
 
 
 def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]) -> str:
-    """Return why a new value is not computed of shards: the node in the way, if there is one."""
+    """Return why a new value is not computed on shards, with the node that prevents it, if any."""
     why = "no reduced gradient flows into it element by element"
     pending: list[Operand] = [output]
     seen: set[Operand] = set()
@@ -263,7 +263,7 @@ def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]
 
 
 def text_of(because: Node | str) -> str:
-    """Return what needs a value unsharded, in words."""
+    """Return in words the reason why a value is unsharded: a node, or a text as it is."""
     if isinstance(because, str):
         return because
     return f"{because.op.name} at {because.source} needs all of it"

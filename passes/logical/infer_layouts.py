@@ -36,7 +36,7 @@ def infer_layouts(graph: Graph) -> Graph:
 
 
 Derive: TypeAlias = Callable[[Graph, Sequence[Layout | None]], Graph]
-"""Return a nested graph with inputs of these layouts, and all types behind them derived again."""
+"""A function that returns a nested graph with these input layouts and all types derived again."""
 
 
 def _infer_node(
@@ -79,7 +79,7 @@ def _fixpoint(
     slices: Sequence[Type],
     derive: Derive,
 ) -> Graph:
-    """Return the body with layouts of its inputs such that each carry keeps its layout."""
+    """Return the body with layouts of its inputs for which each carry keeps its layout."""
     carried = _layouts(first)
     while True:
         entering = [*_layouts(constants), *carried, *_layouts(slices)]
@@ -96,7 +96,7 @@ def _layouts(types: Sequence[Type]) -> list[Layout | None]:
 
 
 def _with_inputs(graph: Graph, layouts: Sequence[Layout | None]) -> Graph:
-    """Return the graph with these layouts of its inputs, all types behind them derived again."""
+    """Return the graph with these layouts of its inputs, and all other types derived again."""
     environment: dict[Operand, Operand] = {}
     inputs = []
     for value, layout in zip(graph.inputs, layouts, strict=True):

@@ -100,18 +100,18 @@ class OuterUpdate(Protocol):
         """
 
     def slots(self, parameters: Sequence[Any]) -> list[Any]:
-        """Return the first slots, arrays, for parameters with these values."""
+        """Return the initial values of the slots for parameters with these values."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSteps:
-    """The pass: synchronize in every `every`-th step, with an outer optimizer or by the mean."""
+    """The pass: synchronize in every `every`-th step, by an outer optimizer or by the mean."""
 
     every: int
     outer: OuterUpdate | None = None
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph with local steps; raises `DistributionError` for keys that differ."""
+        """Return the graph with local steps; raises `DistributionError` for per-replica keys."""
         if graph.num_replicas == 1 and self.outer is None:
             return graph
         graph = reduced_sums_of_gathers(graph)
@@ -121,7 +121,7 @@ class LocalSteps:
         return infer_layouts(_Localizer(graph, step, self).run())
 
     def declined(self, graph: Graph) -> list[str]:
-        """Return the reductions that still run in every step, or why the graph takes none."""
+        """Return the reductions that still run in every step, or why there are no local steps."""
         if graph.num_replicas == 1 and self.outer is None:
             return []
         graph = reduced_sums_of_gathers(graph)
@@ -144,7 +144,7 @@ class LocalSteps:
 
 @dataclass
 class _Localizer:
-    """Builds the graph again, with values that differ where the reductions were."""
+    """Builds the graph again, with per-replica values in place of the removed reductions."""
 
     graph: Graph
     step: TrainingStep
@@ -154,9 +154,9 @@ class _Localizer:
     added: dict[AddedRole, GraphVariable] = field(default_factory=dict)
     """The variables that the pass adds."""
     is_divergent: bool = False
-    """Whether replicas may run the nodes that are built now without the others."""
+    """Whether only some replicas may run the nodes that are being built."""
     has_more: bool = False
-    """Whether a variable became local in this turn: others may depend on it."""
+    """Whether a variable became local in this pass over the graph, so that another is needed."""
 
     def run(self) -> Graph:
         """Return the new graph, without the checks of `infer_layouts`."""
@@ -274,7 +274,7 @@ class _Localizer:
     def _aggregated(
         self, builder: Builder, node: Node, operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
-        """Return the value to write to a local variable, of which each replica has a copy."""
+        """Return the value to write to each replica's copy of a local variable."""
         aggregation = variable_named_by(node).aggregation
         if AGGREGATE.of(node).context != "replica" or aggregation not in ("max", "min", "sum"):
             return operands
@@ -301,7 +301,7 @@ class _Localizer:
                 yield one_value(builder, output, self.graph.num_replicas, self.step.source)
 
     def _synchronize(self, builder: Builder) -> None:
-        """Add the count of this step, and the branch of every last one."""
+        """Count the steps, and add the branch that synchronizes in every `every`-th step."""
         count = self.added.get(StepCount(self.step.parameters))
         if count is None:
             self._make_equal(builder)
@@ -316,12 +316,12 @@ class _Localizer:
         stay = Graph("stay", Stage.LOGICAL, replicas, (), (), ())
         nodes = tuple(branch.nodes)
         synchronize = Graph("synchronize", Stage.LOGICAL, replicas, (), nodes, ())
-        # For those who count: what the branch costs is shared by so many steps.
+        # For cost estimates: one of this many steps runs the branch.
         params = Branching(every=self.options.every)
         builder.add(COND, (is_due,), params, (stay, synchronize), at=at)
 
     def _make_equal(self, builder: Builder) -> None:
-        """Add what makes the copies of each parameter equal."""
+        """Add the nodes that make the copies of each parameter equal."""
         at, names = self.step.source, self.step.parameters
         declared = {variable.name: variable for variable in self.graph.variables}
         parameters = [self.variables.get(name, declared[name]) for name in names]

@@ -32,7 +32,7 @@ _NAME = "local_steps"
 
 
 def read_as_means(graph: Graph, anchored: bool) -> Graph:
-    """Return a graph that is no step, in which variables stored in copies have one value."""
+    """Return the graph with one value for each variable stored in copies; it is no step."""
     stored = {
         variable.name: variable for variable in graph.variables if has_hidden_copies(variable)
     }
@@ -86,23 +86,23 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
 
 
 def as_local(variable: GraphVariable) -> GraphVariable:
-    """Return the variable with a copy of its own on each replica."""
+    """Return the variable as a local one, with a copy on each replica."""
     type = variable.type.with_layout(PER_REPLICA)
     return replace(variable, type=type, storage=StoredInCopies())
 
 
 def is_local_copy(variable: GraphVariable) -> bool:
-    """Return whether the graph computes with the copies of a variable, as `as_local` makes them."""
+    """Return whether the graph computes with a variable's copies, after `as_local`."""
     return variable.is_in_copies and variable.type.layout is PER_REPLICA
 
 
 def has_hidden_copies(variable: GraphVariable) -> bool:
-    """Return whether a variable is stored in copies of which the graph does not know yet."""
+    """Return whether a variable is stored in copies but mirrored in the graph."""
     return variable.is_in_copies and variable.type.layout is MIRRORED
 
 
 def added_variable(role: AddedRole, type: Type, names: set[str]) -> GraphVariable:
-    """Return a variable that the pass adds, under a name that is free."""
+    """Return a variable that the pass adds, under a free name."""
     name = free_name(f"{role.serves[0]}.{str(role).replace(' ', '_')}", names)
     storage = StoredUnsharded(is_alone=True)
     type = type.with_layout(MIRRORED)
@@ -110,7 +110,7 @@ def added_variable(role: AddedRole, type: Type, names: set[str]) -> GraphVariabl
 
 
 def free_name(name: str, names: set[str]) -> str:
-    """Return the name, or one like it, that is not among `names`, and add it there."""
+    """Return a name that is not among `names`, similar to this one, and add it there."""
     while name in names:
         name += "_"
     names.add(name)
@@ -128,7 +128,7 @@ def add_assign(builder: Builder, variable: GraphVariable, value: Operand, at: So
 
 
 def one_value(builder: Builder, value: Operand, replicas: int, at: Source) -> Operand:
-    """Return the mean of the replicas' values; of integers and booleans the maximum."""
+    """Return the mean of the replicas' values; for integers and booleans the maximum."""
     reducer = "mean" if is_float(value.type) else "max"
     params = Reducing(reducer, group_size=replicas)
     return builder.add(ALL_REDUCE, (value,), params, at=at)[0]

@@ -80,7 +80,7 @@ def place_variables(graph: Graph) -> Graph:
 
 
 def _stored(variable: GraphVariable, graph: Graph) -> GraphVariable:
-    """Return a variable as this graph is to store it."""
+    """Return a variable in the form in which this graph stores it."""
     if variable.sharded_along is None:
         return variable
     program, reads = definitions(graph), _reads(graph).get(variable.name, ())
@@ -100,7 +100,7 @@ def _reads(graph: Graph) -> Mapping[str, Sequence[Value]]:
 
 
 class _State:
-    """What each variable holds so far in one graph: in full, in slices as it is stored, or both."""
+    """The current value of each variable in one graph: unsharded, sharded, or in both forms."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _State:
         variables: Iterable[GraphVariable],
         values: Iterable[Value],
     ) -> None:
-        """Begin with what the graph takes of each variable: all of it, or a slice."""
+        """Start with the graph's input for each variable: the full value, or a shard."""
         self.num_replicas, self.builder = num_replicas, builder
         self.variables: dict[str, GraphVariable] = {}
         self._fulls: dict[str, Operand] = {}
@@ -121,13 +121,13 @@ class _State:
             self.variables[variable.name] = variable
 
     def full(self, name: str, at: Source) -> Operand:
-        """Return all of a variable's value; it is gathered once in each graph."""
+        """Return a variable's full value; it is gathered once in each graph."""
         if name not in self._fulls:
             self._fulls[name] = self._moved(ALL_GATHER, name, self._slices[name], at)
         return self._fulls[name]
 
     def assign(self, variable: GraphVariable, value: Operand, at: Source) -> None:
-        """Set a variable's value, given in full or as it is stored."""
+        """Set a variable's value, given unsharded or in the form in which it is stored."""
         name = variable.name
         self.variables.setdefault(name, variable)  # a cell begins with its first assignment
         is_slice = value.type.shape != variable.type.shape
@@ -136,7 +136,7 @@ class _State:
         stale.pop(name, None)
 
     def stored(self, name: str) -> Operand:
-        """Return a variable's value as it is stored: in slices, or in full."""
+        """Return a variable's value in the form in which it is stored, sharded or unsharded."""
         if self.variables[name].sharded_along is None:
             return self._fulls[name]
         if name not in self._slices:
@@ -153,7 +153,7 @@ class _State:
 
 
 class _Placer:
-    """Adds the nodes of one graph to a builder; `state` is what each variable holds so far."""
+    """Adds the nodes of one graph to a builder; `state` has the variables' current values."""
 
     def __init__(self, state: _State) -> None:
         self.state, self.builder, self.num_replicas = state, state.builder, state.num_replicas
@@ -205,7 +205,7 @@ class _Placer:
     def _control_flow(self, node: Node, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
         known = self.state.variables
         used = [known[name] for name in _variables(node.graphs) if name in known]
-        if not _is_run_by_all(node):  # a replica that is alone in a branch cannot gather there
+        if not _is_run_by_all(node):  # a branch that only some replicas run cannot gather
             used = [variable.stored_along(None) for variable in used]
         assigned = _variables(node.graphs, ASSIGN)
         written = [variable for variable in used if variable.name in assigned]
@@ -258,7 +258,7 @@ class _Placer:
         written: Sequence[GraphVariable],
     ) -> tuple[Operand, ...]:
         count = len(node.results)
-        end = len(operands) - 1  # of the branches' inputs: the index is not among them
+        end = len(operands) - 1  # the branches have no input for the index
         branches = tuple(
             self._nested(branch, read, written, (end, end), count) for branch in node.graphs
         )
@@ -273,10 +273,11 @@ class _Placer:
         positions: tuple[int, int],
         returns_at: int | None,
     ) -> Graph:
-        """Return a nested graph that takes the state it touches, and returns what it assigns.
+        """Return a nested graph that takes its variables' values, and returns the assigned ones.
 
-        Inputs for what it only reads stand before the first position, those for what it writes
-        before the second. The new state stands before output `returns_at`; None if there is none.
+        Inputs for variables that it only reads are inserted before the first position, inputs for
+        variables that it assigns before the second. The new values are inserted before output
+        `returns_at`; None if there are none.
         """
         held = [Value(v.held(self.num_replicas), v.name) for v in (*read, *written)]
         reads, writes = tuple(held[: len(read)]), tuple(held[len(read) :])
@@ -301,7 +302,7 @@ class _Placer:
         written: Sequence[GraphVariable],
         state_at: int,
     ) -> tuple[Operand, ...]:
-        """Add the node, take the new state out of its results, and return the others."""
+        """Add the node, record the variables' new values, and return the other results."""
         results = self.builder.add(node.op, operands, params, graphs, at=node.source)
         end = state_at + len(written)
         for variable, value in zip(written, results[state_at:end], strict=True):
@@ -309,7 +310,7 @@ class _Placer:
         return (*results[:state_at], *results[end:])
 
     def _now(self, variables: Sequence[GraphVariable]) -> tuple[Operand, ...]:
-        """Return what variables hold now: as they are stored, if the variables given say so."""
+        """Return the variables' current values, sharded if the given variables are."""
         return tuple(
             self.state.full(variable.name, UNKNOWN)
             if variable.sharded_along is None
@@ -319,10 +320,11 @@ class _Placer:
 
 
 def _is_run_by_all(node: Node) -> bool:
-    """Return whether all replicas run the nested graphs together, and may reduce or gather there.
+    """Return whether all replicas run the nested graphs together, so these may have collectives.
 
-    The steps of a `while` loop are, if all replicas find the same condition. Branches are kept
-    free of collectives of ours: what they take and return is sharded by `place_conversions.py`.
+    They do so in the iterations of a `while` loop if its condition is the same on all replicas.
+    Branches get no collectives from this pass: `place_conversions.py` shards their operands and
+    results.
     """
     if node.op is WHILE:
         return node.graphs[0].outputs[0].type.layout is MIRRORED
@@ -333,7 +335,7 @@ Item = TypeVar("Item")
 
 
 def _insert(items: tuple[Item, ...], *pieces: tuple[int, tuple[Item, ...]]) -> tuple[Item, ...]:
-    """Return `items` with each piece inserted before its position, positions counted beforehand.
+    """Return `items` with each piece inserted before its position in the original `items`.
 
     >>> _insert((0, 1), (1, ("a",)), (2, ("b",)))
     (0, 'a', 1, 'b')
@@ -348,7 +350,7 @@ def _insert(items: tuple[Item, ...], *pieces: tuple[int, tuple[Item, ...]]) -> t
 
 
 def _variables(graphs: Iterable[Graph], op: Op | None = None) -> dict[str, GraphVariable]:
-    """Return the variables that the graphs read or assign (or only `op`), in order of first use."""
+    """Return the variables of the graphs' reads and assigns (or only of `op`) by first use."""
     ops = (READ, ASSIGN) if op is None else (op,)
     found: dict[str, GraphVariable] = {}
     for graph in graphs:

@@ -24,7 +24,7 @@ _PASS = "infer_layouts"
 
 
 def refuse_per_replica_values(graph: Graph) -> None:
-    """Raise `DistributionError` at the first use of several values as one."""
+    """Raise `DistributionError` at the first use of a per-replica value as one value."""
     pending: list[tuple[Graph, Node | None]] = [(graph, None)]
     while pending:
         current, divergent = pending.pop()
@@ -52,7 +52,7 @@ def _is_mirrored(operand: Operand) -> bool:
 
 
 def diverges(node: Node) -> bool:
-    """Return whether replicas may take different ways through this node."""
+    """Return whether replicas may take different branches, or different numbers of iterations."""
     return node.op in (COND, WHILE) and not _is_mirrored(_predicate(node))
 
 
@@ -114,8 +114,8 @@ def _check_assign(graph: Graph, current: Graph, node: Node) -> None:
 def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
     """Return whether an assignment comes from a replica function.
 
-    `assign_add` aggregates the addend in replica context and writes the sum as one value: so the
-    `aggregate` node is up to three nodes back.
+    `assign_add` aggregates the addend in replica context and writes the sum as one value, so there
+    may be up to three nodes from the `aggregate` node to the assignment.
     """
     made_by = producers(graph)
     operands = list(assign.operands)
@@ -131,7 +131,7 @@ def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
 def _refuse(
     graph: Graph, node: Node | None, what: str, operand: Operand, hint: str
 ) -> DistributionError:
-    """Return the error; `node` is where the operand is used as one value, or was made."""
+    """Return the error; `node` uses the operand as one value, or makes it."""
     found = cause(graph, operand)
     if hint is _IN_CROSS_REPLICA and any("transpose(" in node.source.scope for node in found.nodes):
         hint = _OF_GRADIENT

@@ -30,7 +30,7 @@ _CONVERT, _SUM = "jax.convert_element_type", "jax.reduce_sum"
 
 
 def reduced_sums_of_gathers(graph: Graph) -> Graph:
-    """Return the graph with reductions in place of gathers that are only added up."""
+    """Return the graph with reductions in place of gathers whose values are only added up."""
     made = rewrite(graph, _rule, NAME, {_SUM})
     return graph if made is graph else eliminate_dead_code(made)
 

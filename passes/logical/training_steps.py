@@ -30,27 +30,27 @@ OF_GATHERS = (
     ': write all_reduce("MEAN", x) for the mean of what is gathered, all_reduce("SUM", x) for its '
     "sum"
 )
-"""What to write in place of a gather whose values are averaged or added up."""
+"""The hint for a gather whose values are averaged or added up."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """What a training step consists of, as far as this pass is concerned."""
+    """The parts of a training step that the pass needs."""
 
     removed: frozenset[Node]
-    """The reductions whose operand takes the place of their result."""
+    """The reductions whose operand replaces their result."""
     redundant: frozenset[Node]
-    """Reductions like these of values that were the same on all replicas, and may differ now."""
+    """Such reductions of values that were mirrored, and may be per replica now."""
     parameters: tuple[str, ...]
-    """The variables that are synchronized."""
+    """The names of the variables that are synchronized."""
     bodies: frozenset[Graph]
-    """The graphs whose runs are the steps."""
+    """The graphs of which one run is one step."""
     source: Source
     """The user's line of the first removed reduction."""
 
 
 def find_step(graph: Graph) -> TrainingStep | None:
-    """Return the training step that a logical graph takes; None if it takes none."""
+    """Return the training step of a logical graph; None if it has none."""
     assignments = [
         node for node in walk(graph) if node.op is ASSIGN and is_mirrored(variable_named_by(node))
     ]
@@ -82,9 +82,9 @@ def find_step(graph: Graph) -> TrainingStep | None:
 
 
 def gathered_updates(graph: Graph) -> list[Node]:
-    """Return the gathers of gradients that parameters are updated by, if nothing is reduced.
+    """Return the gathers whose values update parameters, if the graph reduces nothing.
 
-    The graph is then no training step, though a mean over the gathered values would make it one.
+    Such a graph is no training step, though a mean over the gathered values would make it one.
     """
     if graph.num_replicas == 1 or find_step(graph) is not None:
         return []
@@ -109,7 +109,7 @@ def gathered_updates(graph: Graph) -> list[Node]:
 
 
 def is_mirrored(variable: GraphVariable) -> bool:
-    """Return whether a variable of the user holds one value for all replicas."""
+    """Return whether a variable of the user has one value for all replicas."""
     return variable.type.layout is MIRRORED and not variable.is_local
 
 
@@ -118,7 +118,7 @@ def _is_parameter(variable: GraphVariable) -> bool:
 
 
 def is_float(type: Type) -> bool:
-    """Return whether a type is of floating-point or complex numbers, which have a mean."""
+    """Return whether a type has a floating-point or complex dtype, whose values have a mean."""
     return type.dtype[0] in "fbc" and type.dtype != "bool"
 
 
@@ -135,7 +135,7 @@ def _is_sum_or_mean(node: Node) -> bool:
 
 
 def why_kept(node: Node) -> str:
-    """Return why a collective of a training step stays in every step."""
+    """Return why a collective of a training step still runs in every step."""
     if node.op not in (ALL_REDUCE, REDUCE):
         return f"only sums and means are made local{OF_GATHERS * (node.op in (GATHER, ALL_GATHER))}"
     if reducer_of(node) not in ("sum", "mean"):
@@ -146,9 +146,9 @@ def why_kept(node: Node) -> str:
 
 
 def _bodies(graph: Graph, updates: set[Node]) -> Iterator[Graph]:
-    """Yield the bodies of loops, or the graph, that assign parameters: outermost ones only.
+    """Yield the outermost bodies of loops that assign parameters, or the graph if it does.
 
-    A branch belongs to the body that it stands in.
+    A branch belongs to the body that contains it.
     """
     if any(_assigns(node, updates) for node in graph.nodes):
         yield graph
@@ -159,7 +159,7 @@ def _bodies(graph: Graph, updates: set[Node]) -> Iterator[Graph]:
 
 
 def _assigns(node: Node, updates: set[Node]) -> bool:
-    """Return whether a node is one of the updates, or a branch with one that no loop is around."""
+    """Return whether a node is one of the updates, or a branch with an update outside any loop."""
     if node.op is not COND:
         return node in updates
     return any(_assigns(inner, updates) for branch in node.graphs for inner in branch.nodes)

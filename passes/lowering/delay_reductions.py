@@ -61,7 +61,7 @@ _LOOPS_AND_BRANCHES = (SCAN, WHILE, COND)
 _FLOATS = ("bf16", "f32", "f64", "c64", "c128")
 _DTYPES = (*_FLOATS, "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _SMALL = 2**16
-"""Bytes that are sent in about the time that a collective takes to begin."""
+"""The bytes that are sent in about the time that a collective takes to start."""
 _FASTER = "a sum in the loop, divided behind it, or gd.accumulate is reduced once"
 
 
@@ -78,12 +78,12 @@ class DelayReductions:
         return graph
 
     def declined(self, graph: Graph) -> list[str]:
-        """Return the reductions in loops that carries are made of, and why they stay there."""
+        """Return the reductions in loops whose results carries add up, and why they stay there."""
         return [why for params in _kinds(graph) for why in _PartialValues(graph, params).declined()]
 
 
 def _kinds(graph: Graph) -> list[Reducing]:
-    """Return the kinds of reductions in a graph."""
+    """Return the kinds of reductions in a graph, one per reducer."""
     if ALL_REDUCE.name not in operations(graph) or has_shared_graphs(graph):
         return []
     found = (ALL_REDUCE.of(node) for node in walk(graph) if is_reduced(node))
@@ -93,16 +93,16 @@ def _kinds(graph: Graph) -> list[Reducing]:
 class _PartialValues:
     """The values that may be partial for one kind of reduction.
 
-    `made_of` has them, and of which others each is made: a *source*, the result of a reduction of
-    the program, of none. `wanted` are those that something takes reduced, with what takes them.
-    What a loop carries is a value by itself, which each iteration takes and the loop returns: these
-    two are reduced in its place.
+    `made_of` has the operands among them from which each is computed. A *source*, the result of a
+    reduction of the program, has none. `wanted` are the values that a node takes reduced, with that
+    node. A carry of a loop is one more value, which stands for the body's input and the loop's
+    result: these two are reduced in its place.
     """
 
     def __init__(self, graph: Graph, params: Reducing) -> None:
         self.graph, self.params, self.program = graph, params, definitions(graph)
         self.indices: dict[Node, tuple[int, ...]] = {}
-        """The operands of a node that may be partial together."""
+        """The indices of the operands of a node that may be partial together."""
         self.loops = {scan.node: scan for scan in _loops(graph)}
         self.carried = {
             carry.value: Value(carry.value.type, carry.value.hint)
@@ -121,7 +121,7 @@ class _PartialValues:
 
     @cached_property
     def cut(self) -> set[Value]:
-        """Return the values to reduce: of the fewest bytes, those nearest to the sources."""
+        """Return the values to reduce: the minimum cut in bytes that is nearest to the sources."""
         cut: set[Value] = set()
         for values in connected_values(self.made_of):
             made_of = {value: self.made_of[value] for value in values}
@@ -132,11 +132,11 @@ class _PartialValues:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the program reduces these values already."""
+        """Return whether the program already reduces exactly the values of the cut."""
         return not any(self.made_of[value] for value in self.cut)
 
     def reduction_of(self, value: Value) -> Node | None:
-        """Return the reduction of the program whose result a value is, if it is one."""
+        """Return the reduction whose result a value is; None if it is not such a result."""
         definition = self.program.of.get(value)
         node = None if definition is None else definition.node
         if node is None or not is_reduced(node):
@@ -144,7 +144,7 @@ class _PartialValues:
         return node if ALL_REDUCE.of(node).reducer == self.params.reducer else None
 
     def sources(self, value: Value) -> list[Node]:
-        """Return the reductions of the program that a value is made of."""
+        """Return the reductions of the program from which a value is computed."""
         found = map(self.reduction_of, reachable(self.made_of, [value]))
         return sorted({node for node in found if node}, key=self._positions.__getitem__)
 
@@ -153,7 +153,7 @@ class _PartialValues:
         return {node: position for position, node in enumerate(walk(self.graph))}
 
     def _derived(self, carries: AbstractSet[Value]) -> dict[Value, tuple[Value, ...]]:
-        """Return what each value is made of that may be partial, if these carries may be."""
+        """Return the partial operands of each value that may be partial if these carries may be."""
         made_of: dict[Value, tuple[Value, ...]] = {}
         for value, definition in self.program.of.items():
             if self.reduction_of(value) is not None:
@@ -179,7 +179,7 @@ class _PartialValues:
     def _linear_in(
         self, value: Value, definition: Definition, made_of: Mapping[Value, object]
     ) -> tuple[Value, ...]:
-        """Return the partial operands in which the node that computes a value is linear."""
+        """Return the partial operands of a value's node, in which the node is linear."""
         node = definition.node
         assert node is not None
         row, dtype = row_of(node), value.type.dtype
@@ -198,7 +198,7 @@ class _PartialValues:
         return value in self.made_of and following in self.made_of
 
     def _wanted(self) -> dict[Value, Node | None]:
-        """Return the values that something takes reduced, with what; None: they are returned."""
+        """Return the values that a node takes reduced, with the node; None for a graph's output."""
         wanted: dict[Value, Node | None] = {}
         for node in walk(self.graph):
             taken = list(node.operands) if node.op not in _LOOPS_AND_BRANCHES else []
@@ -215,17 +215,17 @@ class _PartialValues:
         return {value: node for value, node in wanted.items() if value in self.made_of}
 
     def _cost(self, value: Value) -> float:
-        """Return about how many bytes are sent to reduce a value."""
+        """Return the approximate bytes that are sent to reduce a value."""
         definition = self.program.of.get(value)
         if definition is None:
-            return inf  # what is carried
-        if definition.kind is ValueKind.STACK:  # no less than in the loop, where less is held
+            return inf  # a carry
+        if definition.kind is ValueKind.STACK:  # dearer than in the loop, which holds less
             (slice_out,) = definition.parents
             return self._cost(slice_out) + 1 if type(slice_out) is Value else _SMALL
         return (value.type.bytes + _SMALL) * definition.times
 
     def declined(self) -> Iterator[str]:
-        """Yield the reductions in loops that carries are made of, and why they stay there."""
+        """Yield the reductions in loops whose results carries add up, and why they stay there."""
         for scan in self.loops.values():
             for carry in scan.carries:
                 behind = _behind([carry.following], scan.body)
@@ -249,16 +249,16 @@ class _PartialValues:
             why = f"its {value.type.bytes:,} bytes are more than the {most:,} that the loop reduces"
         else:
             why = f"it is of dtype {value.type.dtype}"
-        # Of a gradient of the carry, as in training steps, there is no faster form.
+        # A gradient of the carry, as in training steps, has to be reduced in each iteration.
         is_of_carry = value in _behind(reduction.operands, scan.body)
         advice = "" if is_of_carry else f"; {_FASTER}"
         return f"{reduction.op.name} at {reduction.source} into a carry of a loop: {why}{advice}"
 
 
 def _loops(graph: Graph) -> Iterator[Scan]:
-    """Yield the loops through whose carries values may be partial.
+    """Yield the loops whose carries may be partial.
 
-    A training step in a loop computes to the bit what it computes alone.
+    Loops of training steps are left out: a step in a loop gives the same bits as a step alone.
     """
     for node in walk(graph):
         if node.op is SCAN and Scan(node).length > 1 and not SCAN.of(node).steps:
@@ -278,13 +278,13 @@ def _values(operands: Iterable[Operand]) -> list[Value]:
 
 
 def _behind(operands: Iterable[Operand], body: Graph) -> set[Vertex]:
-    """Return what some values of a loop's body are made of."""
+    """Return the values of a loop's body from which some values are computed."""
     starts: list[Vertex] = [*_values(operands)]
     return reachable(computed_of(body), starts)
 
 
 class _Delayed:
-    """Builds the program with partial values, and reductions where the cut is."""
+    """Builds the program with partial values, and reductions at the cut."""
 
     def __init__(self, values: _PartialValues) -> None:
         self.values = values
@@ -294,13 +294,13 @@ class _Delayed:
         self.partial = self._made_partial()
 
     def _made_of_reduced(self) -> set[Value]:
-        """Return the values that are computed of reduced ones."""
+        """Return the values that are computed from reduced values."""
         cut, made_of = self.values.cut, self.values.made_of
         uncut = {value: [each for each in made_of[value] if each not in cut] for value in made_of}
         return reachable(uncut, [value for value in self.values.wanted if value not in cut])
 
     def _made_partial(self) -> set[Value]:
-        """Return the values that are computed of partial ones."""
+        """Return the values that are computed from partial values."""
         cut, made_of = self.values.cut, self.values.made_of
         of_terms = {
             value: [each for each in operands if each not in self.reduced and made_of[each]]
@@ -309,7 +309,7 @@ class _Delayed:
         return reachable(of_terms, [value for value in cut if made_of[value]])
 
     def graph(self, graph: Graph) -> Graph:
-        """Return a graph, or a nested one, with the reductions where the cut is."""
+        """Return a graph, nested or not, with the reductions at the cut."""
         builder = Builder(NAME)
         self._add_nodes(graph, builder)
         outputs = substitute(self.mirrored, graph.outputs)

@@ -29,18 +29,18 @@ NAME = "own_slices"
 
 _CONVERT = "jax.convert_element_type"
 _NUMBERS = ("i32", "u32", "i64", "u64")
-"""The dtypes that hold the number of every replica, and its products with lengths."""
+"""The dtypes that represent every replica's id and its products with lengths."""
 
 
 def own_slices(graph: Graph) -> Graph:
-    """Return the graph without collectives of more than each replica wants."""
+    """Return the graph without collectives that send more than each replica needs."""
     return rewrite(graph, _rule, NAME, {ALL_GATHER.name, "jax.dynamic_slice"})
 
 
 def _rule(
     node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
 ) -> Sequence[Operand] | None:
-    """Return what stands for the results of the node."""
+    """Return the operands that replace the node's results; None to keep the node."""
     if node.op is ALL_GATHER:
         return _gathered(node, operands[0], rewriter)
     return _sliced(node, operands, rewriter)
@@ -55,7 +55,7 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Oper
         cast(int, node.params["axis"]), num_copies_of(node.params)
     ):
         return None
-    # A slice that something else needs stays: the all_reduce would come on top of the scatter.
+    # If the shard has other uses, the reduce_scatter stays, and an all_reduce would be added to it.
     if rewriter.uses(operand) > 1:
         return None
     size = cast(int, scatter.params["group_size"]) * num_copies_of(scatter.params)
@@ -103,7 +103,7 @@ def _sliced(
 def _own_axis(
     full: Operand, part: Value, starts: Sequence[Operand], group_size: int, rewriter: Rewriter
 ) -> int | None:
-    """Return the dimension along which a part is the replica's own of R equal ones."""
+    """Return the dimension along which a part is the replica's own one of R equal parts."""
     lengths = zip(full.type.shape, part.type.shape, strict=True)
     cut = [axis for axis, (of_full, of_part) in enumerate(lengths) if of_full != of_part]
     if len(cut) != 1:
@@ -116,11 +116,12 @@ def _own_axis(
 
 
 def _factor_of_number(operand: Operand, rewriter: Rewriter) -> int | None:
-    """Return k if the operand is k times the replica's number.
+    """Return k if the operand is k times the replica's id.
 
-    Chains of operations may be long, so this walks down to the number and then up again.
+    There is no recursion, since chains of operations may be long: the loop collects the factors
+    from the operand back to the id.
     """
-    factors: list[int | None] = []  # None: the product of those behind it must not be negative
+    factors: list[int | None] = []  # None: the product of the later factors must not be negative
     while operand.type.dtype in _NUMBERS:
         node = rewriter.definition(operand)
         if node is None:
@@ -136,7 +137,7 @@ def _factor_of_number(operand: Operand, rewriter: Rewriter) -> int | None:
 
 
 def _product(factors: Sequence[int | None]) -> int | None:
-    """Return the product, from the last factor to the first; None where a check fails on the way.
+    """Return the product, from the last factor to the first; None if a check for its sign fails.
 
     >>> _product([2, None, 3]), _product([-2, None, 3]), _product([2, None, -3])
     (6, -6, None)
@@ -152,7 +153,7 @@ def _product(factors: Sequence[int | None]) -> int | None:
 def _step(node: Node, rewriter: Rewriter) -> tuple[Operand, int | None] | None:
     """Return the operand that a node multiplies, and the factor.
 
-    The factor is None where a node gives its operand back if that is not negative.
+    The factor is None if the node returns an operand that is not negative unchanged.
     """
     if node.op.name == "jax.convert_element_type":
         return node.operands[0], 1
@@ -167,7 +168,7 @@ def _step(node: Node, rewriter: Rewriter) -> tuple[Operand, int | None] | None:
 
 
 def _index(select: Node, rewriter: Rewriter) -> Operand | None:
-    """Return x if the node is `x if x >= 0 else x + n`, the index of NumPy."""
+    """Return x if the node is `x if x >= 0 else x + n`, as NumPy's indexing writes it."""
     if len(select.operands) != 3:
         return None
     predicate, value, _ = select.operands

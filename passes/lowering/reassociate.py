@@ -43,7 +43,7 @@ _DTYPES = ("f32", "f64", "bf16", "c64", "c128")
 _PRODUCT = "jax.dot_general"
 _LOOKED_AT = {ALL_REDUCE.name, _PRODUCT, *_FACTORS}
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**127
-"""Factors are normal numbers of float32, and of bfloat16."""
+"""The range of factors: normal numbers in float32 and in bfloat16."""
 
 
 def reassociate(graph: Graph) -> Graph:
@@ -56,7 +56,7 @@ def reassociate(graph: Graph) -> Graph:
 def _rule(
     node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
 ) -> Sequence[Operand] | None:
-    """Return what stands for the results of the node."""
+    """Return the operands that replace the node's results; None to keep the node."""
     name = node.op.name
     if node.results[0].type.dtype not in _DTYPES:
         return None
@@ -72,9 +72,9 @@ def _rule(
 def _multiply_unflattened(
     node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
 ) -> Sequence[Operand] | None:
-    """Add up the products of all elements of two values as they were before they were flattened.
+    """Multiply and add up all elements of two values in the shapes before they were flattened.
 
-    They may be sharded along a dimension that is lost in the flattened values.
+    The values may be sharded along a dimension that the flattened values do not have.
     """
     flattened = [rewriter.definition(operand, "jax.reshape") for operand in operands]
     shapes = {made.operands[0].type.shape for made in flattened if made is not None}
@@ -90,7 +90,7 @@ def _multiply_unflattened(
 
 
 def _single(operand: Operand, rewriter: Rewriter) -> Node | None:
-    """Return the node that makes the operand for one use."""
+    """Return the node that makes the operand; None if the operand has several uses."""
     return rewriter.definition(operand) if rewriter.uses(operand) == 1 else None
 
 
@@ -132,7 +132,11 @@ def _join_factors(
 
 
 def _worth_moving(chain: Sequence[tuple[Node, int]]) -> int:
-    """Return how many of some operations to move: to the last broadcast, else constant factors."""
+    """Return the number of operations to move.
+
+    They are the operations up to the last broadcast or, without a broadcast, the leading constant
+    factors.
+    """
     broadcasts = [
         count
         for count, (node, place) in enumerate(chain, 1)
@@ -145,7 +149,7 @@ def _worth_moving(chain: Sequence[tuple[Node, int]]) -> int:
 
 
 def _only_varying(node: Node) -> int | None:
-    """Return the one operand that differs between replicas, if the node is linear in it."""
+    """Return the index of the only operand that is not mirrored, if the node is linear in it."""
     varying = [
         place for place, operand in enumerate(node.operands) if operand.type.layout is not MIRRORED
     ]
@@ -153,7 +157,7 @@ def _only_varying(node: Node) -> int | None:
 
 
 def _again(node: Node, place: int, operand: Operand, builder: Builder) -> Sequence[Operand]:
-    """Add a node like another, with another operand in one place."""
+    """Add a node like another one, with one operand replaced."""
     operands = (*node.operands[:place], operand, *node.operands[place + 1 :])
     types = None if node.op.rule else [node.results[0].type]
     hint = node.results[0].hint
@@ -178,14 +182,14 @@ def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | 
 
 
 def _keeps_dtype(node: Node) -> bool:
-    """Return whether a node converts nothing, as a multiplication does that has an `out_dtype`."""
+    """Return whether all operands have the dtype of the result, so that nothing is converted."""
     return all(operand.type.dtype == node.results[0].type.dtype for operand in node.operands)
 
 
 def _linear_in(node: Node) -> list[int]:
-    """Return the operands in each of which, the others fixed, a node is linear in their dtype.
+    """Return the indices of the operands in each of which a node is linear and keeps the dtype.
 
-    Products and other operations that are not cheap are left where they are.
+    There are none for products and other operations that are not cheap: these do not move.
     """
     row, (result, *others) = row_of(node), node.results or (None,)
     if row is None or not row.is_cheap or result is None or others:

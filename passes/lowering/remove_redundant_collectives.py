@@ -51,7 +51,7 @@ _CANDIDATES = frozenset(
 
 
 def remove_redundant_collectives(graph: Graph) -> Graph:
-    """Return the graph without collectives that move nothing new."""
+    """Return the graph without collectives that give replicas nothing new."""
     return rewrite(graph, _remove, NAME, _CANDIDATES)
 
 

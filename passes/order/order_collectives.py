@@ -25,7 +25,7 @@ NAME = "order_collectives"
 
 
 def order_collectives(graph: Graph) -> Graph:
-    """Return the graph with every collective directly after the last node it needs."""
+    """Return the graph with every collective directly behind the last node that it needs."""
     graph = map_nested(graph, order_collectives)
     if not any(node.op.is_collective for node in graph.nodes):
         return graph

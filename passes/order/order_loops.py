@@ -51,7 +51,10 @@ def order_loops(graph: Graph) -> Graph:
 
 
 def _joined(graph: Graph) -> dict[Node, tuple[Value, Value]]:
-    """Return what passes a barrier before a loop: a result of the loop in front, and an operand."""
+    """Return the two values that pass the barrier before each loop.
+
+    They are a result of the loop in front and an operand of this loop.
+    """
     loops = [node for node in graph.nodes if node.op is SCAN]
     place = {value: number for number, value in enumerate(graph.inputs)}
     for number, node in enumerate(graph.nodes, len(place)):
@@ -66,7 +69,7 @@ def _joined(graph: Graph) -> dict[Node, tuple[Value, Value]]:
 
 
 def _computed(loop: Node, graph: Graph) -> list[Value]:
-    """Return the results of a loop that are used, and are not carried through as they are."""
+    """Return the used results of a loop, without carries that the body does not change."""
     scan = Scan(loop)
     passed_on = {carry.last for carry in scan.carries if carry.following is carry.value}
     return [
@@ -75,7 +78,7 @@ def _computed(loop: Node, graph: Graph) -> list[Value]:
 
 
 def _waiting(loop: Node, graph: Graph) -> list[Value]:
-    """Return the operands of a loop that are made of others: a barrier would store a constant."""
+    """Return the operands of a loop without constants, which a barrier would store in memory."""
     made_by = producers(graph)
     return [
         operand
@@ -88,7 +91,7 @@ def _waiting(loop: Node, graph: Graph) -> list[Value]:
 
 
 def _depends(node: Node, on: Node, graph: Graph) -> bool:
-    """Return whether a node needs results of an earlier one, be it through others."""
+    """Return whether a node depends on an earlier one, directly or indirectly."""
     made_by = producers(graph)
     pending, seen = list(node.operands), set[Value]()
     while pending:

@@ -36,13 +36,13 @@ from graphdist.ir.rewrite import rewrite
 NAME = "stage_collectives"
 
 _SCATTER_FROM, _GATHER_FROM = 16, 64
-"""From this many replicas on, the compiler makes all_reduces of them."""
+"""From this many replicas on, the compiler makes these collectives all_reduces."""
 _GATHER_UP_TO = 2**24
-"""The largest gathered value, in bytes, for which it does where links are in two dimensions."""
+"""The largest gathered value, in bytes, for which it does so with links in two dimensions."""
 
 
 def stages_of(num_replicas: int) -> tuple[int, ...]:
-    """Return the sizes of the groups of two stages, as alike as they can be; () for a prime.
+    """Return the group sizes of two stages, as nearly equal as possible; () for a prime.
 
     >>> stages_of(256), stages_of(6144), stages_of(17)
     ((16, 16), (64, 96), ())
@@ -53,13 +53,13 @@ def stages_of(num_replicas: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StageCollectives:
-    """The pass for a number of TPU slices, whose chips are linked in two or three dimensions."""
+    """The pass for `num_slices` TPU slices, whose chips are linked in two or three dimensions."""
 
     num_slices: int = 1
     is_three_dimensional: bool = False
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph with those reduce_scatters and all_gathers in stages."""
+        """Return the graph with stages for the collectives that would become all_reduces."""
         staged = {REDUCE_SCATTER.name, ALL_GATHER.name} & operations(graph)
         return rewrite(graph, self._rule, NAME, staged) if staged else graph
 
@@ -79,7 +79,7 @@ class StageCollectives:
         return builder.add(node.op, operands, params, at=node.source, hint=hint)
 
     def _is_reduced(self, node: Node, group_size: int) -> bool:
-        """Return whether the compiler would make it an all_reduce."""
+        """Return whether the compiler would make the collective an all_reduce."""
         if node.op is REDUCE_SCATTER:
             return group_size >= _SCATTER_FROM
         is_small = node.results[0].type.bytes <= _GATHER_UP_TO

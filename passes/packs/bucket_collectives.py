@@ -63,7 +63,7 @@ class Packing:
     cut_at_constants: int | None = None
 
     def at_most(self, bytes_per_pack: int) -> Packing:
-        """Return the same with buffers of so many bytes, or as they are for 0."""
+        """Return the same limits with buffers of `bytes_per_pack` bytes; 0 changes nothing."""
         if not bytes_per_pack:
             return self
         return replace(
@@ -74,7 +74,7 @@ class Packing:
         )
 
     def starts_at_run_time(self, pieces: int) -> bool:
-        """Return whether to keep from XLA where the pieces of a buffer start, of so many.
+        """Return whether to hide the starts of this many pieces from XLA.
 
         >>> PACKING["cpu"].starts_at_run_time(400)
         True
@@ -103,7 +103,7 @@ PACKING = {
     ),
     "tpu": Packing(largest=0, buffer=8 * 2**20, largest_in_slices=256 * 2**10),
 }
-"""By platform; a platform that is not here packs nothing."""
+"""The limits by platform; a platform that is not listed packs nothing."""
 
 Key = tuple[int, str, str, str, int]
 
@@ -178,14 +178,14 @@ def _bucket(graph: Graph, packing: Packing) -> Graph:
 
 def _levels(graph: Graph, packing: Packing) -> tuple[list[int], dict[Key, list[Node]]]:
     """Return the nodes' levels, and the packable collectives by level, kind and dtype."""
-    of_value: dict[Operand, int] = {}  # levels above 0, the level of most values
+    of_value: dict[Operand, int] = {}  # values that are not listed have level 0
     of_nodes: list[int] = []
     packable: dict[Key, list[Node]] = defaultdict(list)
     last_effect = 0
     for node in graph.nodes:
         level = 0
         for operand in node.operands:
-            # Literals are slow to hash, and stand at level 0.
+            # Literals are slow to hash, and have level 0.
             if type(operand) is Value and operand in of_value:
                 level = max(level, of_value[operand])
         if has_effect(node):
@@ -204,7 +204,7 @@ def _levels(graph: Graph, packing: Packing) -> tuple[list[int], dict[Key, list[N
 
 
 def _is_packed(node: Node, graph: Graph) -> bool:
-    """Return whether a collective is over a buffer that is packed in front and unpacked behind."""
+    """Return whether a collective's operand is a pack and its result is unpacked."""
     (operand,) = node.operands
     made = producers(graph).get(operand) if isinstance(operand, Value) else None
     used = users(graph).get(node.results[0], ())
@@ -238,7 +238,7 @@ def _pack(
 
 
 def _source(bucket: list[Node]) -> Source:
-    """Return the lines of all nodes, the line of the largest first."""
+    """Return the lines of all nodes as one source, the line of the largest node first."""
     by_size = sorted(bucket, key=lambda node: -node.operands[0].type.bytes)
     return joined_source(tuple(node.source for node in by_size))
 

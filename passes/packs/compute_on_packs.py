@@ -49,7 +49,7 @@ Key: TypeAlias = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class ComputeOnPacks:
-    """The pass for one target, which says what may be packed."""
+    """The pass for one target, whose limits say which collectives may be packed."""
 
     packing: Packing
 
@@ -68,7 +68,7 @@ _BROADCAST = "jax.broadcast_in_dim"
 
 
 def _key(operand: Operand) -> Hashable:
-    """Return what tells operands apart: 0.0 and -0.0 are equal literals."""
+    """Return a key that differs for different operands, since 0.0 and -0.0 are equal literals."""
     if isinstance(operand, Literal):
         return repr(operand.value), operand.type
     return operand
@@ -76,30 +76,30 @@ def _key(operand: Operand) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a row becomes one value: `kind`, and its parts."""
+    """How a row becomes one value: the kind of the value, and its parts."""
 
     kind: str
     operand: Operand | None = None
     nodes: Sequence[Node] = ()
     operands: Sequence[Row] = ()
     packed: frozenset[Key] = frozenset()
-    """The rows that have to be packed, other than reduced ones."""
+    """The rows that have to be packed, without reduced rows."""
 
 
 @dataclass(slots=True)
 class _Rows:
-    """What becomes of rows, each looked at once."""
+    """The plans of rows, each made once."""
 
     graph: Graph
     packing: Packing
     plans: dict[Key, _Plan] = field(default_factory=dict)
 
     def is_worth_it(self, row: Row) -> bool:
-        """Return whether a row can be computed from packs, no more than one of them new."""
+        """Return whether a row can be computed from packs of which at most one is new."""
         return self.plan(row).kind in ("computed", "reduced")
 
     def plan(self, row: Row) -> _Plan:
-        """Return how the row becomes one value."""
+        """Return the plan of a row."""
         pending = [row]
         while pending:
             current = pending[-1]
@@ -146,8 +146,8 @@ class _Rows:
     def of_operand(self, operands: Row, row: Row) -> _Plan:
         """Return the plan of `operands`, from which `row` is computed.
 
-        If the pieces of `row` are scalars, a value that all of them share is packed too: an
-        operation on scalars becomes one on buffers, which takes no scalar but a literal.
+        If the pieces of `row` are scalars, a value that all of them share is packed, too: an
+        operation on scalars becomes one on buffers, whose only scalar operands may be literals.
         """
         plan = self.plans[_row_key(operands)]
         if plan.kind == "same" and isinstance(plan.operand, Value) and not row[0].type.shape:
@@ -155,7 +155,7 @@ class _Rows:
         return plan
 
     def _operand_rows(self, row: Row) -> list[Row]:
-        """Return the rows that a row of one elementwise operation is computed from."""
+        """Return the rows from which a row of one elementwise operation is computed."""
         nodes = self._producers(row)
         if nodes is None or nodes[0].op.name not in ELEMENTWISE or not _are_alike(nodes):
             return []
@@ -169,7 +169,7 @@ class _Rows:
         return nodes if len(nodes) == len(row) else None
 
     def _are_reduced_together(self, nodes: Sequence[Node]) -> bool:
-        """Return whether all_reduces may be one, where the last of them stands."""
+        """Return whether all_reduces may become one, at the position of the last of them."""
         size = sum(node.operands[0].type.bytes for node in nodes)
         if size > self.packing.buffer or not all(map(self.packing.takes, nodes)):
             return False
@@ -180,7 +180,7 @@ class _Rows:
 
 
 def _fits(operands: Row, row: Row) -> bool:
-    """Return whether operands are, in each place, of the shape there, or one scalar for all."""
+    """Return whether each operand has the shape of its piece, or all are one scalar."""
     if all(a.type.shape == b.type.shape for a, b in zip(operands, row, strict=True)):
         return len({operand.type.dtype for operand in operands}) == 1
     is_same = len({_key(operand) for operand in operands}) == 1
@@ -196,7 +196,7 @@ def _operand_rows(nodes: Sequence[Node]) -> list[Row]:
 
 
 def _are_alike(nodes: Sequence[Node]) -> bool:
-    """Return whether nodes do the same to operands that may differ in shape."""
+    """Return whether nodes are the same operation on operands that may differ in shape."""
     first = nodes[0]
     if first.op.name == _BROADCAST:
         return all(node.op is first.op for node in nodes)
@@ -241,7 +241,7 @@ def _places(graph: Graph) -> Mapping[int, int]:
 
 
 class _Rewriting:
-    """The new graph on its way: its nodes, and what rows and values have become in it."""
+    """The new graph in the making: its nodes, and the new values of rows and of old values."""
 
     def __init__(self, graph: Graph, rows: _Rows) -> None:
         self.graph, self.rows = graph, rows
@@ -301,7 +301,7 @@ class _Rewriting:
         self.environment.update(zip(row, pieces, strict=True))
 
     def _value(self, row: Row, at: Source) -> Operand:
-        """Return the flat value that a row has become, made if it is not yet."""
+        """Return the flat value of a row, which is added if it is missing."""
         pending = [row]
         while pending:
             current = pending[-1]
@@ -337,7 +337,7 @@ class _Rewriting:
         if plan.kind in ("same", "buffer"):
             assert plan.operand is not None
             return substitute(self.environment, (plan.operand,))[0]
-        if plan.kind in ("packed", "reduced"):  # reduced with another row: its pieces
+        if plan.kind in ("packed", "reduced"):  # another row's all_reduce made its pieces
             return self.builder.add(PACK, substitute(self.environment, row), at=at)[0]
         first = plan.nodes[0]
         source = joined_source(tuple(node.source for node in plan.nodes))

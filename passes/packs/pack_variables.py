@@ -39,17 +39,17 @@ from graphdist.passes.packs.bucket_collectives import Packing
 
 NAME = "pack_variables"
 FEWEST = 4
-"""How many variables are worth a pack; measured on CPU with 100 variables on 2 devices."""
+"""The fewest variables for a pack; measured on CPU with 100 variables on 2 devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackVariables:
-    """The pass for one target, which says up to how many bytes a variable is small."""
+    """The pass for one target, whose limits say up to which size a variable is small."""
 
     packing: Packing
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph that takes and gives packs, which come first among its variables."""
+        """Return the graph with packs, which are its first variables, for packed variables."""
         packs = [*_existing(graph), *_new(graph, self.packing.largest_variable)]
         return _Rewriting(graph, packs, self.packing).packed() if packs else graph
 
@@ -63,7 +63,7 @@ class _Pack:
     size: int
     pieces: Mapping[int, GraphVariable]
     gaps: Mapping[int, int] = field(default_factory=dict)
-    """The sizes of the parts that this program does not know, by their starts."""
+    """The sizes of the parts of variables that this program does not use, by their starts."""
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -105,7 +105,7 @@ def _around(name: str, variables: Sequence[GraphVariable]) -> _Pack:
 
 
 def _new(graph: Graph, largest: int) -> list[_Pack]:
-    """Return packs for small variables that the graph assigns and that are in none."""
+    """Return packs for small assigned variables that are in no pack yet."""
     alike: dict[Hashable, list[GraphVariable]] = defaultdict(list)
     candidates = [variable for variable in graph.assigned if may_enter_pack(variable, largest)]
     kinds = _update_kinds(graph) if len(candidates) >= FEWEST else {}
@@ -118,7 +118,7 @@ def _new(graph: Graph, largest: int) -> list[_Pack]:
 
 
 def _unused(taken: set[str]) -> str:
-    """Return a name for a pack, and note it as taken."""
+    """Return a free name for a pack, and add it to `taken`."""
     number = 0
     while f"pack_{number}" in taken:
         number += 1
@@ -136,7 +136,7 @@ def _joined(name: str, variables: Iterable[GraphVariable]) -> _Pack:
 
 
 class _Rewriting:
-    """The new graph on its way."""
+    """The new graph in the making."""
 
     def __init__(self, graph: Graph, packs: Sequence[_Pack], packing: Packing) -> None:
         self.graph, self.packs, self.packing = graph, packs, packing
@@ -186,7 +186,7 @@ class _Rewriting:
         )
 
     def _apart(self, pack: _Pack, buffer: Value) -> Sequence[Operand]:
-        """Take a pack apart where the step begins; return all its parts."""
+        """Unpack a pack at the beginning of the step; return all its parts."""
         shapes = pack.shapes
         at_run_time = self.packing.starts_at_run_time(len(shapes))
         params = Unpacking(shapes, starts_at_run_time=at_run_time)
@@ -197,7 +197,7 @@ class _Rewriting:
         return parts
 
     def _together(self, pack: _Pack, parts: Sequence[Operand]) -> Operand:
-        """Join a pack where the step ends; what the program does not assign stays."""
+        """Pack the parts at the end of the step; a part that is not assigned keeps its value."""
         new = [
             self._now((self.assigned[name],))[0] if name in self.assigned else part
             for name, part in zip(pack.names, parts, strict=True)
@@ -209,9 +209,9 @@ class _Rewriting:
 
 
 def _update_kinds(graph: Graph) -> dict[str, Hashable]:
-    """Return for each assigned variable what computes its new value: equal where that is alike.
+    """Return for each assigned variable a key, equal for variables with the same update.
 
-    Variables of one kind that share a buffer can be updated as one.
+    Such variables can be updated as one if they share a buffer.
     """
     numbers: dict[Hashable, int] = {}
     kinds: dict[Operand, int] = {}

@@ -19,8 +19,8 @@ MOVABLE = frozenset(
     {name for name, row in TABLE.items() if row.is_elementwise or row.only_moves}
     | {"constant", "jax.iota", "jax.scatter-add"}
 )
-"""The operations that a server may compute in place of a result that is larger than its operands.
-Matrix products are not among them: servers are there for many workers."""
+"""The operations that a server may compute itself if their results are larger than their operands.
+Matrix products are not among them, since one server serves many workers."""
 
 
 def is_scatter(node: Node) -> bool:
@@ -29,7 +29,7 @@ def is_scatter(node: Node) -> bool:
 
 
 def is_rearranged(node: Node) -> bool:
-    """Return whether a node has the elements of its operand at other indices."""
+    """Return whether a node only moves the elements of its operand."""
     row = row_of(node)
     if row is None or not row.only_moves or len(node.operands) != 1:
         return False
@@ -37,7 +37,7 @@ def is_rearranged(node: Node) -> bool:
 
 
 def is_by_element(node: Node, of: Collection[Operand], sizes: Collection[int]) -> bool:
-    """Return whether a node changes values `of` variables with so many elements one by one."""
+    """Return whether a node changes values `of` variables of these sizes element by element."""
     if any(result.type.size not in sizes for result in node.results):
         return False
     if node.op is COND:
@@ -48,7 +48,7 @@ def is_by_element(node: Node, of: Collection[Operand], sizes: Collection[int]) -
 
 
 def is_movable(node: Node) -> bool:
-    """Return whether a server may compute what a node does, or all that its branches do."""
+    """Return whether a server may compute a node, including all nodes of its branches."""
     if has_effect(node):
         return False
     if node.op is COND:

@@ -33,10 +33,10 @@ from graphdist.ir.types import Type
 
 @dataclass(frozen=True, slots=True)
 class ServerRead:
-    """A value that a worker reads: a variable, or rows of variables that are one table, in order.
+    """A value that a worker reads: a variable, or rows of a table that consists of variables.
 
-    `type` is the value's. `fill` is in rows that are not there, None: the nearest row is read.
-    `source` is the user's line.
+    `type` is the type of the value. `fill` is the element of rows out of range; None reads the
+    nearest row. `source` is the user's line.
     """
 
     variables: tuple[GraphVariable, ...]
@@ -47,17 +47,16 @@ class ServerRead:
 
     @property
     def server(self) -> int | None:
-        """Return the index of the server; None if there are several, or it is not known."""
+        """Return the index of the server; None if there are several or it is not known."""
         return _server_of(self.variables)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a server does with some variables: a graph of their values and of sent values.
+    """An update that a server runs: a graph of some variables' values and of sent values.
 
-    `graph` takes the values of its variables and then, of all that the worker sends, the values
-    with the indices `sent`. It returns the new values of the variables. `source` is the user's
-    line.
+    `graph` takes the values of its variables, and then the sent values whose indices are `sent`. It
+    returns the new values of the variables. `source` is the user's line.
     """
 
     graph: Graph
@@ -76,12 +75,12 @@ class Update:
 
     @property
     def taken(self) -> tuple[Value, ...]:
-        """Return the inputs that are sent."""
+        """Return the inputs that the worker sends."""
         return self.graph.inputs[len(self.graph.variables) :]
 
     @property
     def bytes_written(self) -> int:
-        """Return the bytes that the worker sends for it."""
+        """Return the bytes that the worker sends for this update."""
         return sum(value.type.bytes for value in self.taken)
 
 
@@ -91,8 +90,8 @@ class CutStep:
 
     `worker` takes the arguments of the step, and then the values of `reads`. It returns the results
     of the step, and then the values that it sends. `rows` takes the arguments and returns the
-    indices of the rows of each read of rows, i32[.., 1]; it is None if there is none. `notes` say
-    which slots the worker reads all the same, and why.
+    indices of the rows, i32[.., 1], for each read of rows; it is None if there is no such read.
+    `notes` say which slots the worker has to read, and why.
     """
 
     worker: Graph
@@ -108,41 +107,41 @@ class CutStep:
 
     @property
     def read(self) -> tuple[Value, ...]:
-        """Return the inputs of the worker's graph that are read, one for each of `reads`."""
+        """Return the inputs of the worker's graph that are read, one per read of `reads`."""
         return self.worker.inputs[len(self.worker.inputs) - len(self.reads) :]
 
     @property
     def num_sent(self) -> int:
-        """Return how many values the worker sends."""
+        """Return the number of values that the worker sends."""
         return len({index for update in self.updates for index in update.sent})
 
     @property
     def sent(self) -> tuple[Operand, ...]:
-        """Return the outputs of the worker's graph that it sends."""
+        """Return the outputs of the worker's graph that are sent."""
         return self.worker.outputs[len(self.worker.outputs) - self.num_sent :]
 
     @property
     def variables_read(self) -> frozenset[str]:
-        """Return the names of the variables that the worker reads, or rows of."""
+        """Return the names of the variables that the worker reads, entirely or by rows."""
         return frozenset(variable.name for read in self.reads for variable in read.variables)
 
     @property
     def bytes_read(self) -> int:
-        """Return the bytes that the worker reads of variables, at most."""
+        """Return the most bytes that the worker reads of variables."""
         return sum(read.type.bytes for read in self.reads)
 
     @property
     def bytes_written(self) -> int:
-        """Return the bytes that the worker sends, what several updates take counted for each."""
+        """Return the bytes that the worker sends; a value counts once per update that takes it."""
         return sum(update.bytes_written for update in self.updates)
 
     @property
     def together(self) -> tuple[tuple[str, ...], ...]:
-        """Return the variables that one server must hold, group by group."""
+        """Return the groups of variables that must be on one server."""
         return tuple(update.variables for update in self.updates if len(update.variables) > 1)
 
     def on_worker(self, run: Callable[[Graph], Graph]) -> CutStep:
-        """Return the step with a pass run on each of the worker's graphs."""
+        """Return the step after `run` on each of the worker's graphs."""
         worker = run(self.worker)
         rows = None if self.rows is None else run(self.rows)
         is_same = worker is self.worker and rows is self.rows
@@ -174,7 +173,7 @@ class CutStep:
 
 
 def graphs_of(step: Graph | CutStep) -> tuple[Graph, ...]:
-    """Return the graphs of a step that is cut or not, in the order in which they run."""
+    """Return the graphs of a step, cut or not, in the order in which they run."""
     if isinstance(step, Graph):
         return (step,)
     return (*step.of_worker, *(update.graph for update in step.updates))

@@ -76,8 +76,8 @@ from graphdist.passes.servers.update_groups import UpdateGroups
 NAME = "cut_updates"
 
 _NOTHING_ON_ONE_REPLICA = (ALL_REDUCE, REDUCE, TO_REPLICAS)
-"""Operations that give their operand where a worker has one replica: the rows of a gradient are
-found behind its reduction."""
+"""Operations that return their operand if a worker has one replica: the analysis looks through
+them, for example to find the rows of a gradient behind its reduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ class CutUpdates:
     """The pass, which returns the graphs of the step."""
 
     def __call__(self, graph: Graph) -> Graph | CutStep:
-        """Return the step as the graphs that run; one without variables as it is."""
+        """Return the step as the graphs that run; a graph without variables stays as it is."""
         return cut_graph(graph) if graph.variables else graph
 
     def declined(self, graph: Graph) -> Sequence[str]:
-        """Return which variables a worker reads for an update, or replaces, and why."""
+        """Return the variables that a worker reads for an update, or replaces, with reasons."""
         if not graph.variables:
             return ()
         cut = cut_graph(graph)
@@ -99,8 +99,7 @@ class CutUpdates:
 def cut_graph(graph: Graph) -> CutStep:
     """Return the step of a placed or SPMD graph, whose variables are all on servers.
 
-    Raises `VerifyError` for a logical graph, and for one that sends a value of which each replica
-    of a worker has its own.
+    Raises `VerifyError` for a logical graph, and for a graph that sends a per-replica value.
     """
     if not graph.is_placed:
         raise VerifyError(f"{NAME} takes a placed or spmd graph, this one is {graph.stage.value}")
@@ -109,17 +108,17 @@ def cut_graph(graph: Graph) -> CutStep:
     other = _Cut(graph, reads_all=True)
     if other.found.parameters == UpdateGroups(graph).parameters:
         return found
-    # Of equal cuts the one in which servers do more.
+    # If both send equally many bytes, take the cut in which servers compute more.
     return min(found, other.run(), key=lambda cut: cut.bytes_read + cut.bytes_written)
 
 
 @dataclass
 class _Group:
-    """Variables that are updated together; the first has given it its name."""
+    """Variables that are updated together; the first one names the group."""
 
     names: list[str]
     region: set[Node] = field(default_factory=set)
-    """The nodes of the update. The worker computes some of them too, where it needs them."""
+    """The nodes of the update; the worker also computes the ones that it needs itself."""
 
 
 class _Cut:
@@ -153,7 +152,7 @@ class _Cut:
         return {v for v in reachable(uses(self.graph), values) if isinstance(v, Value)}
 
     def _grow(self, group: _Group, candidates: set[Node], end: Collection[Operand]) -> set[Node]:
-        """Return the nodes of the group's update, from its new values back to those at the end."""
+        """Return the candidates from the group's new values back to the values in `end`."""
         region = set[Node]()
         pending: list[Operand] = [self.new[name] for name in group.names]
         while pending:
@@ -165,10 +164,10 @@ class _Cut:
         return region
 
     def _candidates(self, group: _Group) -> tuple[set[Node], set[Operand]]:
-        """Return the nodes that the server computes where the group's new values take them.
+        """Return the nodes that the server may compute for the group's new values, and the changes.
 
-        And of their operands the changes: these are added to values made of the state alone. If the
-        worker reads the variable it may compute them too, but not where slots take part.
+        A change is an operand that is added to a value made of the state alone. The worker may
+        compute it instead if it reads the variable, but not if the change depends on slots.
         """
         state = {self.inputs[name] for name in group.names}
         slots = {self.inputs[name] for name in group.names if name in self.found.slots}
@@ -201,9 +200,10 @@ class _Cut:
         return found, changes
 
     def _update(self, group: _Group) -> Update:
-        """Return the group's update; the values that it takes are sent.
+        """Return the group's update, which takes the values that the worker sends.
 
-        The server computes what it can, unless fewer bytes are sent without changes that it can.
+        The server computes all candidates, unless fewer bytes are sent if the worker computes the
+        changes.
         """
         candidates, changes = self._candidates(group)
         regions = [self._grow(group, candidates, ()), self._grow(group, candidates, changes)]
@@ -213,7 +213,10 @@ class _Cut:
         return self._graph_of(group, [value for value in self._in_order if value in sent])
 
     def _closed(self, group: _Group, region: set[Node]) -> tuple[set[Node], set[Value]]:
-        """Return the nodes of an update, with makers of values not sent, and the sent values."""
+        """Return the nodes of an update, and the values that are sent for it.
+
+        The nodes include the makers of values that are not sent.
+        """
         region = set(region)
         inside: set[Operand] = {result for node in region for result in node.results}
         inside |= {self.inputs[name] for name in group.names}
@@ -233,14 +236,14 @@ class _Cut:
         return region, sent
 
     def _fewest_bytes(self, outside: set[Value], inside: set[Operand]) -> set[Value]:
-        """Return the values to send so that the server has those `outside`: a minimum cut.
+        """Return the values to send so that the server can compute the values `outside`.
 
-        Of several such cuts it is the one farthest from the update: what its values are computed
-        of, several updates of a server may take.
+        It is a minimum cut. Of several minimum cuts it is the one farthest from the update, since
+        several updates of a server may share its values.
         """
         if not any(map(self._is_made_by_servers, outside)):
             return outside
-        used_by: dict[Value | None, list[Value | None]] = {None: []}  # by the update
+        used_by: dict[Value | None, list[Value | None]] = {None: []}  # None is the update
         pending: list[tuple[Value, Value | None]] = [(value, None) for value in outside]
         while pending:
             value, user = pending.pop()
@@ -258,7 +261,7 @@ class _Cut:
         return {value for value in cut if value is not None and value not in inside}
 
     def _is_made_by_servers(self, value: Value) -> bool:
-        """Return whether a server may compute a value in place of receiving it."""
+        """Return whether a server may compute a value instead of receiving it."""
         node = self.producers.get(value)
         if node is None or not self._is_equal(node):
             return False
@@ -266,7 +269,7 @@ class _Cut:
         return plain or (self.is_alone and node.op in _NOTHING_ON_ONE_REPLICA)
 
     def _is_equal(self, node: Node) -> bool:
-        """Return whether all replicas of the worker have the same results of a node."""
+        """Return whether the results of a node are equal on all replicas of the worker."""
         return self.is_alone or all(value.type.layout is MIRRORED for value in node.results)
 
     @cached_property
@@ -328,7 +331,7 @@ class _Cut:
         )
 
     def _worker(self) -> Graph:
-        """Return the graph of what the worker computes, which has all variables as inputs."""
+        """Return the worker's graph, which has all variables as inputs."""
         graph = self.graph
         return eliminate_dead_code(
             Graph(
@@ -344,7 +347,7 @@ class _Cut:
         )
 
     def _notes(self, reads: Collection[str]) -> Iterable[str]:
-        """Yield the slots that the worker reads all the same, and what for."""
+        """Yield the slots that the worker has to read, and why."""
         inside = {node for group in self.groups for node in group.region}
         for name in self.new:
             value = self.inputs[name]

@@ -46,7 +46,7 @@ _CUTS = ("jax.slice", "jax.split")
 
 @dataclass(frozen=True, slots=True)
 class _Partition:
-    """Where a value is cut: along a dimension, in parts of these lengths."""
+    """How a value is split: along a dimension, into parts of these lengths."""
 
     dimension: int
     lengths: tuple[int, ...]
@@ -60,7 +60,7 @@ class _Partition:
 
 
 def with_parts(graph: Graph) -> Graph:
-    """Return the graph with joined variables in parts; the same if there are none."""
+    """Return the graph with joined variables split into parts; the same graph if there are none."""
     partitions = _partitions(graph)
     cuts = [node for node in graph.nodes if node.op.name in _CUTS]
     if not any(node.operands[0].type.shape in partitions for node in cuts):
@@ -69,7 +69,7 @@ def with_parts(graph: Graph) -> Graph:
 
 
 def _partitions(graph: Graph) -> Mapping[tuple[int, ...], _Partition]:
-    """Return how values are cut that are joined of variables, by their shapes."""
+    """Return the partitions of values that are joined from variables, by the values' shapes."""
     own = set(graph.inputs[: len(graph.variables)])
     found: dict[tuple[int, ...], _Partition] = {}
     for node in graph.nodes:
@@ -88,7 +88,7 @@ def _partition(node: Node) -> _Partition:
 
 
 class _Parts:
-    """The walk over one graph."""
+    """The forward walk over one graph."""
 
     def __init__(self, graph: Graph, partitions: Mapping[tuple[int, ...], _Partition]) -> None:
         self.graph, self.partitions = graph, partitions
@@ -114,7 +114,7 @@ class _Parts:
         )
 
     def _note(self, node: Node, operands: Sequence[Operand], results: Sequence[Value]) -> None:
-        """Make the parts of a node's result, where it has the shape of a joined value."""
+        """Record the parts of a node's result, if it has the shape of a joined value."""
         partition = self.partitions.get(results[0].type.shape) if len(results) == 1 else None
         if partition is None:
             return
@@ -135,7 +135,7 @@ class _Parts:
             self.parts[result] = self._rows_added(node, operands, partition)
 
     def _parts_of(self, value: Operand, partition: _Partition, node: Node) -> Sequence[Operand]:
-        """Return the parts of an operand: slices if it has none yet, a scalar for each of them."""
+        """Return the parts of an operand: slices if none are known, a scalar for each part."""
         count = len(partition.lengths)
         if not value.type.shape:
             return [value] * count
@@ -150,7 +150,7 @@ class _Parts:
         shape: tuple[int, ...],
         changed: Mapping[str, object] | None = None,
     ) -> Operand:
-        """Add a node that does to a part what another does to the full value."""
+        """Add a node that applies another node's operation to one part."""
         type = node.results[0].type.shaped(shape)
         params = {**node.params, **(changed or {})}
         return self.builder.add(node.op, operands, params, at=node.source, types=[type])[0]
@@ -163,7 +163,7 @@ class _Parts:
         return parts[bool(start)]
 
     def _split(self, value: Operand, dimension: int, lengths: Sequence[int]) -> list[Operand]:
-        """Return parts of these lengths, by the operation that the program cuts with."""
+        """Return parts of these lengths, made by the operation with which the program splits."""
         shape = value.type.shape
         at = self.cut.source
         if self.cut.op.name == "jax.split":
@@ -185,7 +185,7 @@ class _Parts:
         return found
 
     def _taken(self, node: Node, operands: Sequence[Operand]) -> Sequence[Operand] | None:
-        """Return the parts that a node cuts off, where these are parts that are known."""
+        """Return the parts that a node slices, if they are known."""
         if node.op.name not in _CUTS or operands[0] not in self.parts:
             return None
         parts = self.parts[operands[0]]
@@ -204,7 +204,7 @@ class _Parts:
     def _rows_added(
         self, node: Node, operands: Sequence[Operand], partition: _Partition
     ) -> list[Operand]:
-        """Add rows to each part: a row that another part has is out of range, and dropped."""
+        """Add the rows to each part; rows of other parts are out of range, and are dropped."""
         full, indices, rows = operands
         assert self.adds is not None
         sign = 1 if self.adds.name == "jax.sub" else -1
@@ -223,7 +223,7 @@ class _Parts:
 
 
 def _adds_rows(node: Node) -> bool:
-    """Return whether a node adds full rows, and drops those that are not there."""
+    """Return whether a node adds full rows, and drops rows that are out of range."""
     if not node.op.name.startswith("jax.scatter") or len(node.operands) != 3:
         return False
     table, indices, rows = node.operands
@@ -241,7 +241,7 @@ def _adds_rows(node: Node) -> bool:
 
 
 def _ranges(node: Node, partition: _Partition) -> list[tuple[int, int]]:
-    """Return where the parts begin and end that a node cuts off; none along other dimensions."""
+    """Return the starts and ends of a node's slices; [] if they are along another dimension."""
     full, dimension = node.operands[0].type.shape, partition.dimension
     if node.op.name == "jax.split":
         sizes, axis = parts_of_split(node)

@@ -34,7 +34,7 @@ from graphdist.passes.servers.cut_step import CutStep, ServerRead, Update
 
 
 class Kind(IntEnum):
-    """What a value of an update is made of."""
+    """The kind of a value of an update, by what it depends on."""
 
     NEW = 0
     KEEPS = 1
@@ -43,9 +43,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LostWrite:
-    """A variable that a worker changes by what it has read, and where.
+    """A variable whose new value a worker computes from the values that it has read.
 
-    `is_chosen` says that it only decides so whether the variable is changed.
+    With `is_chosen` these values only decide whether the variable is changed.
     """
 
     variable: str
@@ -57,7 +57,7 @@ class LostWrite:
 
     @property
     def what(self) -> str:
-        """Return what is wrong, without the line."""
+        """Return the description of the lost write, without the user's line."""
         if self.is_chosen:
             return (
                 f"variable {self.variable!r} is changed or not by what the worker has read, and "
@@ -70,13 +70,13 @@ class LostWrite:
 
 
 def lost_writes(cut: CutStep) -> tuple[LostWrite, ...]:
-    """Return the updates that lose writes."""
+    """Return the lost writes of all updates."""
     worker = _Worker(cut)
     return tuple(lost for update in cut.updates for lost in _of_update(worker, update))
 
 
 class _Worker:
-    """What the values that a worker sends are computed of."""
+    """The dependences of the values that a worker sends."""
 
     def __init__(self, cut: CutStep) -> None:
         self.graph, self.sent = cut.worker, cut.sent
@@ -88,7 +88,7 @@ class _Worker:
         self.of_state = self.computed_of(assigned)
 
     def computed_of(self, variables: Collection[str]) -> set[Vertex]:
-        """Return the values that are computed of what is read of these variables."""
+        """Return the values that are computed from the reads of these variables."""
         starts = [
             value
             for value, read in self._reads
@@ -97,7 +97,7 @@ class _Worker:
         return reachable(uses(self.graph), starts)
 
     def sent_to(self, update: Update) -> list[tuple[Value, Operand]]:
-        """Return the inputs of an update that are sent, and what is sent."""
+        """Return the inputs of an update that the worker sends, each with the sent value."""
         return [(i, self.sent[n]) for i, n in zip(update.taken, update.sent, strict=True)]
 
 
@@ -114,7 +114,7 @@ def _of_update(worker: _Worker, update: Update) -> Iterator[LostWrite]:
     for position, variable in enumerate(update.variables):
         after = worker.computed_of([variable])
         old = [(i, sent) for i, sent in worker.sent_to(update) if sent in after]
-        for i, sent in old:  # one of them is enough
+        for i, sent in old:  # one of them is enough to lose a write
             kinds = dict.fromkeys(update.graph.inputs, Kind.NEW)
             kinds[update.graph.inputs[position]], kinds[i] = Kind.KEEPS, Kind.OLD
             if _kinds(update.graph, list(kinds.values()))[position] is Kind.OLD:
@@ -127,7 +127,7 @@ def _of_update(worker: _Worker, update: Update) -> Iterator[LostWrite]:
 
 
 def _choice_by_state(worker: _Worker, update: Update) -> Source | None:
-    """Return where an update chooses by variables that the worker has read, and by no argument."""
+    """Return the line of a choice that depends on variables that were read, and on no argument."""
     sent = worker.sent_to(update)
     of_arguments = [i for i, value in sent if value in worker.of_arguments]
     behind = [i for i, value in sent if value in worker.of_state and i not in of_arguments]
@@ -150,7 +150,7 @@ def _choice_by_state(worker: _Worker, update: Update) -> Source | None:
 def _is_mask(
     value: Operand, made: Mapping[Operand, Node], of_worker: Mapping[Operand, Operand]
 ) -> bool:
-    """Return whether a value is 0 or 1 by a comparison: a choice, in arithmetic."""
+    """Return whether a value is a comparison as 0 or 1, which makes a product a choice."""
     pending = [value]
     while pending:
         found = pending.pop()
@@ -164,7 +164,7 @@ def _is_mask(
 
 
 def _line_behind(graph: Graph, value: Value) -> Source | None:
-    """Return the nearest line that a value is computed at: functions of JAX may have none."""
+    """Return the nearest known line at or before a value: functions of JAX may have no line."""
     made, pending = producers(graph), [value]
     for found in pending:
         node = made.get(found)
@@ -176,7 +176,7 @@ def _line_behind(graph: Graph, value: Value) -> Source | None:
 
 
 def _kinds(graph: Graph, given: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds of a graph's results, for the kinds of its inputs."""
+    """Return the kinds of a graph's results, given the kinds of its inputs."""
     kinds: dict[Operand, Kind] = dict(zip(graph.inputs, given, strict=True))
     for node in graph.nodes:
         kinds.update(zip(node.results, _of_node(node, kinds), strict=True))
@@ -213,4 +213,4 @@ _OF_MASKS = ("jax.broadcast_in_dim", "jax.convert_element_type", "jax.mul", "jax
 _WITHOUT_VALUE = frozenset(
     f"jax.{name}" for name in ("eq", "ge", "gt", "is_finite", "le", "lt", "ne", "sign")
 )
-"""Operations that say something of a value, and give nothing of it."""
+"""Operations whose results depend on a value but have none of its elements."""

@@ -41,16 +41,17 @@ NAME = "cut_updates"
 
 
 def with_reads(graph: Graph) -> tuple[Graph, Graph | None, tuple[ServerRead, ...]]:
-    """Return a worker's graph that takes what it reads after its arguments, and what that is.
+    """Return the worker's graph, the graph of row indices, and the reads.
 
-    Between them stands the graph of the indices of rows, None if no rows are looked up.
+    The worker's graph takes the read values after its arguments. The graph of row indices is None
+    if no rows are looked up.
     """
     return _Reads(graph).apart()
 
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """The rows that a node looks up: their indices, and the element of rows that are not there."""
+    """The rows that a node looks up: their indices, and the element of rows out of range."""
 
     indices: Value
     fill: float | bool | None
@@ -67,7 +68,7 @@ class _Reads:
         self.arguments = graph.inputs[len(graph.variables) :]
         self.lookups: dict[Node, _Lookup] = {}
         self.tables: dict[Operand, tuple[Operand, ...]] = {}
-        """The values that are looked up alone, with the variables that they are made of."""
+        """The values whose only uses are lookups, with the variables that they are made of."""
         for node in graph.nodes:
             if self._joins_rows(node):
                 self._note(node.results[0], node.operands)
@@ -114,14 +115,14 @@ class _Reads:
         return ServerRead(shards, node.results[0].type, node.source, is_of_rows=True, fill=fill)
 
     def _of_indices(self, wanted: Sequence[tuple[Value, Source]]) -> Graph:
-        """Return the graph that computes indices of rows of the arguments, for these lines."""
+        """Return the graph that computes the indices of rows from the arguments."""
         builder, returned = Builder(NAME), list[Value]()
         needed = _behind(self.graph, [indices for indices, _ in wanted])
         for node in self.graph.nodes:
             if not needed.isdisjoint(node.results):
                 builder.keep(node, node.operands, node.graphs)
         for indices, source in wanted:
-            if not indices.type.shape:  # of a slice of one row
+            if not indices.type.shape:  # the index of a single row
                 (indices,) = builder.add(RESHAPE, [indices], Reshaping((1, 1)), at=source)
             returned.append(indices)
         return Graph(
@@ -144,13 +145,13 @@ class _Reads:
         return any(result in self.tables for result in node.results)
 
     def _note(self, table: Value, shards: tuple[Operand, ...]) -> None:
-        """Note a table that is read by rows, with its lookups."""
+        """Record a table that is read by rows, with its lookups."""
         if found := self._lookups_of(table):
             self.tables[table] = shards
             self.lookups.update(found)
 
     def _lookups_of(self, table: Value) -> Mapping[Node, _Lookup]:
-        """Return the lookups of a table; none if it is read as it is."""
+        """Return the lookups of a table; {} if the worker reads the entire table."""
         using = users(self.graph)[table]
         found = {node: lookup for node in using if (lookup := _lookup(node, table)) is not None}
         if table in self.graph.outputs or len(found) < len(using):
@@ -174,7 +175,7 @@ class _Reads:
 
 
 def _behind(graph: Graph, values: Iterable[Operand]) -> set[Operand]:
-    """Return all values that some values are computed of, these included."""
+    """Return these values and all values from which they are computed."""
     made = producers(graph)
     pending, found = list(values), set[Operand]()
     while pending:
@@ -188,7 +189,7 @@ def _behind(graph: Graph, values: Iterable[Operand]) -> set[Operand]:
 
 
 def _lookup(node: Node, table: Value) -> _Lookup | None:
-    """Return what a node looks up of a table; None if it does anything else with it."""
+    """Return a node's lookup in a table; None if the node uses the table in another way."""
     first, *others = node.operands
     if first is not table or table in others:
         return None
@@ -223,7 +224,7 @@ def _of_slice(node: Node, table: Type) -> _Lookup | None:
 
 
 def _fill(dtype: str, given: float | bool | None) -> float | bool:
-    """Return the element of a row that is not there: JAX's own, where none is given."""
+    """Return the element of a row out of range: `given`, or else JAX's default."""
     if given is not None:
         return given
     if dtype == "bool":

@@ -28,9 +28,9 @@ NAME = "cut_updates"
 
 
 def split_branches(graph: Graph, *, reads_all: bool = False) -> Graph:
-    """Return the graph with branches over several variables split; the same if there are none.
+    """Return the graph with branches over several variables split; the same graph without any.
 
-    `reads_all` goes to `UpdateGroups`.
+    `reads_all` is passed to `UpdateGroups`.
     """
     parts = _Parts(graph, reads_all).found
     if not parts:
@@ -51,7 +51,7 @@ def split_branches(graph: Graph, *, reads_all: bool = False) -> Graph:
 
 
 class _Parts:
-    """The branches of a graph that are split, with the positions of the results of each part."""
+    """The branches of a graph to split, with the indices of the results of each part."""
 
     def __init__(self, graph: Graph, reads_all: bool) -> None:
         self.graph, self.reads_all = graph, reads_all
@@ -63,7 +63,7 @@ class _Parts:
             self.found = {node: parts for node, parts in split.items() if len(parts) > 1}
 
     def _group_of_outputs(self) -> Mapping[Operand, int]:
-        """Return the group of variables that each new value belongs to."""
+        """Return the index of the group of variables that each new value belongs to."""
         found = UpdateGroups(self.graph, reads_all=self.reads_all)
         indices = {name: index for index, names in enumerate(found.groups) for name in names}
         return {output: indices[name] for name, output in found.new.items()}
@@ -88,7 +88,7 @@ def _is_splittable(node: Node) -> bool:
 def _add_part(
     builder: Builder, node: Node, operands: Sequence[Operand], positions: Sequence[int]
 ) -> tuple[Value, ...]:
-    """Add a branch that returns some of the results, and takes what it needs for them."""
+    """Add a branch that returns some of the results, and takes the operands that they need."""
     branches = [
         eliminate_dead_code(branch.replace(outputs=tuple(branch.outputs[p] for p in positions)))
         for branch in node.graphs

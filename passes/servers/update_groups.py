@@ -15,10 +15,10 @@ from graphdist.passes.servers.by_element import is_by_element, is_movable
 
 
 class UpdateGroups:
-    """The variables of a placed graph, by what depends on them."""
+    """The variables of a placed graph, grouped by the values that depend on them."""
 
     def __init__(self, graph: Graph, *, reads_all: bool = False) -> None:
-        """Take the graph; all is found when it is asked for.
+        """Store the graph; each property is computed when it is first used.
 
         With `reads_all` the worker reads all variables that it combines with arguments.
         """
@@ -51,10 +51,10 @@ class UpdateGroups:
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Return the variables that the worker reads: results depend on them, or gradients do.
+        """Return the variables that the worker reads, since results or gradients depend on them.
 
-        A variable that the worker combines with arguments and that serves one of the first kind may
-        be a slot, as the statistics are with which some optimizers multiply gradients.
+        A variable that the worker combines with arguments may still be a slot, if it only serves a
+        variable on which results depend: some optimizers multiply gradients with such statistics.
         """
         of_results = {name for name in self.new if "" in self.reached[name]}
         return frozenset(
@@ -78,7 +78,7 @@ class UpdateGroups:
     def _is_combined_with_arguments(self, name: str) -> bool:
         """Return whether a node combines a variable and values from outside, as gradients do.
 
-        Otherwise than element by element, that is, where several values come from outside.
+        Elementwise operations, and operations with a single element from outside, do not count.
         """
         after = reachable(uses(self.graph), [self.inputs[name]])
         values = {value for value in after if isinstance(value, Value)}
@@ -97,7 +97,7 @@ class UpdateGroups:
 
     @cached_property
     def slots(self) -> Mapping[str, str]:
-        """Return the slots, with the variable that each belongs to."""
+        """Return the variable that each slot belongs to."""
         found: dict[str, str] = {}
         for name in self.new:
             others = self.reached[name] - {name, ""}
@@ -126,7 +126,7 @@ class UpdateGroups:
         for slot, served in self.slots.items():
             for other in (served, *(self.reached[slot] - self.parameters - {""})):
                 leaders[leader(other)] = leader(slot)
-        for name in self.new:  # an average of a parameter's new values
+        for name in self.new:  # such as an average of a parameter's new values
             for other in self._followers(name):
                 leaders[leader(other)] = leader(name)
         groups: dict[str, list[str]] = {}
@@ -136,7 +136,7 @@ class UpdateGroups:
         return sorted(groups.values(), key=lambda names: order[names[0]])
 
     def _followers(self, name: str) -> list[str]:
-        """Return the variables that are no parameters and are computed of this one's new value."""
+        """Return the variables computed from this one's new value that are no parameters."""
         output = self.new[name]
         if not isinstance(output, Value) or output in self.held or output.type.size == 1:
             return []

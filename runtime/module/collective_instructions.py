@@ -4,7 +4,8 @@ XLA combines, splits, fuses and moves collectives; only its optimised module sho
 
     %all-reduce.1 = (f32[8]{0}, f32[]) all-reduce(%a, %b), replica_groups={{0,1}}, ...
 
-The arrays of the type are results, and for some starts operands and handles besides.
+The arrays of the type are the results. Some starts of asynchronous collectives list operands and
+handles there, too.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _CONTEXT = ("u32", 1)
 class ModuleCollective:
     """One collective of a compiled module.
 
-    `shapes` are dtype and number of elements of each value that a replica puts in, `bytes` the
-    bytes of all of them, `times` the number of runs in a step.
+    `shapes` are the dtype and the number of elements of each operand on a replica, `bytes` the
+    bytes of all operands, `times` the number of runs per step.
     """
 
     name: str
@@ -52,16 +53,16 @@ class ModuleCollective:
     is_async: bool
     is_fused: bool
     every: int = 1
-    """Every how many steps one runs it: more than one in the branch of local steps."""
+    """It runs in one of this many steps: more than 1 in the branch of local steps."""
 
     @property
     def exchange(self) -> Exchange:
-        """Return what replicas exchange in one run, by groups that follow each other."""
+        """Return the exchange of one run, in groups of consecutive replicas."""
         return Exchange(self.kind, self.bytes, self.group_size)
 
     @property
     def bytes_a_step(self) -> int:
-        """Return the bytes that a replica puts in in a step, on average."""
+        """Return the bytes of the operands per replica and step, on average."""
         return round(self.bytes * self.times / self.every)
 
 
@@ -85,7 +86,7 @@ def module_collectives(module: CompiledModule, num_devices: int) -> tuple[Module
                 times=module.executions[computation],
                 every=module.branches.get(computation, 1),
             )
-            # On TPU an asynchronous collective is written three times: start, continuation, end.
+            # On TPU an asynchronous collective appears three times: start, continuation, end.
             chain = chain_of(instruction)
             key = (chain, collective.kind, collective.shapes) if chain else None
             if key not in chains:
@@ -96,7 +97,7 @@ def module_collectives(module: CompiledModule, num_devices: int) -> tuple[Module
 
 
 def exchange_of(instruction: Instruction, kind: str, num_devices: int) -> Exchange:
-    """Return what replicas exchange when an instruction runs a collective of this kind."""
+    """Return the exchange of an instruction that runs a collective of this kind."""
     exchange = _collective(instruction, "", num_devices).exchange
     strided = _STRIDED.search(instruction.line)
     is_across = strided is not None and (
@@ -106,21 +107,21 @@ def exchange_of(instruction: Instruction, kind: str, num_devices: int) -> Exchan
 
 
 def kind_of(instruction: Instruction, inside: str = "") -> str | None:
-    """Return the kind of the collective that an instruction runs or starts; None for others.
+    """Return the kind of the collective that an instruction runs or starts; None if it has none.
 
-    `inside` is the name of the computation that it stands in, where that is known.
+    `inside` is the name of the computation that contains the instruction, if it is known.
     """
     kind = _KINDS.get(instruction.opcode.removesuffix(_START))
     return "reduce_scatter" if kind == "all_reduce" and _SCATTERING in inside else kind
 
 
 def is_local(instruction: Instruction) -> bool:
-    """Return whether it sends within a slice of TPUs, or to the host: not over the network."""
+    """Return whether a send stays within a TPU slice or goes to the host, not over the network."""
     return instruction.opcode == "send" and "megascale" not in instruction.line
 
 
 def chain_of(instruction: Instruction) -> str:
-    """Return the chain of an asynchronous collective's parts on v5e; "" if it has none."""
+    """Return the id that the parts of an asynchronous collective share on v5e; "" without one."""
     found = _CHAIN.search(instruction.line)
     return found[1] if found else ""
 
@@ -132,7 +133,7 @@ def _collective(instruction: Instruction, computation: str, num_devices: int) ->
     is_start = instruction.opcode.endswith(_START)
     shapes = [(array.dtype, prod(array.dimensions)) for array in instruction.arrays]
     if kind == "network_send":
-        shapes = shapes[:1]  # the others are a handle
+        shapes = shapes[:1]  # the rest is a handle
     elif is_start and kind == "collective_permute":
         shapes = [shape for shape in shapes if shape != _CONTEXT]
         shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results, then handles
@@ -142,7 +143,7 @@ def _collective(instruction: Instruction, computation: str, num_devices: int) ->
         shapes = [(dtype, size // group) for dtype, size in shapes]
     elif kind == "reduce_scatter":
         shapes = [(dtype, size * group) for dtype, size in shapes]
-    elif kind == "all_to_all" and len(shapes) == group:  # on CPU it has a value for each replica
+    elif kind == "all_to_all" and len(shapes) == group:  # on CPU it has one value per replica
         shapes = [(shapes[0][0], sum(size for _, size in shapes))]
     in_async = (
         "async" in computation

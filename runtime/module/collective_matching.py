@@ -1,17 +1,17 @@
 """Which collective of a compiled module does the work of a collective of the graph.
 
-XLA gives its collectives other names, kinds and sizes, so that they are told apart by what they
-carry: kind, dtype and number of elements. A combined collective carries several values, and each is
-taken once. Rules are tried in order, each for all collectives of the graph, so that a loose rule
-takes no value that a strict one accounts for:
+XLA changes the names, kinds and sizes of collectives, so collectives are matched by the values that
+they carry: by kind, dtype and number of elements. A combined collective carries several values, and
+each value is matched once. Rules are tried in order, each for all collectives of the graph, so that
+a loose rule takes no value that a strict rule would match:
 
 1. the same kind, dtype and size;
-2. an all_gather by fewer replicas of larger parts, which the network has brought from other slices;
-3. an all_gather as the all_reduce of the joined value, with zeros for the other replicas' slices;
+2. an all_gather over fewer replicas with larger parts, after a transfer between TPU slices;
+3. an all_gather as the all_reduce of the joined value, with zeros for the other replicas' shards;
 4. another kind, since XLA splits an all_reduce into a reduce_scatter and an all_gather;
 5. another dtype, since XLA widens some;
-6. all that are left of a kind in one buffer;
-7. a little larger than asked, since XLA pads what it shares out to complete tiles.
+6. all unmatched collectives of a kind as one packed buffer;
+7. a slightly larger size, since XLA pads shards to complete tiles.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from graphdist.runtime.module.collective_instructions import ModuleCollective
 from graphdist.runtime.module.instructions import bytes_of_element, hlo_dtype
 
 LARGEST_PADDING = 1 / 8
-"""The share of a value that padding may add to it."""
+"""The largest padding, as a share of a value's size."""
 
 
 class Match(NamedTuple):
     """The collective of the module that carries a value.
 
-    `bytes` are of the value as each replica puts it in, with the padding and the dtype of the
-    module.
+    `bytes` is the size of the operand per replica, with the padding and the dtype of the module.
     """
 
     collective: ModuleCollective
@@ -74,7 +73,7 @@ def _is_gathered_by_sum(asked: Collective, carried: _Carried) -> bool:
 
 def _has_another_kind(asked: Collective, carried: _Carried) -> bool:
     is_it = carried.dtype == hlo_dtype(asked.dtype) and carried.size == asked.size
-    return is_it and not _is_joined(asked, carried)  # which carries the joined value
+    return is_it and not _is_joined(asked, carried)  # rule 3 matches the joined value
 
 
 def _has_another_dtype(asked: Collective, carried: _Carried) -> bool:
@@ -100,7 +99,7 @@ def _is_joined(asked: Collective, carried: _Carried) -> bool:
 def match_collectives(
     module: Sequence[ModuleCollective], asked: Sequence[Collective]
 ) -> tuple[Match | None, ...]:
-    """Return for each collective of a graph the one of the module that does its work, or None.
+    """Return for each collective of a graph its match in the module, or None.
 
     >>> from graphdist.ir.source import UNKNOWN
     >>> carried = (("f32", 32),)
@@ -133,7 +132,7 @@ class _Matching:
     asked: Sequence[Collective]
     found: list[Match | None] = field(init=False)
     left: list[_Carried] = field(init=False)
-    """The values of the module that are not taken yet."""
+    """The values of the module that are not matched yet."""
 
     def __post_init__(self) -> None:
         self.found = [None] * len(self.asked)
@@ -145,7 +144,7 @@ class _Matching:
         ]
 
     def apply(self, rule: _Rule, *, is_padded: bool = False) -> None:
-        """Match by a rule; of padded values take the smallest, of others the first."""
+        """Match by a rule; the smallest value fits best if it is padded, else the first."""
         for i, asked in enumerate(self.asked):
             if self.found[i] is not None:
                 continue
@@ -159,7 +158,7 @@ class _Matching:
                 self._take(chosen, [i], asked.size if is_as_asked else chosen.size, is_padded)
 
     def take_packed(self) -> None:
-        """Match all that are left of a kind with a value of exactly their sizes together."""
+        """Match all unmatched collectives of a kind with one value of their total size."""
         for kind in dict.fromkeys(asked.kind for asked in self.asked):
             places = [
                 i

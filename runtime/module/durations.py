@@ -2,33 +2,35 @@
 
 On both:
 
-* A kernel, which the compiler does not look into, takes its operations over a share of the peak.
-* A collective takes the bytes that a chip sends over a share of its links' bandwidth, or the time
-  to start it if that is longer.
-* A copy takes its bytes over a share of the memory's bandwidth, to the host of the host's.
+* A custom kernel, opaque to the compiler, takes its operations divided by a share of the peak.
+* A collective takes the bytes that a chip sends divided by a share of its links' bandwidth, or the
+  time to start it if that is longer.
+* A copy takes its bytes divided by a share of the memory's bandwidth, or by the rate of the host if
+  it goes to or from the host.
 
-What else computes is bound by its products, by its bytes, and by what the platform knows of it.
+Any other instruction is bound by its products, by its bytes, and by an estimate of the platform.
 
-TPUs. The compiler says the cycles. An instruction takes the longest of three: its operations over
-the rate that large products reach on the chip, its bytes over a share of the memory's bandwidth,
-and half of the compiler's cycles.
+TPUs. The compiler estimates cycles. An instruction takes the longest of three times: its operations
+divided by the rate that large products reach on the chip, its bytes divided by a share of the
+memory's bandwidth, and half of the compiler's cycles.
 
-Why half: the compiler adds up what a core does at once. Of single products its cycles are right:
-XLA's product of 4096^3 takes 0.73 ms on v5e without its dispatch, by cycles 0.72; 8192^3 takes 1.02
-ms on tpu7x, by cycles 1.03. But in steps of published runs its cycles of products, which are fused
-with other work, are three quarters of the chip's peak, where the entire step was measured to reach
-nine tenths; and its cycles of elementwise work and copies are two to four times the time of their
-bytes. Cycles tell where an instruction is bound by neither: sorts, small arrays, products of few
-channels. Products of wider numbers than bfloat16 take several passes, which the compiler's cycles
-have in full.
+Why half: the compiler adds up cycles of units of a core that work at the same time. For single
+products its cycles are right: XLA's product of 4096^3 takes 0.73 ms on v5e without its dispatch, by
+cycles 0.72; 8192^3 takes 1.02 ms on tpu7x, by cycles 1.03. But in steps of published runs, products
+are fused with other work. By cycles these reach three quarters of the chip's peak, while the entire
+step was measured to reach nine tenths; and the cycles of elementwise work and copies are two to
+four times the time of their bytes. Cycles matter where neither operations nor bytes are the bound:
+sorts, small arrays, products of few channels. Products of dtypes wider than bfloat16 take several
+passes, and the compiler's cycles count all of them.
 
-GPUs. The compiler does not say. An instruction takes the time to start it, and then the longer of
-two: its operations over what large products reach on the GPU, and its bytes over a share of the
-memory's bandwidth.
+GPUs. The compiler estimates nothing. An instruction takes the time to start it, and then the longer
+of two times: its operations divided by the rate that large products reach on the GPU, and its bytes
+divided by a share of the memory's bandwidth.
 
-So a product of 2 m n k operations reaches a smaller part of the peak the smaller it is. XLA's table
-of measured products has that form: on B200, bfloat16, `2 m n k` from 4e9 to 7e10, times are within
-a tenth of 5.5 us + operations / 1.5e15 (xla/service/gpu/model/matmul_interpolator_data.h, sm_100).
+So the smaller a product of 2 m n k operations is, the smaller is the share of the peak that it
+reaches. XLA's table of measured products has that form: on B200, bfloat16, `2 m n k` from 4e9 to
+7e10, times are within a tenth of 5.5 us + operations / 1.5e15
+(xla/service/gpu/model/matmul_interpolator_data.h, sm_100).
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ from graphdist.runtime.targets.roofline import collective_seconds
 from graphdist.runtime.targets.topologies import Topology
 
 _TPU_KERNEL = "tpu_custom_call"
-"""The target of a call of a kernel of Pallas on TPUs."""
+"""The target of the custom call of a Pallas kernel on TPUs."""
 _GPU_KERNEL = "__gpu$xla.gpu.triton"
-"""The same on GPUs."""
+"""The target of the custom call of a Pallas kernel on GPUs."""
 _ONE_PASS = ("bf16", "f16", "s8", "u8", "s4", "u4")
 
 KernelFlops: TypeAlias = Mapping[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, int]]
-"""Of kernels: the dtype and number of operations, by the dtypes and dimensions of the results."""
+"""The dtype and operations of each kernel, by the dtypes and dimensions of its results."""
 
 
 class ChipDurations(ABC):
@@ -68,21 +70,21 @@ class ChipDurations(ABC):
         module: CompiledModule,
         kernels: KernelFlops | None = None,
     ) -> None:
-        """Take the constants of the chip, the module, and the operations of its kernels."""
+        """Store the constants of the chip, the module, and the operations of its kernels."""
         self._topology, self._timing, self._kernels = topology, timing, kernels or {}
         self._cost = ModuleCost(module)
 
     @abstractmethod
     def compute(self, instruction: Instruction) -> float:
-        """Return the seconds of an instruction that computes."""
+        """Return the seconds that an instruction computes."""
 
     def _working(self, dtype: str, operations: int) -> float:
-        """Return the seconds of the operations of products, at the rate that large ones reach."""
+        """Return the seconds of matrix products, at the rate that large products reach."""
         chip = self._topology.chip
         return operations * chip.devices / chip.reached(dtype) if operations else 0.0
 
     def _moving(self, instruction: Instruction) -> float:
-        """Return the seconds of the bytes that an instruction reads and writes."""
+        """Return the seconds to read and write an instruction's bytes."""
         chip = self._topology.chip
         rate = chip.memory_bandwidth * self._timing.copy_share
         return self._cost.bytes(instruction) * chip.devices / rate
@@ -102,7 +104,7 @@ class ChipDurations(ABC):
         return max(seconds / self._timing.link_share, self._timing.link_start)
 
     def copy(self, instruction: Instruction) -> float:
-        """Return the seconds of a copy that is started."""
+        """Return the seconds of an asynchronous copy."""
         moved = max((each.bytes for each in instruction.arrays[-2:]), default=0)
         if "slice" in instruction.opcode:
             moved = min((each.bytes for each in instruction.arrays if each.dimensions), default=0)
@@ -116,7 +118,7 @@ class TpuDurations(ChipDurations):
     """The durations of instructions on the TPUs of a topology."""
 
     def compute(self, instruction: Instruction) -> float:
-        """Return the seconds of an instruction that computes; none of one without cycles."""
+        """Return the seconds that an instruction computes; 0 if it has no cycles."""
         if instruction.target == _TPU_KERNEL:
             return self._kernel(instruction)
         if instruction.cycles is None:
@@ -154,7 +156,7 @@ def durations_of(
 
 
 def kernels_of(graph: Graph) -> KernelFlops:
-    """Return the operations of a graph's kernels, by the arrays that they return."""
+    """Return the operations of a graph's kernels, by the arrays that the kernels return."""
     found: dict[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, int]] = {}
     for node, _ in executions(graph):
         if node.op.name == KERNEL:

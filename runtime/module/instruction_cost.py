@@ -1,10 +1,10 @@
-"""What the instructions of a compiled module compute and move, from their text.
+"""The cost of a compiled module's instructions: operations and bytes, from the module's text.
 
-* the operations of matrix multiplications and convolutions, in the instruction or its fusion, and
-  of calls of cuBLAS and cuDNN;
-* the bytes that cross between the chip and its memory: operands and results, but not arrays in a
-  core's own memory. Of an operand that a fusion only takes slices of, the slices count; of one that
-  it updates in place, the update; of one that a collective in it sends, nothing.
+* The operations of matrix multiplications and convolutions, in the instruction or its fusion, and
+  of calls of cuBLAS and cuDNN.
+* The bytes that cross between the chip and its memory: operands and results, but not arrays in a
+  core's own memory. If a fusion reads only slices of an operand, the slices count; if it updates an
+  operand in place, the update counts; if a collective in it sends an operand, nothing counts.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class ModuleCost:
         self._module = module
 
     def is_free(self, instruction: Instruction) -> bool:
-        """Return whether an instruction starts nothing on the chip."""
+        """Return whether an instruction runs nothing on the chip."""
         return instruction.opcode in _FREE
 
     def products(self, instruction: Instruction) -> tuple[str, int]:
-        """Return the dtype and the operations of its matrix products, 0 if it has none."""
+        """Return the dtype and the number of operations of its matrix products; 0 without any."""
         if instruction.opcode == "fusion":
             inner = (each for name in instruction.called for each in self._module[name])
             return max(map(self.products, inner), key=lambda found: found[1], default=("", 0))
@@ -72,9 +72,9 @@ class ModuleCost:
         return 2 * prod(instruction.arrays[0].dimensions) * summed
 
     def _of_convolution(self, instruction: Instruction, operands: Sequence[ModuleArray]) -> int:
-        """Return 2 operations for each weight that an output takes, but those beside the input.
+        """Return 2 operations for each weight that an output uses, without those on padding.
 
-        Products of batches of matrices are written as convolutions that mostly take padding.
+        XLA writes products of batches of matrices as convolutions that mostly read padding.
         """
         labels = _LABELS.search(instruction.line)
         if labels is None:
@@ -91,7 +91,7 @@ class ModuleCost:
         return 2 * count
 
     def _of_call(self, instruction: Instruction, operands: Sequence[ModuleArray]) -> int:
-        """Return the operations of a call of cuDNN; one of a gradient has the forward's labels."""
+        """Return the operations of a cuDNN call; gradients have the forward pass's labels."""
         output, kernel = instruction.arrays[0], operands[1]
         if "BackwardInput" in instruction.target:
             output = operands[0]
@@ -120,7 +120,7 @@ class ModuleCost:
         return read + sum(self._written(root) for root in self._roots(body))
 
     def _read(self, parameter: Instruction, body: Sequence[Instruction]) -> int:
-        """Return the bytes that a fusion reads of an operand."""
+        """Return the bytes of an operand that a fusion reads."""
         full, total = _bytes(parameter.arrays), 0
         for user, name in _users(parameter.name, body) if full else ():
             part = self._part(user, name)
@@ -130,13 +130,13 @@ class ModuleCost:
         return min(total, full)
 
     def _part(self, user: Instruction, name: str) -> int | None:
-        """Return the bytes that an instruction in a fusion reads of a value; None for all."""
+        """Return the bytes of a value that an instruction in a fusion reads; None for all."""
         if user.opcode in _SLICES and user.operands[0] == name:
             return _bytes(user.arrays)
         if user.opcode == _UPDATE and user.operands[0] == name:
             return 0
         if user.opcode == "tuple" or kind_of(user):
-            return 0  # it passes through, or a collective sends it
+            return 0  # the value is passed on, or a collective sends it
         if user.opcode != "fusion" or not user.called:
             return None
         inner = self._module[user.called[0]]
@@ -171,14 +171,17 @@ class ModuleCost:
         return [known[name] for name in last.operands if name in known]
 
     def _arrays(self, instruction: Instruction) -> list[ModuleArray]:
-        """Return the arrays of the operands, the first of one that has several."""
+        """Return the array of each operand: the first one if an operand has several."""
         known = self._module.instructions
         found = [known[name].arrays for name in instruction.operands if name in known]
         return [arrays[0] for arrays in found if arrays]
 
 
 def _pairs(instruction: Instruction, place: int, outputs: int, taps: int, inputs: int) -> int:
-    """Return the pairs of an output and a tap of the window with an input below, in a dimension."""
+    """Return the number of pairs of an output and a window tap that reads an input, not padding.
+
+    All are counted along one spatial dimension, whose index is `place`.
+    """
     window = _WINDOW.search(instruction.line)
     said = dict(each.split("=") for each in window[1].split()) if window else {}
 
@@ -189,7 +192,7 @@ def _pairs(instruction: Instruction, place: int, outputs: int, taps: int, inputs
     apart, spread = int(given("rhs_dilate", "1")), int(given("lhs_dilate", "1"))
     found = 0
     for tap in range(taps):
-        # Of the outputs o: o * stride + tap * apart - before is an input, spread apart.
+        # Output o reads index o * stride + tap * apart - before of the dilated, padded input.
         begin = tap * apart - before
         if spread == 1:
             first = max(-(begin // stride), 0)
@@ -201,11 +204,11 @@ def _pairs(instruction: Instruction, place: int, outputs: int, taps: int, inputs
 
 
 _ALIAS = "output_to_operand_aliasing={{}: (0, {})}"
-"""What an instruction in a fusion says whose result is its operand, in another layout."""
+"""The attribute of an instruction in a fusion whose result is its operand in another layout."""
 
 
 def _users(name: str, body: Sequence[Instruction]) -> list[tuple[Instruction, str]]:
-    """Return the users of a value and of other views of it, each with the name that it uses."""
+    """Return the users of a value or of a view of it, each with the name that it uses."""
     found = []
     for each in body:
         if name in each.operands:

@@ -1,15 +1,14 @@
 """A compiled module as objects: computations of instructions, in the order of the schedule.
 
-The text of an optimised module has one instruction a line, in computations that begin
+The text of an optimised module has one instruction per line, in computations that begin with
 `%name (..) -> .. {`; attributes may go on in further lines:
 
     %fusion.2 = bf16[8,128]{1,0} fusion(%a, %b), kind=kOutput, calls=%inner, metadata={..}, ..
 
-The body of a `while` runs once a turn. Some platforms write the number of turns in the instruction,
-on others it is a constant of the condition.
+The body of a `while` runs once per iteration. Some platforms write the number of iterations in the
+instruction, on others it is a constant in the condition.
 
-A module for TPUs says in the configuration of an instruction how many cycles the compiler expects
-it to take.
+In a module for TPUs the configuration of an instruction has the cycles that the compiler expects.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{")
 
 @dataclass(frozen=True)
 class ModuleArray:
-    """An array in a module: dtype, dimensions, and the layout as the module writes it."""
+    """An array in a module: dtype, dimensions, and the memory layout as the module writes it."""
 
     dtype: str
     dimensions: tuple[int, ...]
@@ -56,7 +55,7 @@ class ModuleArray:
 
     @property
     def memory_space(self) -> int:
-        """Return the number of its memory: 0 is the device's, 1 the core's own, 5 the host's."""
+        """Return the id of its memory: 0 is the device's, 1 the core's own, 5 the host's."""
         found = _SPACE.search(self.layout)
         return int(found[1]) if found else 0
 
@@ -90,8 +89,9 @@ class Instruction:
 
     @cached_property
     def called(self) -> tuple[str, ...]:
-        """Return the names of the computations that it runs; of a loop the body."""
-        if not any(word in self.line for word in _CALLING):  # most call none, in long lines
+        """Return the names of the computations that it runs; for a loop only the body."""
+        # Most instructions have long lines and call nothing: the regular expressions are slower.
+        if not any(word in self.line for word in _CALLING):
             return ()
         branches = _BRANCHES.search(self.line)
         listed = [name.strip(" %") for name in branches[1].split(",")] if branches else []
@@ -105,18 +105,18 @@ class Instruction:
 
     @property
     def every(self) -> int:
-        """Return every how many steps one takes its branch; 1 unless local steps made it."""
+        """Return n if one of n steps takes the branch; 1 unless local steps made the branch."""
         found = _EVERY.search(self.line) if self.opcode == "conditional" else None
         return int(found[1]) if found else 1
 
     @property
     def uses_host_memory(self) -> bool:
-        """Return whether it moves something to the memory of the host, or from there."""
+        """Return whether it moves an array to or from the memory of the host."""
         return any(each.memory_space == HOST_MEMORY for each in self.arrays)
 
     @property
     def writes_host_memory(self) -> bool:
-        """Return whether it moves something there; the type of a copy begins with the result."""
+        """Return whether it moves an array to the memory of the host."""
         if self.opcode == "copy-start":
             return self.arrays[0].memory_space == HOST_MEMORY
         return self.uses_host_memory and "update" in self.opcode
@@ -130,20 +130,20 @@ class Instruction:
 
     @cached_property
     def op_name(self) -> str:
-        """Return the path of scopes and the operation that the program gave it."""
+        """Return the scopes and the operation of the program that it came from, as a path."""
         found = _OP_NAME.search(self.line)
         return found[1] if found else ""
 
     @cached_property
     def target(self) -> str:
-        """Return the function that a custom call calls."""
+        """Return the function that a custom call calls; "" for other instructions."""
         found = _TARGET.search(self.line)
         return found[1] if found else ""
 
 
 HOST_MEMORY = 5
 UNKNOWN_CYCLES = 2**62
-"""So many, or more, the compiler writes where it has no estimate."""
+"""The compiler writes this count of cycles, or more, where it has no estimate."""
 
 
 class CompiledModule:
@@ -157,14 +157,14 @@ class CompiledModule:
     """
 
     def __init__(self, text: str) -> None:
-        """Take the text of an optimised module."""
+        """Parse the text of an optimised module."""
         self._lines = _computations(text)
         self._read: dict[str, tuple[Instruction, ...]] = {}
         entry = _ENTRY.search(text)
         self.entry = entry[1] if entry else ""
         header = text.partition("\n")[0]
         self.aliased_results = frozenset(int(index or 0) for index in _ALIAS.findall(header))
-        """The results of a step that are stored in the buffers of arguments, by index."""
+        """The indices of the step's results that are stored in the buffers of arguments."""
 
     def __contains__(self, computation: str) -> bool:
         return computation in self._lines
@@ -173,7 +173,7 @@ class CompiledModule:
         return iter(self._lines)
 
     def __getitem__(self, computation: str) -> tuple[Instruction, ...]:
-        """Return the instructions of a computation; none if there is no such computation."""
+        """Return the instructions of a computation; () if there is no such computation."""
         if computation not in self._read:
             lines = self._lines.get(computation, ())
             self._read[computation] = tuple(_instructions(lines))
@@ -185,7 +185,7 @@ class CompiledModule:
         return {each.name: each for computation in self for each in self[computation]}
 
     def trips(self, loop: Instruction) -> int:
-        """Return how often the body of a loop runs in one run of it; 1 if nothing says."""
+        """Return the number of iterations of a loop; 1 if it is unknown."""
         said = _TRIPS.search(loop.line)
         if said or loop.loop is None:
             return int(said[1]) if said else 1
@@ -195,7 +195,7 @@ class CompiledModule:
 
     @cached_property
     def executions(self) -> Mapping[str, int]:
-        """Return how often each computation runs in a step: more than once inside loops."""
+        """Return the number of runs of each computation per step: more than 1 inside loops."""
         inside = {name: [*self._runs(name)] for name in self}
         times = dict.fromkeys(self, 1)
         called = {name for names in inside.values() for name, _ in names}
@@ -208,14 +208,14 @@ class CompiledModule:
         return times
 
     def _runs(self, computation: str) -> Iterator[tuple[str, int]]:
-        """Yield the computations that a computation runs, and how often."""
+        """Yield the computations that a computation runs, each with its number of runs."""
         for instruction in self[computation]:
             count = self.trips(instruction) if instruction.loop else 1
             yield from ((name, count) for name in instruction.called if name in self)
 
     @cached_property
     def branches(self) -> Mapping[str, int]:
-        """Return the computations that not every step runs, and every how many one does."""
+        """Return the computations that one of n steps runs, each with its n."""
         pending = [(each, each.every) for name in self for each in self[name] if each.every > 1]
         found: dict[str, int] = {}
         while pending:
@@ -228,7 +228,7 @@ class CompiledModule:
 
 
 def _computations(text: str) -> dict[str, list[str]]:
-    """Return the lines of each computation of a module, by its name."""
+    """Return the lines of each computation of a module, by the computation's name."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
@@ -254,12 +254,12 @@ def _instructions(lines: Sequence[str]) -> Iterator[Instruction]:
 
 
 def every_scope(every: int) -> str:
-    """Return the scope in a module of a branch that every so-many-th step takes."""
+    """Return the name of the scope of a branch that one of `every` steps takes."""
     return f"every_{every}_steps"
 
 
 def bytes_of_element(dtype: str) -> int:
-    """Return the bytes of an element of an HLO dtype; at least 1.
+    """Return the bytes per element of an HLO dtype; at least 1.
 
     >>> bytes_of_element("bf16"), bytes_of_element("pred"), bytes_of_element("f8e4m3fn")
     (2, 1, 1)

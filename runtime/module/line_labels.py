@@ -1,7 +1,7 @@
-"""The user's lines in a compiled module: what emission writes, and what is read of it again.
+"""The user's lines in a compiled module: how emission writes them, and how they are read back.
 
-Emission names operations after their part in a step and the line of the user's that they came from,
-as `forward(train.py:41)`.
+Emission names operations after their phase of the step and the user's line that they came from,
+such as `forward(train.py:41)`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from graphdist.runtime.module.instructions import CompiledModule, Instruction
 _RECOMPUTED = "again"
 _STEP = "step"
 _SCOPES = {"rematted_computation": _RECOMPUTED, "transpose(": "backward", "jvp(": "forward"}
-"""What a scope of JAX says of an operation's part in a step, by a part of its name.
+"""The phase of a step that a scope of JAX stands for, by a part of the scope's name.
 
-The first that is found counts: recomputed operations are in the scope of the backward pass too.
+The first match counts: recomputed operations are in the scope of the backward pass, too.
 """
 _LABEL = re.compile(r"(\w+)\(([^/()]+:\d+)\)")
 _MATMULS = ("convolution", "dot")
 
 
 def phase_and_line(source: Source) -> tuple[str, str]:
-    """Return the part in a step, and the line, "" if it is not known.
+    """Return the phase of the step, and the line; "" if it is not known.
 
     >>> from graphdist.ir.source import at_line
     >>> phase_and_line(at_line("programs/train.py", 41, scope="jvp(loss)"))

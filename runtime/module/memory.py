@@ -1,18 +1,19 @@
 """The memory of a compiled module: what XLA reports, and what each instruction holds.
 
 The text of a module has no addresses. So buffers are followed from the instruction that makes them
-to the last that uses them:
+to the last one that uses them:
 
-* views (tuples, their elements, bitcasts, the ends of asynchronous operations) are the buffers they
-  show;
-* a loop's state stays in its buffers; a new value of it needs another while the old one is used;
+* a view (a tuple, an element of a tuple, a bitcast, the end of an asynchronous operation) has the
+  buffers of its operands;
+* a loop's state stays in its buffers; a new value needs another buffer while the old one is used;
 * an update in place has its operand's buffer, and a result may take the buffer of an operand of the
   same size that nothing uses later;
-* arguments are held all the time, and results that the module aliases to arguments are in them.
+* arguments are held all the time; results that the module aliases to arguments are in their
+  buffers.
 
-The compiler pads arrays and leaves gaps between buffers, and it decides about sharing buffers by
-finer rules. So its own peak, `Memory`, is the one that counts; this is for when and by what it is
-reached.
+The compiler pads arrays and leaves gaps between buffers, and it shares buffers by finer rules. So
+its own peak, `Memory`, is the exact one; this analysis finds when, and with which buffers, the peak
+is reached.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _READS_AGAIN = {
     "dot", "convolution", "custom-call", "copy", "transpose", "reduce", "gather", "concatenate",
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "sort",
 }  # fmt: skip
-"""Operations that read an element of an operand after they have written another result there."""
+"""Operations that still read elements of an operand after they have written others of the result:
+their results cannot share the operand's buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,10 @@ class Memory:
     peak_bytes: int
 
     def needed_bytes(self, platform: str) -> int:
-        """Return the most memory that is in use at once.
+        """Return the peak memory.
 
-        The TPU compiler reports it. The peak of other compilers leaves out some temporary memory,
-        so for them it is the sum of all memory.
+        The TPU compiler reports it. The peak that other compilers report leaves out some temporary
+        memory, so for them it is the sum of all memory.
         """
         if platform == "tpu" and self.peak_bytes:
             return self.peak_bytes
@@ -77,7 +79,7 @@ def memory_of(compiled: Compiled) -> Memory:
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """A piece of memory: who makes it, and the numbers of the first and the last that hold it."""
+    """A piece of memory with its maker, and the indices of the instructions that hold it."""
 
     bytes: int
     type: str
@@ -88,9 +90,9 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Held:
-    """The bytes that a computation holds at each of its instructions, beside what it was given.
+    """The bytes that a computation holds at each of its instructions, without its inputs.
 
-    `inside` is the part of what a loop, branch or call holds while it runs.
+    `inside` are the bytes among them that a loop, branch or call holds while it runs.
     """
 
     instructions: Sequence[Instruction]
@@ -100,7 +102,7 @@ class Held:
 
     @property
     def peak(self) -> int:
-        """Return the most bytes."""
+        """Return the most bytes held at one instruction."""
         return max(self.bytes, default=0)
 
     def largest_at_peak(self) -> list[Buffer]:
@@ -111,7 +113,7 @@ class Held:
 
 
 class ModuleMemory:
-    """What the computations of a module hold.
+    """The memory that the computations of a module hold.
 
     >>> module = CompiledModule('''ENTRY %main (x: f32[8]) -> f32[] {
     ...   %x = f32[8]{0} parameter(0)
@@ -129,11 +131,11 @@ class ModuleMemory:
 
     @cached_property
     def entry(self) -> Held:
-        """Return what a step holds."""
+        """Return the memory that a step holds."""
         return self.of(self._module.entry)
 
     def of(self, computation: str) -> Held:
-        """Return what a computation holds; a loop's body beside the loop's state."""
+        """Return the memory that a computation holds; a loop's body is without the loop's state."""
         if computation not in self._found:
             is_entry = computation == self._module.entry
             aliased = self._module.aliased_results if is_entry else None
@@ -143,7 +145,7 @@ class ModuleMemory:
         return self._found[computation]
 
     def held_at(self) -> dict[Instruction, int]:
-        """Return the bytes that the chip holds while an instruction of the schedule runs."""
+        """Return the bytes that the chip holds while each instruction of the schedule runs."""
         found: dict[Instruction, int] = {}
         self._add(self._module.entry, 0, found)
         return found
@@ -158,9 +160,10 @@ class ModuleMemory:
                 self._add(name, base + total - inside, found)
 
     def at_peak(self) -> tuple[Instruction, list[Buffer]]:
-        """Return the instruction at which most is held, and the buffers, the largest first.
+        """Return the instruction at the peak, and the buffers held there, the largest first.
 
-        If a loop runs then, it is the instruction of its body, and its buffers count too.
+        If a loop runs at the peak, it is the instruction of its body, and the buffers of the body
+        are included.
         """
         held, buffers = self.entry, []
         while True:
@@ -172,7 +175,7 @@ class ModuleMemory:
             held = max(bodies, key=lambda body: body.peak)
 
     def _run_by(self, instruction: Instruction) -> list[str]:
-        """Return the computations of a loop's body, or of branches, that are not empty."""
+        """Return the non-empty computations that an instruction runs: loop body or branches."""
         names: Sequence[str] = ()
         if instruction.opcode == "while":
             names = instruction.loop[1:] if instruction.loop else ()
@@ -181,7 +184,7 @@ class ModuleMemory:
         return [name for name in names if self._module[name]]
 
     def _nested(self, instruction: Instruction) -> int:
-        """Return the most that a computation holds that an instruction runs."""
+        """Return the largest peak of the computations that an instruction runs."""
         return max((self.of(name).peak for name in self._run_by(instruction)), default=0)
 
     def _updates(self, instruction: Instruction) -> bool:
@@ -202,7 +205,11 @@ class _Walk:
         updates: Callable[[Instruction], bool],
         aliased: Collection[int] | None,
     ) -> None:
-        """Take `aliased`, the results in arguments' buffers, of an entry, and None of a body."""
+        """Start the walk.
+
+        `aliased` are the indices of an entry's results that are in arguments' buffers; None for a
+        body.
+        """
         self._body, self._updates, self._aliased = body, updates, aliased
         self._by_name = {each.name: each for each in body}
         self._leaves: dict[str, list[Buffer]] = {}
@@ -212,7 +219,10 @@ class _Walk:
         self._owners: dict[Buffer, Buffer] = {}
 
     def held(self, inside: Sequence[int]) -> Held:
-        """Return what the computation holds, with what its loops and branches hold `inside`."""
+        """Return the memory that the computation holds.
+
+        `inside` are the bytes that each instruction's loop or branch holds.
+        """
         for number, instruction in enumerate(self._body):
             operands = [self._leaves.get(name, []) for name in instruction.operands]
             if instruction.opcode not in _VIEWS:
@@ -274,7 +284,7 @@ class _Walk:
     def _updated(
         self, number: int, instruction: Instruction, array: ModuleArray, given: list[Buffer]
     ) -> Buffer:
-        """Return the operand's buffer that a result is an update of."""
+        """Return the operand's buffer that an update in place writes."""
         fitting = (each for each in given if each.bytes == array.bytes)
         return next(fitting, None) or self._new(number, instruction, [array])[0]
 
@@ -288,7 +298,7 @@ class _Walk:
         return given[start : start + len(instruction.arrays)]
 
     def _ended(self, instruction: Instruction, given: list[Buffer]) -> list[Buffer]:
-        """Return the results of what an instruction waits for; before them stand its operands."""
+        """Return the results of the start that an instruction ends; its operands precede them."""
         start = self._by_name.get(instruction.operands[0]) if instruction.operands else None
         if start is None or start.opcode == "copy-start":
             return given[:1]
@@ -296,7 +306,7 @@ class _Walk:
         return given[before : before + len(instruction.arrays)]
 
     def _share(self) -> None:
-        """Let results take the buffers of operands of their size that are not used later."""
+        """Let results take the buffers of operands of the same size that are not used later."""
         pinned = set(self._given)
         for buffer, given in self._sharing:
             for operand in given:
@@ -340,7 +350,7 @@ class _Walk:
 
 
 def _arrays_of_elements(type_text: str) -> Iterator[int]:
-    """Yield how many arrays each element of a tuple's type has.
+    """Yield the number of arrays in each element of a tuple type.
 
     >>> list(_arrays_of_elements("(f32[8]{0:T(8)}, (s32[], f32[2,3]{1,0}), u8[])"))
     [1, 2, 1]

@@ -1,16 +1,16 @@
-"""The collectives inside loops of a compiled module, and what the schedule runs beside each.
+"""The collectives in loops of a compiled module, and the instructions that overlap with each.
 
 The text of a module that is compiled for TPUs is in the order of the schedule. A collective is
-asynchronous if its start and its end are two instructions. What stands between them runs meanwhile.
-There are three ways to write that:
+asynchronous if its start and its end are two instructions: the instructions between them run
+meanwhile. There are three ways to write that:
 
     %s = .. all-gather-start(%x)                 %d = .. all-gather-done(%s)
     %s = .. async-start(%x), calls=%wrapped      %d = .. async-done(%s)
     %s = .. fusion(%x), calls=%first             %d = .. fusion(%y), calls=%last
 
-In the third, of v5e, the computations that are called hold the same collective with the same
-`chain_id`; a fusion between them that holds it too is a matrix multiplication beside it.
-A collective that is one instruction is synchronous: nothing runs beside it.
+In the third, on v5e, both called computations contain the same collective with the same `chain_id`;
+a fusion between them that also contains it is a matrix multiplication that overlaps with it. A
+collective that is one instruction is synchronous: nothing overlaps with it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _RUN_BY_CALLS = ("call", "conditional")
 class LoopCollective:
     """A collective in the body of a loop.
 
-    `times` counts its runs in a step, `beside` the instructions that compute while it runs.
-    `beside_cycles` is the compiler's estimate for them; it has none for kernels and loops.
+    `times` is the number of its runs per step, `beside` the number of instructions that compute
+    while it runs. `beside_cycles` is the compiler's estimate for these instructions; it has no
+    estimate for kernels and loops.
     """
 
     name: str
@@ -54,10 +55,11 @@ class LoopCollective:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledStep:
-    """What an instruction of a schedule is.
+    """An instruction of a schedule, and its role there.
 
     `collective` is the kind of the collective that it runs or starts, `inner` the instruction of
-    it, which may be inside a fusion. `start` names what it starts, `end` what it waits for.
+    that collective, which may be inside a fusion. `start` names the asynchronous operation that it
+    starts, `end` the one that it waits for.
     """
 
     instruction: Instruction
@@ -69,7 +71,7 @@ class ScheduledStep:
 
     @property
     def cycles(self) -> int:
-        """Return the compiler's cycles for it, 0 if it does not say."""
+        """Return the cycles that the compiler expects; 0 without an estimate."""
         return self.instruction.cycles or 0
 
 
@@ -95,7 +97,7 @@ def loop_collectives(module: CompiledModule) -> tuple[LoopCollective, ...]:
 
 
 def exposed_by_loop(module: CompiledModule) -> dict[str, int]:
-    """Return how many collectives of each loop's body nothing overlaps, by the body's name."""
+    """Return the number of exposed collectives in each loop's body, by the body's name."""
     counts: dict[str, int] = {}
     for collective in loop_collectives(module):
         counts[collective.loop] = counts.get(collective.loop, 0) + collective.is_exposed
@@ -121,7 +123,7 @@ def _run_by(body: str, module: CompiledModule) -> Iterator[str]:
 
 
 def steps_of(module: CompiledModule, computation: str) -> list[ScheduledStep]:
-    """Return the instructions of a computation, in order, with what each is in the schedule."""
+    """Return the instructions of a computation, in order, with their roles in the schedule."""
     return [_step(instruction, module) for instruction in module[computation]]
 
 
@@ -154,7 +156,7 @@ def _does_no_work(instruction: Instruction) -> bool:
 
 
 def _inner_collective(instruction: Instruction, module: CompiledModule) -> Instruction | None:
-    """Return the collective that a wrapping instruction calls."""
+    """Return the collective in the computation that an instruction calls, if there is one."""
     inner = (each for called in instruction.called for each in module[called])
     return next((each for each in inner if kind_of(each) and not _is_start(each)), None)
 

@@ -1,18 +1,17 @@
-"""The timeline of a compiled module: its schedule laid out on lanes, before it has run anywhere.
+"""The predicted timeline of a compiled module: its schedule laid out on lanes.
 
-The instructions of a module for TPUs stand in the order of the schedule. They are laid out on
-lanes, each of which does one thing at a time:
+The instructions of a module for TPUs are in the order of the schedule. They are laid out on lanes,
+each of which runs one instruction at a time:
 
 * `compute`: an instruction takes the time of its operations, bytes or cycles (`durations.py`). A
   collective that is one instruction holds this lane and a lane of links.
-* `links` and `network`: a collective takes the time of the bytes that a chip sends. Between its
-  start and its end it runs beside the instructions there; its end waits for the rest.
-* `copies`: what moves between the memories of a chip, in the order of the starts; what moves to the
-  host and from it has lanes of its own. The end of a copy waits for it, too.
+* `links` and `network`: a collective takes the time of the bytes that a chip sends. It overlaps
+  with the instructions between its start and its end; the end waits for the rest of that time.
+* `copies`: copies between the memories of a chip, in the order of their starts; copies to and from
+  the host have lanes of their own. The end of a copy waits for it, too.
 
-So the time of a step is the sum of what computes, of communication that nothing hides, and of waits
-for copies. A loop is laid out for one turn, and counted for all. A branch that every H-th step
-takes counts 1/H.
+So the time of a step is the sum of computation, exposed communication, and waits for copies. A loop
+is laid out for one iteration, and counted for all. A branch that every H-th step takes counts 1/H.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ LANES = (COMPUTE, LINKS, NETWORK, COPIES, TO_HOST, FROM_HOST)
 
 
 class Durations(Protocol):
-    """How long instructions take, in seconds."""
+    """The durations of instructions, in seconds."""
 
     def compute(self, instruction: Instruction) -> float:
-        """Return the seconds of an instruction that computes."""
+        """Return the seconds that an instruction computes."""
 
     def collective(self, step: ScheduledStep) -> float:
         """Return the seconds of a collective."""
 
     def copy(self, instruction: Instruction) -> float:
-        """Return the seconds of a copy that is started."""
+        """Return the seconds of an asynchronous copy."""
 
 
 @dataclass(slots=True)
 class Event:
-    """An instruction on the timeline: `start` and `seconds` within a turn of its computation.
+    """An instruction on the timeline: `start` and `seconds` within one run of its computation.
 
-    `wait` is how long the compute lane waits for it. A loop has its body, a call its computation,
-    which runs `times` times in one of `every` steps.
+    `wait` are the seconds that the compute lane waits for it. The `body` of a loop or a call is the
+    computation that it runs, `times` times in one of `every` steps.
     """
 
     instruction: Instruction
@@ -66,10 +65,10 @@ class Event:
 
 @dataclass(slots=True)
 class Turn:
-    """One run of a computation: its events, and its seconds by what they were spent on.
+    """One run of a computation: its events, and its seconds of each kind.
 
-    `exposed` is communication that nothing hides, `idle` waits for copies; with `compute` they add
-    up to `seconds`.
+    `exposed` is communication without overlapping computation, `idle` waits for copies; with
+    `compute` they add up to `seconds`.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -79,14 +78,14 @@ class Turn:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds from the first instruction to the last."""
+        """Return the seconds of the run."""
         return self.compute + self.exposed + self.idle
 
 
 def predicted_turn(
     module: CompiledModule, topology: Topology, timing: ChipTiming, kernels: KernelFlops
 ) -> Turn:
-    """Return the timeline of a step on the chips of a topology; `kernels` has their operations."""
+    """Return the timeline of a step on a topology; `kernels` are the operations of kernels."""
     return laid_out(module, durations_of(topology, timing, module, kernels))
 
 
@@ -96,7 +95,7 @@ def laid_out(module: CompiledModule, durations: Durations) -> Turn:
 
 
 def all_events(turn: Turn, times: float = 1) -> Iterator[tuple[Event, float]]:
-    """Yield the events of a turn and of what it runs, and how often each comes in a step."""
+    """Yield the events of a run and of nested runs, each with its number of times per step."""
     for event in turn.events:
         yield event, times
         if event.body is not None:
@@ -104,7 +103,7 @@ def all_events(turn: Turn, times: float = 1) -> Iterator[tuple[Event, float]]:
 
 
 class _Layout:
-    """Lays out computations, each once."""
+    """Lays out each computation once."""
 
     def __init__(self, module: CompiledModule, durations: Durations) -> None:
         self._module, self._durations = module, durations
@@ -119,7 +118,7 @@ class _Layout:
         return self._turns[computation]
 
     def _nested(self, instruction: Instruction) -> tuple[Turn, int] | None:
-        """Return the turn that an instruction runs, and how often; of branches the longest."""
+        """Return the run that an instruction starts, and its count; for branches the longest."""
         if instruction.opcode == "while":
             loop = instruction.loop
             if loop is None or loop[1] not in self._module:
@@ -133,7 +132,7 @@ class _Layout:
 
 
 class _Lanes:
-    """The lanes of one turn while instructions are put on them."""
+    """The lanes of one run while instructions are put on them."""
 
     def __init__(
         self,
@@ -202,7 +201,7 @@ class _Lanes:
         self._started.pop(step.start)
 
     def _hold(self, event: Event) -> None:
-        """Let the compute lane wait until an event is over."""
+        """Let the compute lane wait until an event has ended."""
         event.wait = max(event.start + event.seconds - self.turn.seconds, 0.0)
         if event.collective:
             self.turn.exposed += event.wait

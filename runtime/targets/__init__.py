@@ -1,1 +1,1 @@
-"""What programs are compiled for: chips and topologies, here or not, and how fast they may be."""
+"""The targets of compilation: chips and topologies, present or not, and their speed."""

@@ -1,6 +1,6 @@
-"""How fast chips are beyond their published figures: the constants of predictions.
+"""The constants of predictions that chips' published figures do not give.
 
-`docs/estimates.md` says how far predictions are off published runs.
+`docs/estimates.md` compares predictions with published runs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 class ChipTiming:
     """The constants of one kind of chip.
 
-    What computes takes `slowdown` times the seconds of its operations or bytes, on TPUs at least of
-    `cycle_share` of the compiler's cycles, on GPUs `launch` seconds more to start. A kernel reaches
-    `kernel_share` of the chip's peak. Links reach `link_share` of their bandwidth; a collective
-    takes at least `link_start` seconds. What moves bytes reaches `copy_share` of the memory's
-    bandwidth, copies to the host and from there `host_rate` bytes a second. A step is expected to
-    take between `low` and `high` of its prediction.
+    An instruction that computes takes `slowdown` times the seconds of its operations or bytes. On
+    TPUs these seconds are at least `cycle_share` of the compiler's cycles; on GPUs its start takes
+    `launch` seconds more. A kernel reaches `kernel_share` of the chip's peak. Links reach
+    `link_share` of their bandwidth; a collective takes at least `link_start` seconds. Reads, writes
+    and copies reach `copy_share` of the memory's bandwidth, copies to and from the host `host_rate`
+    bytes per second. A step is expected to take between `low` and `high` times its prediction.
     """
 
     slowdown: float = 1.0
@@ -46,7 +46,7 @@ def _of_other_chips(timing: ChipTiming, slowdown: float) -> ChipTiming:
 
 _TPU = ChipTiming(kernel_share=0.9)
 _V6E = replace(_TPU, host_rate=50e9)
-"""Its host is on PCIe of the fifth generation (docs.cloud.google.com/tpu/docs/v6e)."""
+"""The host rate is that of PCIe of the fifth generation (docs.cloud.google.com/tpu/docs/v6e)."""
 _GPU = ChipTiming(kernel_share=0.4, link_start=2e-5, copy_share=0.85, launch=4e-6)
 
 TIMINGS: dict[str, ChipTiming] = {
@@ -60,4 +60,4 @@ TIMINGS: dict[str, ChipTiming] = {
     "h200": _of_other_chips(_GPU, 1.07),
     "b200": _of_other_chips(_GPU, 1.07),
 }
-"""By the name of the chip. `python -m graphdist.tools.truth` prints the slowdowns."""
+"""The constants by chip name. `python -m graphdist.tools.truth` prints the slowdowns."""

@@ -1,8 +1,8 @@
-"""The accelerators that programs are compiled for ahead of time, and what their vendors publish.
+"""The accelerators that programs are compiled for ahead of time, with their published figures.
 
-`CHIPS` is one table, with the source of each figure beside it. Figures are of a chip; rates are
-dense, without structured sparsity. Bandwidths of links and networks are published for both
-directions together. Here they are for one direction, half of that, since a collective sends and
+`CHIPS` is one table, with the source of each figure beside it. Figures are per chip; rates are
+dense, without structured sparsity. Bandwidths of links and networks are published as the sum of
+both directions. Here they are for one direction, half of that, since a collective sends and
 receives at once. Memory is the amount that the compiler lets a program use where that is known,
 else the published amount.
 """
@@ -18,7 +18,7 @@ GIB = 2**30
 
 
 class Figure(NamedTuple):
-    """A figure, and the page, paper or program that states it."""
+    """A figure with the page, paper or program that states it."""
 
     value: float
     source: str
@@ -28,13 +28,13 @@ class Figure(NamedTuple):
 class Chip:
     """One kind of accelerator.
 
-    Figures are per chip, in bytes, bytes a second, operations a second and hertz. `devices` is the
-    number of devices that JAX shows for it. A chip has `links` links of `link` each to the other
-    chips of its slice or host, or to their switch; `network` is between slices or hosts.
-    `closes_at` is the length at which a row of TPU chips is closed to a ring: in two dimensions
-    each side of this length is, in three all sides are if all are multiples of it.
-    `configuration` is the compiler's name of the way the chip is used, if that is not its default.
-    `product` is the operations a second that large products of bfloat16 were measured to reach.
+    Figures are per chip, in bytes, bytes per second, operations per second and hertz. `devices` is
+    the number of devices that JAX shows for it. A chip has `links` links to the other chips of its
+    slice or host, or to their switch, each of bandwidth `link`; `network` is the bandwidth between
+    slices or hosts. `closes_at` is the length at which a row of TPU chips is closed to a ring: in
+    two dimensions each side of this length is, in three all sides are if all are multiples of it.
+    `configuration` is the compiler's name for the mode of the chip, if it is not the default.
+    `product` are the operations per second that large products of bfloat16 were measured to reach.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Chip:
 
     @property
     def description(self) -> str:
-        """Return the name in words."""
+        """Return the chip's name in words."""
         if self.platform == "tpu":
             return f"Google TPU {self.name.removeprefix('tpu')}"
         return f"NVIDIA {self.name.upper()} SXM"
@@ -74,26 +74,26 @@ class Chip:
 
     @property
     def memory_bandwidth(self) -> float:
-        """Return the bytes a second between the chip and its memory."""
+        """Return the bytes per second between the chip and its memory."""
         return self.memory_rate.value
 
     @property
     def interconnect_bandwidth(self) -> float:
-        """Return the bytes a second over all links of the chip, in one direction."""
+        """Return the bytes per second over all links of the chip, in one direction."""
         return self.link.value * self.links
 
     @property
     def network_bandwidth(self) -> float:
-        """Return the bytes a second between slices or hosts, in one direction."""
+        """Return the bytes per second between slices or hosts, in one direction."""
         return self.network.value
 
     @property
     def peak_flops(self) -> dict[str, float]:
-        """Return the peak of each listed dtype in operations a second."""
+        """Return the peak of each listed dtype in operations per second."""
         return {dtype: peak.value for dtype, peak in self.peaks.items()}
 
     def peak(self, dtype: str) -> float:
-        """Return the peak of a dtype in FLOP/s; one that is not listed runs as bf16 does.
+        """Return the peak of a dtype in FLOP/s; a dtype that is not listed has the peak of bf16.
 
         >>> CHIPS["v5e"].peak("bf16") / 1e12
         197.0
@@ -101,7 +101,7 @@ class Chip:
         return self.peaks.get(dtype, self.peaks["bf16"]).value
 
     def reached(self, dtype: str) -> float:
-        """Return the operations a second of a large product: as much of the peak as bf16 reaches.
+        """Return the operations per second of a large product: bf16's share of the dtype's peak.
 
         >>> CHIPS["a100"].reached("bf16") / 1e12
         271.2
@@ -124,7 +124,10 @@ class Chip:
 
 
 def _gbps(both_ways: float, source: str, links: int) -> Figure:
-    """Return the bytes a second of one link one way, of the gigabytes of all links both ways."""
+    """Return one link's bytes per second in one direction.
+
+    `both_ways` are the gigabytes per second of all links in both directions.
+    """
     return Figure(both_ways * 1e9 / 2 / links, f"{both_ways:g} GB/s over {links} links, {source}")
 
 
@@ -139,7 +142,7 @@ _FROM_CYCLES = (
     "are the peak"
 )
 _PRODUCT = 184.3 / 197
-"""The part of its peak that a v5e reaches in large products of bfloat16."""
+"""The share of its peak that a v5e reaches in large products of bfloat16."""
 _PRODUCT_SOURCE = (
     "what XLA takes longer for 8192^3 than for 4096^3 on v5e, docs.jax.dev, Pallas, matrix "
     "multiplication"
@@ -162,7 +165,7 @@ _TPUS = (
         network=_nic(50, "taken from v5p: none is published"),
         clock=Figure(1.05e9, _PAPER),
         closes_at=_CUBES,
-        configuration="megacore",  # as TPU VMs have it: both cores are one device
+        configuration="megacore",  # the mode on TPU VMs: both cores are one device
     ),
     Chip(
         "v5e", "Google", 1, 2, 4, 256, ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5e:16x16"),
@@ -224,7 +227,7 @@ def _gpu(
     network: Figure,
     product: Figure,
 ) -> Chip:
-    """Return a GPU; peaks in TFLOP/s are of bf16 and f16, of f32 as TF32, and of f64."""
+    """Return a GPU; `tflops` are the peaks of bf16 and f16, of f32 as TF32, and of f64."""
     half, single, double = tflops
     both_ways, links = nvlink
     described = f"openxla/xla, target_config/specs, {GPU_TARGETS[name].description}"

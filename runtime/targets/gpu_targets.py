@@ -1,8 +1,8 @@
 """The description of an absent GPU for XLA: its `GpuTargetConfig`, as text.
 
-The figures are those that XLA's own repository keeps for these GPUs, in
-`xla/backends/gpu/target_config/specs`: `a100_sxm_80.txtpb`, `h100_sxm.txtpb`, `h200.txtpb` and
-`b200.txtpb`. Fields that only its cost models read are left out.
+The figures come from XLA's own repository, from `xla/backends/gpu/target_config/specs`:
+`a100_sxm_80.txtpb`, `h100_sxm.txtpb`, `h200.txtpb` and `b200.txtpb`. Fields that only XLA's cost
+models read are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GpuTarget:
     shared_memory_per_block_optin: int
 
     def as_text(self) -> str:
-        """Return the description that the CUDA plugin takes in place of a GPU."""
+        """Return the description that the CUDA plugin accepts in place of a GPU."""
         features = "ACCELERATED_FEATURES" if self.compute_capability >= 9 else "NONE"
         runtime_major, runtime_minor = CUDA_RUNTIME
         return f"""

@@ -6,11 +6,11 @@
                   (`graphdist.ir.collective_records`)
     step          max(compute, memory) + interconnect
 
-Inside a torus all links of a chip are used at once; a torus that is not closed has fewer
+Inside a torus all links of a chip are used at once; a torus that is not closed has fewer links
 (`Topology.bandwidth_among`).
 
-Real steps are slower, because peaks are not reached. Where XLA overlaps collectives with
-computation they can also be faster, down to the largest of the three terms.
+Real steps are slower, because they do not reach the peaks. Where XLA overlaps collectives with
+computation, steps can also be faster, down to the largest of the three terms.
 Williams, Waterman and Patterson 2009, Roofline.
 """
 
@@ -25,7 +25,7 @@ from graphdist.runtime.targets.topologies import Topology
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """An estimate, in seconds a step."""
+    """An estimate, in seconds per step."""
 
     compute: float
     memory: float
@@ -33,22 +33,22 @@ class Roofline:
 
     @property
     def step(self) -> float:
-        """Return the estimate of the step."""
+        """Return the seconds of the step."""
         return max(self.compute, self.memory) + self.interconnect
 
     @property
     def bottleneck(self) -> str:
-        """Return what takes longest: "compute", "memory" or "interconnect"."""
+        """Return the largest term: "compute", "memory" or "interconnect"."""
         times = {name: getattr(self, name) for name in ("compute", "memory", "interconnect")}
         return max(times, key=times.__getitem__)
 
     @property
     def efficiency(self) -> float:
-        """Return the share of the step that is not spent in collectives."""
+        """Return the share of the step's time that is not spent in collectives."""
         return max(self.compute, self.memory) / self.step if self.step else 1.0
 
     def to_json(self) -> dict[str, object]:
-        """Return the estimate as JSON has it."""
+        """Return the estimate as a JSON object."""
         return {
             **asdict(self),
             "step": self.step,
@@ -63,7 +63,7 @@ def estimate_step(
     memory_bytes: int,
     collectives: Iterable[Exchange],
 ) -> Roofline:
-    """Return the estimate for a device."""
+    """Return the estimate for one device's FLOPs, bytes and collectives."""
     chip = topology.chip
     return Roofline(
         compute=sum(count * chip.devices / chip.peak(dtype) for dtype, count in flops.items()),
@@ -80,7 +80,7 @@ def collective_seconds(topology: Topology, made: Exchange) -> float:
     >>> round(collective_seconds(find_topology("v5e:2x2"), made) * 1e3, 2)
     16.11
     """
-    # Replicas of the same number in several groups are as far from each other as a group is large.
+    # Replicas with the same index in several groups are one group's size apart.
     apart = topology.num_devices // made.group_size if made.is_across else 1
     across = -(-made.group_size // max(topology.num_nearby // apart, 1))
     inside = made.group_size // across

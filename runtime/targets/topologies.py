@@ -1,10 +1,10 @@
-"""Topologies: accelerators in a shape, which need not be present.
+"""Topologies: accelerators in a shape, present or not.
 
 A topology is written `chip:shape`: "v5e:16x16" is 256 TPU chips in a torus of 16 by 16, "h100:8x8"
 is 8 hosts with 8 GPUs each.
 
-Replicas are numbered slice by slice. Within a slice they have the compiler's order, which keeps the
-chips of a host together, and the cores of a chip.
+Replicas are numbered slice by slice. Within a slice they have the compiler's order, in which the
+chips of a host, and the cores of a chip, are consecutive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DeviceError(GraphdistError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Chips in a shape, once or in several slices.
+    """Chips in a shape: one slice, or several slices of the same shape.
 
     >>> str(Topology(CHIPS["v5e"], (16, 16), num_slices=2))
     '2 slices of v5e:16x16'
@@ -47,7 +47,7 @@ class Topology:
 
     @property
     def num_devices(self) -> int:
-        """Return the number of devices JAX shows: the chips' cores, or the chips."""
+        """Return the number of devices that JAX shows: chips, or the cores of chips."""
         return self.num_chips * self.chip.devices
 
     @property
@@ -61,10 +61,10 @@ class Topology:
 
     @property
     def wraps(self) -> tuple[bool, ...]:
-        """Return for each dimension of a TPU slice whether its last chip is linked to its first.
+        """Return for each dimension of a TPU slice whether its rows are closed to rings.
 
-        In two dimensions each side is on its own. In three, optical switches link the faces of
-        cubes, so that all dimensions are closed or none is.
+        In two dimensions this depends on each side alone. In three, optical switches link the faces
+        of cubes, so that either all dimensions are closed or none is.
 
         >>> find_topology("v5e:8x16").wraps, find_topology("v5p:2x4x4").wraps
         ((False, True), (False, False, False))
@@ -77,11 +77,11 @@ class Topology:
         return (all(size % closed.value == 0 for size in self.shape),) * 3
 
     def bandwidth_among(self, num_devices: int) -> float:
-        """Return the bytes a second that each of so many nearby devices can send to the others.
+        """Return the bytes per second that each of `num_devices` nearby devices can send.
 
-        On TPUs it is the bandwidth of the links that a chip at a corner has to the other chips. A
-        closed row gives its chips two links, an open row one. Devices of one chip are taken to be
-        joined as fast as all links of the chip.
+        On TPUs it is the bandwidth of the links that a chip at a corner of the devices' block has
+        to other chips of the block: two links in a closed row, one in an open row. The link between
+        the devices of one chip is assumed to be as fast as all links of the chip.
 
         >>> [find_topology(name).bandwidth_among(16) / 1e9 for name in ("v5e:4x4", "v5p:4x4x4")]
         [100.0, 400.0]
@@ -98,10 +98,10 @@ class Topology:
         return chip.interconnect_bandwidth * links / chip.links / chip.devices
 
     def _block(self, num_chips: int) -> tuple[int, ...]:
-        """Return the sides of the block that the first chips fill, in the compiler's order.
+        """Return the sides of the block that the first `num_chips` chips fill.
 
-        The order is host by host of 2 x 2 chips, in a host and among hosts along the first
-        dimension first.
+        The compiler's order goes host by host, each with 2 x 2 chips. Within a host, and from host
+        to host, it goes along the first dimension first.
         """
         first, second, *rest = self.shape
         near = (min(first, 2), min(second, 2))
@@ -120,7 +120,7 @@ _NAME = re.compile(r"([a-z0-9]+):(\d{1,5}(?:x\d{1,5}){0,2})")
 
 
 def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topology:
-    """Return the topology of a name; raises `DeviceError`, with `at` as the user's line.
+    """Return the topology with this name; raises `DeviceError`, with `at` as the user's line.
 
     >>> find_topology("v5p:4x4x4").num_chips
     64
@@ -155,7 +155,7 @@ def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topol
 
 
 def nearest_topologies(name: object) -> str:
-    """Return the hint for a name that is no topology: the names like it."""
+    """Return the hint for a name that is no topology: similar names that are."""
     text = str(name).lower()
     known = [example for chip in CHIPS.values() for example in chip.examples]
     chip = CHIPS.get(text.partition(":")[0])
