@@ -1,22 +1,23 @@
-"""Gather in each step of a loop what the next step takes, while this one computes.
+"""Gather in each iteration of a loop what the next one takes, while this one computes.
 
-A step of a loop over layers begins with a gather of its weights, and nothing can be computed before
-the first has come. So the loop carries gathered weights: each step gathers the weights of the next,
-which depend on nothing that it computes, and an accelerator sends while it computes. One more
-gathered layer is in memory. The first is gathered in front of the loop; the last step gathers its
-own again, which nothing uses: 1/L more bytes are sent for L steps. (Prefetch of fully sharded data
-parallel, Zhao et al. 2023, "PyTorch FSDP", section 3.3.2, here for loops, forward and backward.)
+An iteration of a loop over layers begins with a gather of its weights, and computes nothing before
+they have come. So the loop carries gathered weights: each iteration gathers the weights of the
+next, which do not depend on what it computes, and an accelerator sends while it computes. One more
+gathered layer is in memory. The first is gathered in front of the loop; the last iteration gathers
+its own again, which nothing uses: 1/L more bytes are sent for L iterations. (Prefetch of fully
+sharded data parallel, Zhao et al. 2023, "PyTorch FSDP", section 3.3.2, here for loops, forward and
+backward.)
 
 Before:  %y = scan(%x, %w) { %all = all_gather(%slice)  .. %all .. }
 After:   %first = all_gather(take_step(%w, 0))
          %y = scan(%w, %first, %x, [1, 2, .., L-1, L-1]) {
            %next = all_gather(take_step(%w_in, %i))  .. %all_in ..  return %next, .. }
 
-How it works. A gather is made ahead if its operand is made of one stack that the loop takes apart,
-by operations that compute each element by itself. The stack becomes a constant of the loop, and the
-numbers of the next steps are a stack of their own, backwards for a reversed loop.
+How it works. A gather is made ahead if its operand is made of one scanned stack, by operations that
+compute each element by itself. The stack becomes a constant of the loop, and the indices of the
+next iterations are scanned, backwards for a reversed loop.
 
-Left alone: loops of fewer than three steps, and gathers of values that a step computes.
+Left alone: loops of fewer than three iterations, and gathers of values that an iteration computes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random bits of which each replica uses only its shard are made as that shard, never in full.
+"""Random bits of which each replica uses only its shard are made as that shard alone.
 
 Before:  %b = jax.random_bits(%key) {shape=(8,), bit_width=32}   %s = own_slice(%b) {axis=0, ..}
 After:   %s = random_shard(%key) {shape=(8,), bit_width=32, axis=0, ..}

@@ -9,11 +9,11 @@ On the way in, a value is combined over the replicas as the variable's aggregati
   mirrored;
 * ON_READ variable, or cross-replica context: the value itself.
 
-A variable that is stored in slices is gathered where it is first read, and cut on the way out.
-`place_conversions.py` puts both where they cost least, or takes them away. Loops take it and carry
-it in slices, and gather it in each step that reads it. If it is cut along the dimension that a loop
-walks along, it is stored along another one from now on, so that each step of the loop can gather
-its own.
+A variable that is stored sharded is gathered where it is first read, and its new value is sharded
+where it is returned. `place_conversions.py` moves both to where they cost least, or removes them.
+Loops carry it sharded, and each iteration that reads it gathers it. If it is sharded along the
+dimension that a loop scans, it is stored along another one from now on, so that each iteration can
+gather its own slice.
 
 Before:  %w = read() {variable=@w}   %a = aggregate(%g) {variable=@w, ..}   assign(%a) ..
 After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output

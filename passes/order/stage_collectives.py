@@ -13,7 +13,7 @@ one stage.
 Before:  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16}
 After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(4, 4)}
 
-Within groups of replicas that share out slices, replicas are numbered in their group.
+Where groups of replicas hold all shards each, replicas are numbered within their group.
 
 Left alone: large all_gathers in two dimensions, which the compiler does as such, over all links at
 once; and what all replicas do together over several slices of TPUs, where the compiler crosses the

@@ -1,16 +1,15 @@
 """Store small variables that are updated alike in one buffer, a pack.
 
 Each argument of a step costs the host: JAX's dispatch takes about 1.3 us for it on one device and
-9 us on 8 CPU devices. So small variables that a step assigns share a buffer. The step takes the
-buffer apart when it begins, so that everything else, derivatives included, is computed on the
+9 us on 8 CPU devices. So small variables that a step assigns share a buffer. The step unpacks
+the buffer when it begins, so that everything else, derivatives included, is computed on the
 pieces, and joins the new pieces at its end.
 
 Before:  (%a: f32[2] = @a, %b: f32[3] = @b)  ..  return %a2 -> @a, %b2 -> @b
 After:   (%p: f32[5] = @pack_0)  %a, %b = unpack(%p)  ..
          %p2 = pack(%a2, %b2)  return %p2 -> @pack_0
 
-How it works. Variables that have a place in a pack already (`GraphVariable.piece`) keep it: another
-program made that pack, and two programs that made packs of their own would move values forth and
+How it works. Variables that are stored in a pack already stay there: another program made that pack, and two programs that made packs of their own would move values forth and
 back. The parts between the pieces that this program knows are passed on as they are. Of the other
 variables those are packed that are assigned, mirrored, small, and updated by the same computation,
 since `compute_on_packs` can then update them as one.

@@ -25,13 +25,13 @@ How it works.
    (`passes/servers/by_element.py`) of a variable or of another such node. So an update may reduce
    or multiply matrices of its slots, and gradients stay on the worker; so do scalars that several
    gradients give together, such as a global norm. A gradient that is made element by element and
-   added to a variable is sent by the worker, if it is smaller than the values it is made of. 3.
-   *Which values are sent.* An update takes values from outside. A server may run some of the
+   added to a variable is sent by the worker, if it is smaller than the values it is made of.
+3. *Which values are sent.* An update takes values from outside. A server may run some of the
    operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
    minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
    scattered from the rows of an embedding as rows and indices, a broadcast scalar as the scalar, a
-   constant not at all. On one replica a reduction is nothing, and rows are found behind it. 4.
-   *Which values are read.* A variable, or the rows of it that the worker looks up
+   constant not at all. On one replica a reduction is nothing, and rows are found behind it.
+4. *Which values are read.* A variable, or the rows of it that the worker looks up
    (`passes/servers/server_reads.py`).
 
 A count of steps that several updates need is read by the worker, and scalars computed of it, such
