@@ -9,10 +9,11 @@ Before:  (%a: f32[2] = @a, %b: f32[3] = @b)  ..  return %a2 -> @a, %b2 -> @b
 After:   (%p: f32[5] = @pack_0)  %a, %b = unpack(%p)  ..
          %p2 = pack(%a2, %b2)  return %p2 -> @pack_0
 
-How it works. Variables that are stored in a pack already stay there: another program made that pack, and two programs that made packs of their own would move values forth and
-back. The parts between the pieces that this program knows are passed on as they are. Of the other
-variables those are packed that are assigned, mirrored, small, and updated by the same computation,
-since `compute_on_packs` can then update them as one.
+How it works. Variables that are stored in a pack already stay there: another program made that
+pack, and two programs that made packs of their own would move values forth and back. The parts
+between the pieces that this program knows are passed on as they are. Of the other variables those
+are packed that are assigned, mirrored, small, and updated by the same computation, since
+`compute_on_packs` can then update them as one.
 
 The pass decides, and the runtime follows: variables are stored as the final graph of the program
 that ran last says (`graphdist.state.layout`).
