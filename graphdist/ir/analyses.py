@@ -1,7 +1,7 @@
-"""What follows from a graph: users, producers, all its nodes, its collectives, its peak memory.
+"""Analyses of a graph: users, producers, all its nodes, its collectives, its peak memory.
 
-An analysis is a function of the graph alone. It is computed once and kept with the graph, which is
-safe because graphs do not change; the results are not to be changed either.
+An analysis is a function of the graph alone. Its result is computed once and kept with the graph,
+which is safe because graphs do not change. Callers must not change the results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def kept_analysis(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
-    """Make an analysis keep its result with the graph."""
+    """Return the analysis that computes once for each graph and keeps its result with it."""
 
     @wraps(analysis)
     def kept(graph: Graph) -> T:
@@ -49,9 +49,9 @@ def kept_analysis(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
 
 @kept_analysis
 def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
-    """Return, for each value of the graph, the nodes that use it, in order and once each.
+    """Return the nodes that use each value of the graph, in order and once each.
 
-    Nested graphs have values of their own; being an output is no use.
+    Nested graphs have values of their own. An output of the graph is no use.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -74,7 +74,7 @@ def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
 
 @kept_analysis
 def use_counts(graph: Graph) -> Mapping[Value, int]:
-    """Return how often each value of the graph is an operand or an output; 0 times is left out.
+    """Return how often each value of the graph is an operand or an output, without zeros.
 
     A value that is used twice by one node counts twice. Nested graphs have values of their own.
 
@@ -95,7 +95,7 @@ def use_counts(graph: Graph) -> Mapping[Value, int]:
 
 @kept_analysis
 def producers(graph: Graph) -> dict[Value, Node]:
-    """Return, for each value that a node of the graph computes, that node.
+    """Return the node that computes each value of the graph that is no input.
 
     >>> from graphdist.ir.graph import Stage
     >>> producers(Graph("f", Stage.SPMD, 1, (), (), ()))
@@ -123,7 +123,7 @@ def _has_effects(graph: Graph) -> bool:
 
 @kept_analysis
 def walk(graph: Graph) -> tuple[Node, ...]:
-    """Return all nodes; the nodes of a nested graph come after the node it is nested in."""
+    """Return all nodes, the nodes of a nested graph right after the node that has the graph."""
     found: list[Node] = []
     for node in graph.nodes:
         found.append(node)
@@ -142,14 +142,14 @@ def node_count(graph: Graph) -> int:
 def collectives(graph: Graph) -> tuple[Node, ...]:
     """Return the collectives in the order in which every replica reaches them.
 
-    A collective in a loop stands here once, and so does each in the branches of a `cond`.
+    A collective in a loop is listed once, and so is each collective in the branches of a `cond`.
     """
     return tuple(node for node in walk(graph) if node.op.is_collective)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldValues:
-    """The bytes of values that are alive on one replica while each node runs, in order.
+    """The bytes of the values that are alive on one replica, node by node.
 
     `peak` is the most, `position` the number of the node at which it is first reached, -1 before
     all nodes, and `alive` the values of the graph that are alive there.
@@ -163,11 +163,11 @@ class HeldValues:
 
 @kept_analysis
 def held_values(graph: Graph) -> HeldValues:
-    """Return the values that are alive node by node.
+    """Return how many bytes of values are alive on one replica while each node runs.
 
     A value lives from the node that computes it to its last use, an input from the start, an output
-    to the end. A nested graph adds what it needs beyond its inputs. This is a measure of the graph
-    as it stands: XLA fuses, reuses buffers and reorders.
+    to the end. A nested graph adds the bytes it needs beyond its inputs. The figures describe the
+    graph alone: XLA fuses, reuses buffers and reorders.
     """
     born, last = dict.fromkeys(graph.inputs, -1), dict.fromkeys(graph.inputs, -1)
     for position, node in enumerate(graph.nodes):
@@ -193,7 +193,7 @@ def held_values(graph: Graph) -> HeldValues:
 
 
 def peak_bytes(graph: Graph) -> int:
-    """Return the most bytes of values that are alive at one time on one replica."""
+    """Return the largest number of bytes of values that are alive at one time on one replica."""
     return held_values(graph).peak
 
 

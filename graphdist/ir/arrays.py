@@ -1,8 +1,8 @@
-"""What the replicas hold of a value, as numpy arrays, and how to compute with it.
+"""The arrays of numpy that the replicas hold for a value, and how to compute with them.
 
-1. A value is `Held`: a list with one array for each replica that takes part.
-2. Random keys are arrays of JAX's own, which are passed on, sliced and joined, nothing else.
-3. Nothing is written into an array: replicas may share one.
+1. A value is `Held`: a list with one array for each replica that runs the graph.
+2. Random keys are JAX's own arrays, which are only passed on, sliced and joined.
+3. Nothing is written into an array, because replicas may share it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from graphdist.ir.types import dtype_name, numpy_dtype
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Held: TypeAlias = list[Array]
-"""What each replica that takes part holds of one value."""
+"""The arrays of one value, one for each replica that runs the graph."""
 Replicas: TypeAlias = tuple[int, ...]
-"""The numbers of the replicas that take part, in order."""
+"""The indices of the replicas that run the graph, in order."""
 
 
 def reduce_arrays(held: Sequence[Array], reducer: str) -> Array:
-    """Return the sum, mean, max or min of what the replicas hold, in its dtype.
+    """Return the sum, mean, max or min of the replicas' arrays, in their dtype.
 
     >>> reduce_arrays([np.float32([1, 2]), np.float32([3, 5])], "mean")
     array([2. , 3.5], dtype=float32)
@@ -56,7 +56,7 @@ def on_each(
     compute: Callable[[list[Array]], list[Array]],
     num_results: int,
 ) -> list[Held]:
-    """Compute replica by replica, once for replicas that hold the very same arrays."""
+    """Compute replica by replica, but once for replicas that share the same array objects."""
     results: list[Held] = [[] for _ in range(num_results)]
     done: dict[tuple[int, ...], list[Array]] = {}
     for position in range(len(replicas)):
@@ -70,7 +70,7 @@ def on_each(
 
 
 def join_arrays(arrays: Sequence[Array], axis: int) -> Array:
-    """Return the arrays joined along an axis they have."""
+    """Return the arrays joined along an existing axis."""
     if isinstance(arrays[0], np.ndarray):
         return np.concatenate(arrays, axis)
     return _join_keys(arrays, axis)
@@ -84,7 +84,7 @@ def stack_arrays(arrays: Sequence[Array]) -> Array:
 def _join_keys(keys: Sequence[Any], axis: int) -> Array:  # Any: random keys of JAX, not imported
     before = (slice(None),) * axis
     ends = np.cumsum([key.shape[axis] for key in keys])
-    joined = keys[0][(*before, np.zeros(ends[-1], np.int32))]  # the right shape; replaced below
+    joined = keys[0][(*before, np.zeros(ends[-1], np.int32))]  # of the right shape; filled below
     for key, end in zip(keys, ends, strict=True):
         joined = joined.at[(*before, slice(end - key.shape[axis], end))].set(key)
     return cast(Array, joined)

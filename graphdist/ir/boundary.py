@@ -1,8 +1,8 @@
-"""How the inputs and outputs of a placed graph are laid out over the replicas.
+"""The layouts of the inputs and outputs of a placed graph.
 
-A variable is laid out as it was declared, whatever is known of the value assigned to it. Everything
-else is laid out as its own type says: a value the user gets as one a replica but that is provably
-mirrored is kept once.
+A variable has the layout that was declared, whatever is known of the value assigned to it. Any
+other value has the layout of its type: a value that the user gets per replica, but that is provably
+mirrored, is kept once.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def output_layouts(graph: Graph) -> tuple[Layout | None, ...]:
 
 
 def _of(graph: Graph, layout: Layout | None) -> Layout | None:
-    """Return the layout; over one replica there is nothing to lay out."""
+    """Return the layout; on one replica every value is mirrored."""
     return MIRRORED if graph.num_replicas == 1 else layout

@@ -1,4 +1,4 @@
-"""The only maker of nodes: it runs the type rule, so that an ill-typed node cannot exist."""
+"""The builder, which alone makes nodes: it runs type rules, so that no ill-typed node exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_PARAMS: Params = {}
 class Builder:
     """Collects the nodes of one graph, in order.
 
-    `origin` names the pass that is building; every node it makes says so.
+    `origin` names the pass that is building, and becomes the origin of each new node.
 
     >>> from graphdist.ir.op_parameters import Scaling
     >>> from graphdist.ir.ops import SCALE
@@ -46,9 +46,9 @@ class Builder:
     ) -> tuple[Value, ...]:
         """Append a node and return its results.
 
-        An operation of ours takes any mapping that has its parameters. `types` gives dtype and
-        shape of the results of a JAX operation; the layout follows from the operands. Raises
-        `TypeRuleError` when operands or parameters do not fit.
+        Our operations accept any mapping that has their parameters. For a JAX operation `types`
+        states dtypes and shapes of the results; layouts follow from the operands. Raises
+        `TypeRuleError` when operands or parameters do not fit the operation.
         """
         operands = tuple(operands)
         if isinstance(op, TypedOp) and type(params) is not op.parameters:
@@ -60,10 +60,10 @@ class Builder:
     def keep(
         self, node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, ...]
     ) -> tuple[Value, ...]:
-        """Append `node` with these operands and nested graphs, the node itself if they are its own.
+        """Append `node` with these operands and graphs, or `node` itself if it has the same ones.
 
-        The new node keeps the source, the origin and the hints, and the very results if their types
-        are what they were: so what a rewrite changes does not spread to all that comes after.
+        A new node keeps the source, the origin and the hints. It also keeps the results whose types
+        are unchanged, so that the nodes which use them can stay as they are.
         """
         if (operands is node.operands or _same(operands, node.operands)) and graphs == node.graphs:
             self.nodes.append(node)
@@ -89,7 +89,7 @@ class Builder:
 
 
 def _same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
-    """Return whether operands are the same objects; equal literals may differ: 0.0 and -0.0."""
+    """Return whether the operands are the same objects; 0.0 and -0.0 are equal, but differ."""
     return len(operands) == len(others) and all(map(operator.is_, operands, others))
 
 

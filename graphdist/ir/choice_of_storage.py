@@ -1,18 +1,19 @@
-"""The rules by which the storage of variables is chosen.
+"""The rules that choose how variables are stored.
 
-A new variable of a strategy with parameter servers is on one of them. Under `shard_parameters` it
-is sharded as `stored_dimension` says, by its shape alone, so that the slots of an optimizer are
-sharded as their parameters are. Any other is unsharded. A program may store it otherwise from then
-on: these rules say what may be, and what pays the passes `local_steps`, `place_conversions` and
-`pack_variables` find out of the program. They write their choice into the graph's variables
-(`variable_storage.py`), and `graphdist.state` stores the variables as the last graph says.
+A new variable of a strategy with parameter servers is stored on one of them. Under
+`shard_parameters` a new variable is sharded as `stored_dimension` says, by its shape alone, so that
+the slots of an optimizer are sharded like their parameters. Any other new variable is unsharded.
+A program may change the storage later. The rules here say which changes are allowed; the passes
+`local_steps`, `place_conversions` and `pack_variables` find out which of them pay, and write their
+choice into the graph's variables (`variable_storage.py`). `graphdist.state` stores the variables
+as the last graph says.
 
 * A variable with fewer elements than `smallest_sharded` is unsharded: the bytes that its shards
   save are not worth a collective.
-* A shape of three or more dimensions is taken for a stack of layers that a loop scans. The loop
-  gathers one layer at a time, so the stack is sharded inside the layer, as if it stood alone; along
-  dimension 0 only if no other divides.
-* A variable that is sharded along dimension 0, and that a loop scans all the same, is sharded along
+* A value of three or more dimensions is assumed to be a stack of layers that a loop scans. The loop
+  gathers one layer at a time, so each layer is sharded as if it were a variable. The stack is
+  sharded along dimension 0 only if the replicas divide no other dimension.
+* A variable that is sharded along dimension 0, and that a loop scans nevertheless, is sharded along
   another dimension from then on, so that each iteration can gather its own layer.
 * Small mirrored variables may enter a pack, unless they have left one before.
 """
@@ -33,7 +34,7 @@ _SMALLEST_SHARD = 2**12
 
 
 def smallest_sharded(num_replicas: int) -> int:
-    """Return the number of elements from which variables are stored in shards.
+    """Return the smallest number of elements of a variable that is sharded.
 
     >>> smallest_sharded(8), smallest_sharded(4096)
     (32768, 4194304)
@@ -42,7 +43,7 @@ def smallest_sharded(num_replicas: int) -> int:
 
 
 def stored_dimension(shape: tuple[int, ...], num_replicas: int) -> int | None:
-    """Return the dimension along which a new variable of a shape is sharded; None: unsharded.
+    """Return the dimension along which a new variable of this shape is sharded; None: unsharded.
 
     >>> [stored_dimension(shape, 8) for shape in ((32, 4096, 64), (4096, 64), (8,))]
     [1, 0, None]
@@ -56,11 +57,12 @@ def stored_dimension(shape: tuple[int, ...], num_replicas: int) -> int | None:
 def dimension_to_shard(
     shape: tuple[int, ...], num_replicas: int, *, is_scanned: bool = False
 ) -> int | None:
-    """Return the dimension along which a shape of any size is sharded; None if none divides.
+    """Return the dimension to shard a value of any size along; None if the replicas divide none.
 
-    The first one if it divides, since shards of rows need no copy; else the longest that does, and
-    the last only if no other does: accelerators pad a short last dimension to 128. If a loop scans
-    the value along dimension 0, this holds for what an iteration takes, and dimension 0 comes last.
+    It is dimension 0 if the replicas divide it, since shards of rows need no copy; else the longest
+    dimension that they divide, and the last one only if they divide no other: accelerators pad a
+    short last dimension to 128. If a loop scans the value along dimension 0, the same holds for the
+    slice that an iteration takes, and dimension 0 is chosen only if they divide no other.
 
     >>> dimension_to_shard((8, 3), 4), dimension_to_shard((6, 8, 16), 4)
     (0, 1)
@@ -77,7 +79,7 @@ def dimension_to_shard(
 
 
 def stored_for_scan(variable: GraphVariable, num_replicas: int) -> GraphVariable:
-    """Return a variable that a loop scans, not sharded along the scanned dimension if possible."""
+    """Return a variable that a loop scans, sharded along an unscanned dimension if possible."""
     if variable.sharded_along != 0:
         return variable
     num_shards = num_replicas // variable.num_copies

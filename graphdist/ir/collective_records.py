@@ -1,16 +1,16 @@
-"""Collectives as records: what each replica puts in, how often in a step, and what it sends for it.
+"""Records of collectives: how often each runs in a step, its operand's bytes, the bytes sent.
 
-Collectives go around a ring. Of b bytes that each of n replicas puts in, each replica sends
+Collectives go around a ring. With an operand of b bytes on each of n replicas, each replica sends
 
     all_reduce                   2 b (n-1)/n
     all_gather                   b (n-1)
     reduce_scatter, all_to_all   b (n-1)/n
-    others                       b, to one other replica
+    any other                    b, to one other replica
 
-Over several slices or hosts the network carries as little as it can. Sums are shared out inside
-each slice first, and the network adds up each device's part. Shards of a value are exchanged over
-the network first, and joined inside each slice then. So an all_reduce takes as long as a
-reduce_scatter and an all_gather of its result.
+Between several slices of a TPU, or hosts, the network carries as few bytes as possible. A sum is
+first reduce-scattered within each slice, and the network then adds up the shards. The shards of a
+value are first exchanged over the network, and then joined within each slice. So an all_reduce
+takes as long as a reduce_scatter and an all_gather of its result.
 
 Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms.
 """
@@ -33,10 +33,10 @@ _BECOMES = {"reduce": "all_reduce", "gather": "all_gather"}
 
 
 class Exchange(NamedTuple):
-    """One exchange of bytes between replicas, each of which puts in `bytes`.
+    """One exchange between replicas, each of which has an operand of `bytes`.
 
-    It is made by groups of `group_size` replicas that follow each other or, if `is_across`, by the
-    replicas of the same number in each of so many groups.
+    A group is `group_size` consecutive replicas or, if `is_across`, the replicas of one index
+    within each of `group_size` groups.
     """
 
     kind: str
@@ -54,9 +54,9 @@ class Exchange(NamedTuple):
         return sum(self.bytes_sent_over())
 
     def bytes_sent_over(self, num_slices: int = 1) -> tuple[float, float]:
-        """Return the bytes that each replica sends to near ones, and over the network.
+        """Return the bytes that each replica sends within its slice or host, and over the network.
 
-        The replicas of a group are in so many slices or hosts, equally many in each.
+        The replicas of a group are evenly distributed over `num_slices` slices or hosts.
         """
         size, across = self.bytes, num_slices
         inside = self.group_size // across
@@ -79,10 +79,10 @@ class Exchange(NamedTuple):
 class Collective:
     """One collective of a program.
 
-    `bytes` are the bytes that each replica puts in each time, `size` elements of `dtype`. Each of
+    `bytes` is the size of the operand on each replica, `size` elements of `dtype`. Each of
     `num_groups` groups of `group_size` replicas runs it. `pass_name` is the pass that made it (""
-    when the user's program did), `source` the user's line. `times` counts its runs in a step, of
-    which one in `every` has them.
+    when the user's program did), `source` the user's line. `times` counts its runs in a step; only
+    one step in `every` runs it.
     """
 
     kind: str
@@ -99,7 +99,7 @@ class Collective:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Return the exchanges of one run: groups that share out a sum add up their shards then.
+        """Return the exchanges of one run; after a reduce_scatter, groups add up their shards.
 
         `reduce` and `gather` are counted as what they become, all_reduce and all_gather.
         """
@@ -157,7 +157,7 @@ def collectives_of(graph: Graph) -> tuple[Collective, ...]:
 
 
 def _shared_by(graph: Graph) -> dict[int, int]:
-    """Return for each node how many steps share its runs: more than one in local steps' branch."""
+    """Return for each node in how many steps it runs once: over 1 in the branch of local steps."""
     shared_by: dict[int, int] = {}
     pending = [(graph, 1)]
     for nested, shared in pending:  # which grows

@@ -1,12 +1,12 @@
-"""Whether two graphs are the same program, and a hash of the program a graph is.
+"""The comparison of two graphs as programs, and a hash of the program.
 
-1. What counts: operations by name, parameters by value, how operands are wired, literals, types,
+1. These count: operations by name, parameters by value, how operands are wired, literals, types,
    nested graphs, variables, outputs, stage and number of replicas.
-2. What does not: hints, sources, origins, the graph's name, the order of parameters; and of a
-   nested graph the stage, which the outermost graph states.
-3. Arrays are the same if dtype, shape and bytes are. Two objects that are neither identical nor
-   equal are the same if they have one type and one `repr`: so jaxprs that were traced twice are.
-4. The hash depends on neither process nor machine: memory addresses are cut out of `repr`.
+2. These do not: hints, sources, origins, the graph's name, the order of parameters, and the stage
+   of a nested graph, since the outermost graph states it.
+3. Arrays are the same if dtype, shape and bytes are equal. Two objects that are neither identical
+   nor equal are the same if they have one type and one `repr`, as jaxprs do that were traced twice.
+4. The hash depends on neither process nor machine: memory addresses are removed from `repr`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_same_program(a: Graph, b: Graph) -> bool:
 
 
 def first_difference(a: Graph, b: Graph) -> str | None:
-    """Say where two graphs first differ, and what each has there; None if they are the same.
+    """Describe the first difference between two graphs; None if they are the same program.
 
     >>> from graphdist.ir.parser import parse
     >>> text = '''graph f on 2 replicas, stage spmd
@@ -63,7 +63,7 @@ def _unequal(where: str, a: object, b: object) -> str | None:
 
 
 def _per_replica(graph: Graph) -> tuple[bool, ...]:
-    """Return which of the outputs are one value a replica; none, where the graph does not say."""
+    """Return for each output whether it is per replica; False if the graph does not say."""
     assigned = len(graph.assigned) if graph.is_placed else 0
     return graph.returns_per_replica or (False,) * (len(graph.outputs) - assigned)
 
@@ -79,7 +79,7 @@ def _difference_of_variables(a: Graph, b: Graph) -> str | None:
 
 
 def _difference_of_graphs(a: Graph, b: Graph, where: str) -> str | None:
-    """Walk both graphs in step; `places_a` and `places_b` give equal definitions the same key."""
+    """Describe the first difference; `places_a` and `places_b` give equal definitions one key."""
     places_a: dict[Value, str] = {}
     places_b: dict[Value, str] = {}
     if len(a.inputs) != len(b.inputs):
@@ -124,7 +124,7 @@ def _difference_of_nodes(
         difference = _difference_of_graphs(graph_a, graph_b, f"{where}, graph {position}, ")
         if difference is not None:
             return difference
-    # Last: types that differ mostly follow from something above that does.
+    # Types come last: they mostly differ because of a difference checked above.
     return _unequal(f"{where}: results: ", _text(types_a), _text(types_b))
 
 
@@ -177,7 +177,7 @@ def _same_parameter(a: object, b: object) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, _SCALARS):
-        return repr(a) == repr(b)  # tells 0.0 from -0.0, and takes nan for nan
+        return repr(a) == repr(b)  # unlike ==, it tells 0.0 from -0.0, and nan equals nan
     if isinstance(a, tuple | list):
         b = cast("tuple[object, ...]", b)
         return len(a) == len(b) and all(map(_same_parameter, a, b))
@@ -193,26 +193,26 @@ def _same_parameter(a: object, b: object) -> bool:
 
 
 def _array_key(value: object) -> str | None:
-    """Return dtype, shape and content of an array or scalar of numpy or JAX; None for the rest."""
+    """Return dtype, shape and content of an array or scalar of numpy or JAX; else None."""
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is None or not isinstance(shape, tuple) or not hasattr(value, "__array__"):
         return None
-    if not isinstance(dtype, np.dtype) or dtype.hasobject:  # of random keys, repr shows the bits
+    if not isinstance(dtype, np.dtype) or dtype.hasobject:  # repr of random keys: their bits
         return f"{dtype} {shape} {_ADDRESS.sub('', repr(value))}"
     return f"{dtype} {shape} {sha256(np.asarray(value).tobytes()).hexdigest()}"
 
 
 def _hidden(value: object) -> object:
-    """Return what the repr of an object leaves out: a closed jaxpr prints without its constants."""
+    """Return the constants of a closed jaxpr, which its repr leaves out; else None."""
     consts = getattr(value, "consts", None)
     return consts if isinstance(consts, tuple | list) else None
 
 
 def content_hash(graph: Graph) -> str:
-    """Return a SHA-256 of the program, in hexadecimal; graphs that are the same have the same.
+    """Return a SHA-256 of the program, in hexadecimal: equal for graphs of the same program.
 
-    Two parameters that differ in their address only, such as two functions of one name, are taken
-    for one.
+    Two parameters whose `repr` differs only in a memory address, such as two functions of one name,
+    have the same hash.
     """
     found = graph._cache.get(content_hash)
     if found is None:
@@ -226,12 +226,12 @@ def content_hash(graph: Graph) -> str:
 
 
 def parameter_key(node: Node) -> str:
-    """Return a text of a node's parameters that is equal where they are, their order aside."""
+    """Return a text that is equal for nodes whose parameters are equal, in any order."""
     return _key(dict(node.params)) if node.params else ""
 
 
 def _describe(graph: Graph, lines: list[str]) -> None:
-    """Append lines that say what the graph computes, with values by their place of definition."""
+    """Append lines that describe the computation, and name values by where they are defined."""
     places = {value: f"i{position}" for position, value in enumerate(graph.inputs)}
     lines.append(f"inputs {_text(_types(graph.inputs))}")
     for position, node in enumerate(graph.nodes):
@@ -246,7 +246,7 @@ def _describe(graph: Graph, lines: list[str]) -> None:
 
 
 def _key(value: object) -> str:
-    """Return a text that parameters that are the same share."""
+    """Return a text that is equal for parameters that are the same."""
     if isinstance(value, _SCALARS):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, tuple | list):

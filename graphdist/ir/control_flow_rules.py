@@ -4,11 +4,12 @@ Their nested graphs are ordinary graphs whose inputs already carry layouts. The 
 that operands fit those inputs and read the results off the nested outputs.
 
 * `scan(consts.., carry.., xs..)` runs its body `length` times on slices of `xs` along dimension 0.
-  The body takes (consts, carry, x) and returns (carry, y).
+  The body takes (consts, carry, x) and returns (carry, y); the loop stacks the ys.
 * `while(cond_consts.., body_consts.., carry..)` has the graphs (condition, body). If replicas may
-  disagree on the condition they may run it a different number of times, so every result may differ.
-* `cond(index, operands..)` runs one of its branches; an index that differs makes every result
-  differ.
+  disagree on the condition, they may run different numbers of iterations, so that every result is
+  per replica.
+* `cond(index, operands..)` runs one of its branches. If the index is per replica, so is every
+  result.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _outputs(graph: Graph) -> tuple[Type, ...]:
 
 
 def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> None:
-    """Raise `TypeRuleError` for operands that the inputs of a nested graph do not take."""
+    """Raise `TypeRuleError` if the operands do not fit the inputs of a nested graph."""
     if len(operands) != len(inputs):
         raise TypeRuleError(
             f"{name}: {len(operands)} operands for {len(inputs)} inputs of its body"
@@ -35,7 +36,7 @@ def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> N
     for position, (operand, wanted) in enumerate(zip(operands, inputs, strict=True)):
         if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
-        # Where each replica could have a value of its own, they may have the same.
+        # A mirrored operand fits a per-replica input: replicas may have equal values.
         agree = operand.layout is MIRRORED and not is_partial(wanted.layout)
         if not agree and wanted.layout not in (operand.layout, PER_REPLICA, None):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
@@ -62,7 +63,7 @@ def scan_rule(
     check_fits("scan", (*constants, *first, *map(type_of_slice, scanned)), inputs)
     following, stacked = returned_parts(params, _outputs(body))
     check_fits("scan carry", following, scan_parts(params, inputs)[1])
-    # With no step at all the carry is what came in, whatever the body makes of it.
+    # Without any iteration the loop returns the first carry, whatever the body does.
     return (*(following if length else first), *(_stacked(type, length) for type in stacked))
 
 

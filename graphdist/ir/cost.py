@@ -1,17 +1,18 @@
-"""What a graph computes and moves: floating-point operations, bytes, and how often each node runs.
+"""The cost of a graph: floating-point operations, bytes moved, and how often each node runs.
 
-Counted on the graph, since XLA's own figures count the body of a loop once and mean different
-things on different platforms. The rules:
+The cost is counted on the graph, since XLA's own figures count the body of a loop once and mean
+different things on different platforms. The rules:
 
-* a matrix multiplication is 2 operations for each element of the result and each one summed over, a
-  convolution 2 for each product of a weight and an element of its operand, a reduction 1 for each
-  element that goes in; the zeros that a convolution pads and dilates its operands with do not
-  count; anything else that computes floats is 1 for each element of its
-  results; kernels of Pallas are counted by `kernels.py`;
-* a loop that counts runs its body that often; a `while` whose end depends on data counts once; of a
-  branch the arm that computes most counts, of one that every H-th step takes 1/H of it;
-* memory traffic is what must cross between the chip and its memory if XLA fuses all elementwise
-  work: the inputs and outputs of the program, and the operands and results of matrix
+* a matrix multiplication is 2 operations for each element of the result and each index summed over;
+  a convolution is 2 for each product of a weight and an element of its operand, without the zeros
+  of padding and dilation; a reduction is 1 for each element of its operand; any other operation
+  that computes floats is 1 for each element of its results; kernels of Pallas are counted by
+  `kernels.py`;
+* the body of a loop of a known number of iterations counts that often, the body of a `while` whose
+  end depends on data once; of the branches of a `cond` the one that computes most counts, and by
+  1/H if it may run in every H-th step alone;
+* memory traffic is the bytes that must move between the chip and its memory if XLA fuses all
+  elementwise work: the inputs and outputs of the program, and the operands and results of matrix
   multiplications, convolutions, gathers, scatters, sorts, kernels and collectives.
 """
 
@@ -41,7 +42,7 @@ _HEAVY = {
     KERNEL,
 }
 _COUNTED_BY = {"jax.conv_general_dilated": "dimension_numbers", KERNEL: "jaxpr"}
-"""The parameter without a text that the operations of a node are counted by."""
+"""The parameter that the count of a node needs, and that the text of a graph does not hold."""
 _REDUCTIONS = {f"jax.reduce_{name}" for name in ("sum", "max", "min", "prod")}
 _FLOATS = ("f", "bf", "c")
 _MOVES = {name for name, row in TABLE.items() if row.only_moves} | {
@@ -51,17 +52,17 @@ _MOVES = {name for name, row in TABLE.items() if row.only_moves} | {
 
 @dataclass
 class Cost:
-    """What one replica computes and moves in a step.
+    """The operations and the bytes of one replica in a step.
 
-    `flops` is by dtype, for a matrix multiplication by the dtype of its operands. `bytes` is the
-    memory traffic.
+    `flops` counts operations by dtype; a matrix multiplication has the dtype of its operands.
+    `bytes` is the memory traffic.
     """
 
     flops: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
 
     def add(self, other: Cost, times: int | Fraction) -> None:
-        """Add another cost, so many times."""
+        """Add `times` times another cost."""
         for dtype, count in other.flops.items():
             self.flops[dtype] += round(count * times)
         self.bytes += round(other.bytes * times)
@@ -73,7 +74,7 @@ class Cost:
 
 
 def cost(graph: Graph) -> Cost:
-    """Return what one replica computes and moves in a step of a graph.
+    """Return the cost of one step of a graph on one replica.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -91,7 +92,7 @@ def cost(graph: Graph) -> Cost:
 
 
 def of_node(node: Node) -> Cost:
-    """Return what one replica computes and moves when it runs a node once, loops and all.
+    """Return the cost of running a node once on one replica, its nested graphs included.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -108,9 +109,9 @@ def of_node(node: Node) -> Cost:
 
 
 def executions(graph: Graph) -> Iterator[tuple[Node, Fraction]]:
-    """Yield every node with how often it runs in a step; all arms of a branch once.
+    """Yield every node with how often it runs in a step, as if each branch of a `cond` ran.
 
-    A branch that every so-and-so-many-th step takes runs a fraction of once.
+    The nodes of a branch that runs in every H-th step alone have the fraction 1/H.
     """
     pending: list[tuple[Sequence[Node], Fraction]] = [(graph.nodes, Fraction(1))]
     while pending:
@@ -140,12 +141,12 @@ def _add_node(node: Node, total: Cost) -> None:
 
 
 def every(node: Node) -> int:
-    """Return every how many steps one takes the last branch of a node: 1 but for local steps."""
+    """Return H if the last branch of a node runs in every H-th step (local steps); else 1."""
     return COND.of(node).every if node.op is COND else 1
 
 
 def trips(node: Node) -> int:
-    """Return how often a node runs its body: a loop that does not count, or a branch, once."""
+    """Return how often a node runs its body: the length of a `scan`; 1 for a `while` or `cond`."""
     return SCAN.of(node).length if node.op is SCAN else 1
 
 
@@ -154,7 +155,7 @@ def _count(node: Node, total: Cost) -> None:
     if name in _HEAVY or node.op.is_collective:
         total.bytes += sum(value.type.bytes for value in (*node.operands, *node.results))
     if isinstance(node.params.get(_COUNTED_BY.get(name, ""), ()), Placeholder | None):
-        return  # it was read from a text, which does not hold the parameter
+        return  # the graph was read from a text, which does not hold the parameter
     if name == "jax.dot_general":
         total.flops[node.operands[0].type.dtype] += _of_matmul(node)
     elif name == "jax.conv_general_dilated":
@@ -179,7 +180,7 @@ def _of_matmul(node: Node) -> int:
 
 
 def _of_convolution(node: Node) -> int:
-    """Return 2 operations for each product with an element of the operand, and not with padding.
+    """Return 2 operations for each product with an element of the operand, padding left out.
 
     Positions along different dimensions do not depend on each other, so that the products for one
     batch entry and pair of features are the product of the counts along each dimension.
@@ -206,7 +207,7 @@ def _of_convolution(node: Node) -> int:
 def _pairs(
     size: int, weights: int, outputs: int, stride: int, low: int, dilation: int, apart: int
 ) -> int:
-    """Return how many products with an element weights and outputs have along one dimension.
+    """Return the number of products of a weight and an element of the operand along a dimension.
 
     Output o and weight w use position o * stride + w * apart - low of the dilated operand, which
     has an element at each multiple of `dilation` up to (size - 1) * dilation, and zeros between.
@@ -223,18 +224,18 @@ def _pairs(
             continue
         lowest = max(-(start // stride), 0)
         highest = min(((size - 1) * dilation - start) // stride, outputs - 1)
-        # Of the outputs lowest to highest each `period`th uses an element.
+        # Every `period`th output from lowest to highest uses an element.
         total += max((highest - first) // period - (lowest - 1 - first) // period, 0)
     return total
 
 
 def bytes_touched(node: Node) -> float:
-    """Return the bytes a node reads and writes: a guess at its cost, where memory is the limit."""
+    """Return the bytes that a node reads and writes, which estimate its time if memory-bound."""
     return sum(operand.type.bytes for operand in (*node.operands, *node.results))
 
 
 def critical_path(graph: Graph, cost: Callable[[Node], float] = bytes_touched) -> tuple[Node, ...]:
-    """Return the nodes, each using a result of the one before, that cost most together.
+    """Return the most expensive chain of nodes, each of which uses a result of the one before.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd

@@ -1,8 +1,8 @@
-"""How each value of a program is defined, and what is computed of it, through loops and branches.
+"""The definition and the users of each value of a program, through loops and branches.
 
-A value has one `Definition`: a node computes it, or it *passes*: it is another value, a slice of
-one, a stack of slices, or what a loop carries. Nested graphs are joined to the node they stand in,
-as `graphdist.ir.loops` has it.
+A value has one `Definition`: either a node computes it, or it *passes*: it is another value, a
+slice of one, a stack of slices, or a carry of a loop. The inputs and outputs of nested graphs are
+linked to the operands and results of their node, as `graphdist.ir.loops` pairs them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class ValueKind(Enum):
     INPUT = "input"
     """An input of the program."""
     COMPUTED = "computed"
-    """A node computes it of the operands."""
+    """A node computes it from its operands."""
     BEHIND_BARRIER = "behind barrier"
     CONSTANT = "constant"
-    """What every iteration of a loop takes."""
+    """The input of a loop's body for an operand that is the same in every iteration."""
     SLICE = "slice"
-    """What an iteration takes of a scanned operand."""
+    """The input of a loop's body for one slice of a scanned operand."""
     CARRY = "carry"
-    """What an iteration takes of the one before: the first operand, or what the body returns."""
+    """The input of a loop's body for a carry: the first operand, then the body's output."""
     LAST = "last"
-    """What a carry is after the last iteration, of which the loop returns it."""
+    """The result of a loop for a carry: its value after the last iteration."""
     STACK = "stack"
     """The stacked slices that the iterations return."""
     BRANCH_INPUT = "branch input"
     BRANCH_RESULT = "branch result"
-    """What one of several branches returns."""
+    """The result of a `cond`: an output of the branch that runs."""
 
 
 _DROPPED = {ValueKind.SLICE: -1, ValueKind.STACK: 1}
@@ -49,11 +49,11 @@ _DROPPED = {ValueKind.SLICE: -1, ValueKind.STACK: 1}
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How a value is defined, and of which values.
+    """How a value is defined, and from which values.
 
-    `node` is the one that computes the value, or the loop, branch or barrier that it passes; None
-    for an input of the program. `times` is how often the program computes the value, a
-    branch as often as the others.
+    `node` computes the value, or is the loop, branch or barrier that the value passes; None for an
+    input of the program. `times` is how often the program computes the value; the branches of a
+    `cond` are assumed to run equally often.
     """
 
     kind: ValueKind
@@ -63,7 +63,7 @@ class Definition:
 
     @property
     def shift(self) -> int:
-        """Return by how much the number of a dimension is larger than in the parents."""
+        """Return the index of a dimension here less its index in the parents."""
         return _DROPPED.get(self.kind, 0)
 
 
@@ -71,9 +71,9 @@ class Definition:
 class Definitions:
     """All values of a program, nested graphs included, in the order in which they are defined.
 
-    `of` has the definition of each value, `nodes` the nodes that take it, `children` the values
-    that it passes to. `passing` are the values that are not computed, `has_slices` says whether one
-    of them is the slice of a scanned operand.
+    `of` has the definition of each value, `nodes` the nodes that compute with it, `children` the
+    values that it passes to. `passing` lists the values that no node computes, and `has_slices`
+    says whether one of them is the slice of a scanned operand.
     """
 
     of: Mapping[Value, Definition]
@@ -85,9 +85,9 @@ class Definitions:
 
 @kept_analysis
 def has_shared_graphs(graph: Graph) -> bool:
-    """Return whether one nested graph stands in several places: its values have no one definition.
+    """Return whether several nodes share a nested graph, whose values have several definitions.
 
-    No trace makes such a graph.
+    Tracing never makes such a graph.
     """
     nested = [inner for node in walk(graph) for inner in node.graphs]
     return len(nested) != len(set(nested))
@@ -95,7 +95,7 @@ def has_shared_graphs(graph: Graph) -> bool:
 
 @kept_analysis
 def definitions(graph: Graph) -> Definitions:
-    """Return how the values of a program are defined.
+    """Return the definitions of the values of a program.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -165,7 +165,7 @@ def _of_scan(node: Node, times: float) -> Iterator[tuple[Value, Definition]]:
 
 
 _ITERATIONS_OF_WHILE = 8
-"""How often a loop is taken to run of which nobody knows."""
+"""The number of iterations assumed for a `while`, whose true number is unknown."""
 
 
 def _of_while(node: Node, times: float) -> Iterator[tuple[Value, Definition]]:

@@ -1,8 +1,8 @@
-"""Why a value differs between replicas, for the error that needs it not to.
+"""Why a value differs between replicas, for errors about values that must not differ.
 
-The search goes from the value to what it is computed from, through per-replica values alone: into
-nested graphs by the outputs that become a result, out of them by the operands an input stands for,
-and around a loop by its carry.
+The search goes from the value to the values it is computed from, and follows per-replica values
+alone. It enters a nested graph by the outputs that become a result, leaves it by the operands that
+become an input, and goes around a loop by its carry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXCHANGES = (COLLECTIVE_PERMUTE, ALL_TO_ALL)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Where a difference comes from, in words ("" if not found), and the nodes on the way."""
+    """The origin of a difference, in words ("" if not found), and the nodes on the way to it."""
 
     text: str
     nodes: tuple[Node, ...]
@@ -52,13 +52,13 @@ def cause(graph: Graph, operand: Operand) -> Cause:
             nodes = (*nodes, node)
         if text := _origin(graph, current, node):
             return Cause(text, nodes)
-        # The last one is looked at first: that is the first operand.
+        # The last element is visited first, which is then the first operand.
         pending += [(source, nodes) for source in reversed(sources.of(current))]
     return Cause("", ())
 
 
 def _origin(graph: Graph, value: Value, node: Node | None) -> str:
-    """Return the words for a value that differs of itself."""
+    """Describe a value that differs by itself, not because of its operands."""
     if node is None:
         return f"the per-replica input {value.hint!r}" if value in graph.inputs else ""
     if node.op is REPLICA_ID:
@@ -71,7 +71,7 @@ def _origin(graph: Graph, value: Value, node: Node | None) -> str:
 
 
 class Sources:
-    """For each value of a graph and of those nested in it, what it is computed from."""
+    """The operands that each value of a graph, or of a nested one, is computed from."""
 
     def __init__(self, graph: Graph) -> None:
         self.made_by: dict[Value, Node] = {}
@@ -90,13 +90,13 @@ class Sources:
         node = self.made_by.get(value)
         if node is None or linked:
             return linked
-        if node.op is READ:  # of a cell the program itself made
+        if node.op is READ:  # of a mutable cell that the program made
             return self._assigned[variable_named_by(node).name]
         return node.operands
 
 
 def links(node: Node) -> Iterator[tuple[Value, Operand]]:
-    """Yield pairs of a value of control flow and an operand it takes its value from."""
+    """Yield pairs of a value of control flow and an operand that it depends on."""
     for operand, value in passed(node):
         yield value, operand
     choice = choice_of(node)

@@ -1,8 +1,8 @@
-"""The base of every graphdist error, its one renderer, and the errors of graphs and of their steps.
+"""The base of every graphdist error, which renders it, and the errors of graphs and their steps.
 
-An error has four parts, in this order, and leaves out the ones it does not have:
+An error has up to four parts, in this order:
 
-1. what is wrong, with the two things that disagree: enough on its own;
+1. what is wrong, with the two things that disagree, so that it can be understood alone;
 2. the user's file, line, function and source text;
 3. the node in the graph, and the pass that was running;
 4. what to do.
@@ -17,7 +17,7 @@ from graphdist.ir.source import Frame, Source
 
 
 class GraphdistError(Exception):
-    """Anything graphdist refuses or fails at; catch this to catch them all.
+    """The base of all errors of graphdist.
 
     >>> print(GraphdistError("2 is not 3", hint="use 3"))
     2 is not 3
@@ -36,8 +36,8 @@ class GraphdistError(Exception):
     ) -> None:
         """Build the message from its parts.
 
-        `node` is the printed node; `where` says which graph and pass it stands in; `other` is a
-        second user line, where two lines disagree. It is left out if it is the same line.
+        `node` is the printed node; `where` names its graph and pass; `other` is a second user line,
+        where two lines disagree, and is left out if it is the same line.
         """
         self.what, self.source, self.other = what, source, other
         self.node, self.where, self.hint = node, where, hint
@@ -66,11 +66,11 @@ def _user_line(frame: Frame) -> list[str]:
 
 
 class RuntimeFailure(GraphdistError, RuntimeError):
-    """A step that failed on the devices, or a buffer that is no longer there."""
+    """A step that failed on the devices, or a buffer that no longer exists."""
 
 
 class DistributionError(GraphdistError, ValueError):
-    """A program that would need one value where the replicas have different ones."""
+    """A program that needs one value where the replicas have different values."""
 
 
 class TypeRuleError(GraphdistError, TypeError):

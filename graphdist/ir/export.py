@@ -1,9 +1,9 @@
-"""Graphs for networkx, to draw and to analyse; not for compiling, building one is slow.
+"""Graphs for networkx, to draw and to analyse; building one is too slow for compiling.
 
 The networkx nodes are named as in the text of the graph: an input `%x`, a node after its first
-result, or after its operation and position if it has none, and the outputs `return`. Attributes are
+result, or after its operation and index if it has none, and the outputs `return`. Attributes are
 strings and numbers, so that every format networkx writes can hold them. Nested graphs are left out:
-export `node.graphs`.
+export each of `node.graphs` by itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from graphdist.ir.printer import names
 
 
 def to_networkx(graph: Graph) -> nx.DiGraph:
-    """Return the dataflow: an edge from what computes a value to what uses it.
+    """Return the dataflow, with an edge from the input or node that has a value to each user of it.
 
-    Nodes have `op`, `types` and `bytes` of their results, `source`, `origin`, and `index`, which is
-    the place in `graph.nodes`, -1 for inputs and the number of nodes for `return`.
+    Nodes have `op`, `types` and `bytes` of their results, `source`, `origin`, and `index`: their
+    index in `graph.nodes`, -1 for inputs, and the number of nodes for `return`.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd

@@ -1,14 +1,14 @@
-"""The factors of operations that work dimension by dimension: elements, moves, reductions.
+"""The factors of elementwise operations, of moves and of reductions.
 
 A rule takes a node and returns the factors of its operands and results (`graphdist.ir.factors`).
-Factors are numbered as the dimensions of the first operand or of the result; a dimension that needs
-all has none. Rules trust the parameters of a node, as type rules do.
+Factors have the indices of the dimensions of the first operand or of the result. A dimension that
+must be unsharded has no factor. Rules trust the parameters of a node, as type rules do.
 
-A reshape has a factor for each group of dimensions that it merges or splits. The first dimension of
-the group on each side has it: with equal counts of elements before them, equal shards along these
-hold the same elements in the same order. Dimensions of size 1 are in no group, since nothing says
-which of them became which. In a shard any dimension may be of size 1: what the types state of the
-node's own shards counts first, and where they leave several ways open there is no factor.
+A reshape has a factor for each group of dimensions that it merges or splits. The factor belongs to
+the first dimension of the group in the operand and in the result. Equally many shards along these
+hold the same elements in the same order. Dimensions of size 1 are in no group, since any of them
+may correspond to any other. In a shard every dimension may be of size 1: the layouts in the node's
+types then decide, and if they leave a choice there is no factor.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from graphdist.ir.types import Type
 
 Rule: TypeAlias = Callable[[Node], Factors]
 ParamsOfShards: TypeAlias = Callable[[Node, int, int], Params]
-"""The parameters with which a node is applied to shards: of which factor, and how many."""
+"""Return the parameters of a node applied to shards, from a factor and the number of shards."""
 
 
 def integers(node: Node, name: str) -> tuple[int, ...]:
-    """Return a parameter that is a number, or several, as several."""
+    """Return the integers of a parameter that is an integer or a sequence of integers."""
     value = node.params[name]
     items = cast("Sequence[int]", value if isinstance(value, tuple | list) else (value,))
     return tuple(map(int, items))
 
 
 def unrelated(values: Sequence[Operand]) -> tuple[Dimensions, ...]:
-    """Return the dimensions of values, none with a factor."""
+    """Return the dimensions of values whose dimensions have no factor."""
     return tuple((None,) * len(value.type.shape) for value in values)
 
 
 def numbered_dimensions(shape: Shape, without: Collection[int] = ()) -> Dimensions:
-    """Return a factor for each dimension of a shape, its own number, but for some.
+    """Return the index of each dimension as its factor, None for the dimensions in `without`.
 
     >>> numbered_dimensions((3, 4, 5), without=[1])
     (0, None, 2)
@@ -50,12 +50,12 @@ def numbered_dimensions(shape: Shape, without: Collection[int] = ()) -> Dimensio
 
 
 def no_factors(node: Node) -> Factors:
-    """Need all of every dimension."""
+    """Return factors for operands and results that must all be unsharded."""
     return Factors(unrelated(node.operands), unrelated(node.results))
 
 
 def elementwise(node: Node) -> Factors:
-    """Pass each dimension through; every shard takes all of a scalar, and of a single row."""
+    """Pass each dimension through; scalars and dimensions that are broadcast stay unsharded."""
     shape = node.results[0].type.shape
     operands = tuple(
         tuple(i if size == shape[i] else None for i, size in enumerate(operand.type.shape))
@@ -67,7 +67,7 @@ def elementwise(node: Node) -> Factors:
 
 
 def bitcast(node: Node) -> Factors:
-    """Pass all dimensions through but the last one, which another width adds or takes away."""
+    """Pass all dimensions through but the last, which another bit width may add or remove."""
     operand, result = node.operands[0].type.shape, node.results[0].type.shape
     shared = min(operand, result, key=len)
     own = (None,) * abs(len(operand) - len(result))
@@ -79,14 +79,14 @@ def bitcast(node: Node) -> Factors:
 
 
 def identity(node: Node) -> Factors:
-    """Pass all through: each pair of an operand and its result has factors of its own."""
+    """Pass all dimensions through; each operand shares its factors with its result alone."""
     numbers = count()
     dims = tuple(tuple(next(numbers) for _ in value.type.shape) for value in node.operands)
     return Factors(dims, dims)
 
 
 def all_but(name: str) -> Rule:
-    """Return the rule of operations along dimensions, which the parameter names."""
+    """Return the rule that passes all dimensions through but those that a parameter names."""
 
     def rule(node: Node) -> Factors:
         rank = len(node.operands[0].type.shape)
@@ -98,9 +98,9 @@ def all_but(name: str) -> Rule:
 
 
 def of_one_size(node: Node) -> Factors:
-    """Pass the dimensions through that the first operand and the result have alike.
+    """Pass the dimensions through that have one size in the first operand and the result.
 
-    So it is for a slice, which takes all of these: it cannot begin after the first element.
+    A slice that has the size of its operand along a dimension has every element along it.
     """
     operand, result = node.operands[0].type.shape, node.results[0].type.shape
     changed = [i for i, size in enumerate(operand) if size != result[i]]
@@ -109,7 +109,7 @@ def of_one_size(node: Node) -> Factors:
 
 
 def dynamic_update_slice(node: Node) -> Factors:
-    """Pass the dimensions through that the update covers."""
+    """Pass the dimensions through that the update covers completely."""
     operand, update, *starts = node.operands
     partial = [i for i, size in enumerate(operand.type.shape) if size != update.type.shape[i]]
     dims = numbered_dimensions(operand.type.shape, partial)
@@ -117,7 +117,7 @@ def dynamic_update_slice(node: Node) -> Factors:
 
 
 def pad(node: Node) -> Factors:
-    """Pass the dimensions through that get no padding."""
+    """Pass the dimensions through that are not padded."""
     padding = cast("Sequence[Sequence[int]]", node.params["padding_config"])
     padded = [i for i, sizes in enumerate(padding) if any(sizes)]
     dims = numbered_dimensions(node.operands[0].type.shape, padded)
@@ -125,7 +125,7 @@ def pad(node: Node) -> Factors:
 
 
 def broadcast_in_dim(node: Node) -> Factors:
-    """Pass the dimensions of the operand through; those that the result has beside are new."""
+    """Pass the dimensions of the operand through; the added dimensions of the result are new."""
     operand, *rest = node.operands
     shape = node.results[0].type.shape
     dims = tuple(
@@ -136,19 +136,19 @@ def broadcast_in_dim(node: Node) -> Factors:
 
 
 def iota(node: Node) -> Factors:
-    """Make each dimension new but the one that counts."""
+    """Return a new factor for each dimension but the one along which the elements count up."""
     along = integers(node, "dimension")
     return Factors((), (numbered_dimensions(node.results[0].type.shape, along),))
 
 
 def transpose(node: Node) -> Factors:
-    """Pass each dimension through to its new place."""
+    """Pass each dimension through to its index in the result."""
     order = integers(node, "permutation")
     return Factors((numbered_dimensions(node.operands[0].type.shape),), (order,))
 
 
 def without(name: str) -> Rule:
-    """Return the rule of operations whose results lack the dimensions that a parameter names."""
+    """Return the rule of operations that remove the dimensions which a parameter names."""
 
     def rule(node: Node) -> Factors:
         operand = node.operands[0]
@@ -161,21 +161,21 @@ def without(name: str) -> Rule:
 
 
 def stack(node: Node) -> Factors:
-    """Pass the dimensions of the operands through, around the one they are stacked along."""
+    """Pass the dimensions of the operands through, and add one without a factor to the result."""
     (axis,) = integers(node, "axis")
     dims = numbered_dimensions(node.operands[0].type.shape)
     return Factors((dims,) * len(node.operands), ((*dims[:axis], None, *dims[axis:]),))
 
 
 def take_step(node: Node) -> Factors:
-    """Pass the dimensions through behind the first, which a loop walks along."""
+    """Pass all dimensions through but the first, which holds the iterations."""
     stacked, number = node.operands
     dims = numbered_dimensions(stacked.type.shape, [0])
     return Factors((dims, *unrelated([number])), (dims[1:],))
 
 
 def join_parts(node: Node) -> Factors:
-    """Pass the dimensions of the parts through but the one they are joined along."""
+    """Pass the dimensions of the parts through, but not the one they are joined along."""
     (axis,) = integers(node, "axis")
     dims = numbered_dimensions(node.operands[0].type.shape, [0, axis + 1])
     return Factors((dims,), (dims[1:],))
@@ -184,8 +184,8 @@ def join_parts(node: Node) -> Factors:
 def reduction(reducer: str | None, name: str = "axes", of: str = "") -> Rule:
     """Return the rule of operations that reduce the dimensions which a parameter names.
 
-    Terms of shards are reduced by `reducer`. Without one, and if `of` is not the dtype, a dimension
-    that is reduced needs all.
+    The terms that shards give are reduced by `reducer`. Without a reducer, or if `of` names another
+    dtype than the operand's, the reduced dimensions must be unsharded.
     """
 
     def rule(node: Node) -> Factors:
@@ -196,7 +196,7 @@ def reduction(reducer: str | None, name: str = "axes", of: str = "") -> Rule:
         result = tuple(i for i in range(len(operand.shape)) if i not in reduced)
         operands = tuple(
             dims if value.type.shape == operand.shape else (None,) * len(value.type.shape)
-            for value in node.operands  # behind arrays stand the scalars that they begin with
+            for value in node.operands  # the initial scalars come after the arrays
         )
         summed = dict.fromkeys(reduced, reducer) if reducer is not None and has_terms else {}
         return Factors(operands, (result,) * len(node.results), summed)
@@ -205,7 +205,7 @@ def reduction(reducer: str | None, name: str = "axes", of: str = "") -> Rule:
 
 
 def reshape(node: Node) -> Factors:
-    """Pass the first dimension of each group through that is merged or split."""
+    """Pass the first dimension through of each group that is merged or split."""
     operand, result = node.operands[0].type, node.results[0].type
     if node.params.get("dimensions") is not None:  # transposed first
         return no_factors(node)
@@ -216,7 +216,7 @@ def reshape(node: Node) -> Factors:
 
 
 def _reshaped(operand: Type, result: Type) -> dict[int, int]:
-    """Return the dimension of the result for each dimension of the operand that passes through."""
+    """Map each dimension of the operand that passes through to the result's dimension."""
     if 0 in operand.shape:
         return {}
     starts = {
@@ -242,10 +242,10 @@ def _sharded_along(type: Type) -> int | None:
 def dimension_after_reshape(
     shape: Shape, dimension: int, result: Shape, stated: int | None = None
 ) -> int | None:
-    """Return the dimension of a result along which it is sharded, as its operand is along another.
+    """Return the dimension along which the reshaped shards of an operand are sharded.
 
-    Both shapes are those of shards. There may be several such dimensions, of which all but one are
-    of size 1: then the one that is stated, or None.
+    Both shapes are shapes of shards. If several dimensions are possible, since all but one of them
+    are of size 1, return the stated one, or None.
 
     >>> dimension_after_reshape((4, 6), 0, (24,)), dimension_after_reshape((4,), 0, (1, 4))
     (0, None)
@@ -260,7 +260,7 @@ def dimension_after_reshape(
 
 
 def _sizes_before(shape: Shape) -> list[int]:
-    """Return for each dimension the number of elements that those in front of it have.
+    """Return for each dimension the product of the sizes of the dimensions before it.
 
     >>> _sizes_before((3, 4, 5))
     [1, 3, 12]
@@ -269,7 +269,7 @@ def _sizes_before(shape: Shape) -> list[int]:
 
 
 def sizes_of_shards(name: str, rule: Rule) -> ParamsOfShards:
-    """Return what gives the parameters for shards, where one of them is the shape of the result."""
+    """Return a function that replaces the parameter `name`, a shape, by the shape of a shard."""
 
     def params(node: Node, factor: int, count: int) -> Params:
         (dims,) = rule(node).results

@@ -1,18 +1,19 @@
-"""Factors: what the dimensions of an operation's operands and results have to do with each other.
+"""Factors, which relate the dimensions of an operation's operands and results.
 
-As in an einsum, each dimension of an operand or a result has a factor, a number, or None. Operands
-that are sharded along the dimensions of one factor, each in as many shards, give the result in
-shards along the dimension of that factor: the operation is applied to each shard by itself.
+As in an einsum, each dimension of an operand or a result has a factor, an integer, or None. If
+operands are sharded along the dimensions of one factor, into one number of shards, then applying
+the operation shard by shard gives the result sharded along its dimension of that factor.
 
 * A factor of operands and results *passes through*: `mul` of [a, b] and [a, b] has two of them.
 * A factor of operands alone is *summed*: each shard gives a term, and the result is the sum of all
   terms, or their largest or smallest. `dot_general` of [a, b] and [b, c] sums b.
-* A factor of results alone is *new*: each shard is made of all of the operands, as a broadcast is.
-* A dimension without a factor *needs all*: `cumsum` along it, or a slice that takes a part of it.
+* A factor of results alone is *new*: each shard is computed from unsharded operands, as a broadcast
+  is.
+* A dimension without a factor must be unsharded: `cumsum` along it, or a slice of a part of it.
 
-Dimensions of one factor need not have one size: of [8, 4] reshaped to [32], 8 and 32 have a factor,
-since shards of rows are shards of the flattened value. So a factor divides by a count if each of
-its dimensions does, here by 2, 4 and 8 alone (`Factors.divides`).
+Dimensions of one factor may differ in size: if [8, 4] is reshaped to [32], 8 and 32 have one
+factor, since shards of rows are shards of the flattened value. So a number of shards divides a
+factor if it divides each of its dimensions, here 2, 4 and 8 alone (`Factors.divides`).
 
 The design of Shardy's registry of sharding rules is the same (https://openxla.org/shardy,
 "sharding representation"). `graphdist.ir.operation_table` has a row for each operation.
@@ -58,13 +59,13 @@ class Factors:
 
     @staticmethod
     def dimension(dimensions: Dimensions, factor: int) -> int | None:
-        """Return which dimension of a value has a factor, if one has."""
+        """Return the dimension that has a factor; None if none has it."""
         return dimensions.index(factor) if factor in dimensions else None
 
     def divides(
         self, operands: Sequence[Shape], results: Sequence[Shape], factor: int, count: int
     ) -> bool:
-        """Return whether values of these shapes have so many equal shards along a factor."""
+        """Return whether values of these shapes have `count` equal shards along a factor."""
         return all(
             size > 0 and size % count == 0 for size in self._sizes((*operands, *results), factor)
         )
@@ -76,7 +77,7 @@ class Factors:
 
 
 def shard_shape(dimensions: Dimensions, shape: Shape, factor: int, count: int) -> Shape:
-    """Return the shape of a shard of a value, of so many along a factor; its own without it.
+    """Return the shape of one of `count` shards of a value along a factor; `shape` without it.
 
     >>> shard_shape((0, 1), (8, 6), 1, 3), shard_shape((None, 0), (8, 6), 1, 3)
     ((8, 2), (8, 6))

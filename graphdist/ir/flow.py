@@ -1,10 +1,10 @@
-"""Which values a value is computed of, through loops and branches.
+"""The dataflow between values, through loops and branches.
 
 A vertex is a value, or a node that assigns a variable. An edge goes from a value to a vertex that
-is computed of it. Nested graphs are joined to the operands and results of their node: the carry of
-a loop comes back to the start of its body, and a predicate or an index leads to all that depends on
-the choice. A cell that the program made itself leads from its assignments to its reads. A variable
-of the user does not: a path begins at a read, and ends at an assignment.
+is computed from it. Nested graphs are linked to the operands and results of their node: the carry
+of a loop leads back to the start of its body, and a predicate or an index leads to all values that
+depend on the choice. Assignments of a mutable cell that the program made lead to its reads. A
+variable of the user has no such edges: a path begins at a read, and ends at an assignment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Edges: TypeAlias = Mapping[Vertex, Sequence[Vertex]]
 
 @kept_analysis
 def uses(graph: Graph) -> Edges:
-    """Return the vertices that are computed of each vertex.
+    """Return the vertices that are computed from each vertex.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -46,7 +46,7 @@ def uses(graph: Graph) -> Edges:
 
 @kept_analysis
 def computed_of(graph: Graph) -> Edges:
-    """Return the vertices that each vertex is computed of: `uses`, the other way."""
+    """Return the vertices that each vertex is computed from: the edges of `uses`, reversed."""
     found: dict[Vertex, list[Vertex]] = {}
     for start, ends in uses(graph).items():
         for end in ends:
@@ -89,9 +89,9 @@ def _edges_of_cells(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
 
 
 def passed(node: Node) -> Iterator[tuple[Operand, Value]]:
-    """Yield what goes into and out of a loop or a branch: operands, and the values that have them.
+    """Yield pairs of an operand that enters or leaves a loop or branch, and the equal value.
 
-    These are inputs of nested graphs, and results of the node.
+    The values are inputs of nested graphs, and results of the node.
     """
     if node.op is SCAN:
         scan = Scan(node)
@@ -116,14 +116,14 @@ def _carried(carry: Carry | LoopCarry) -> Iterator[tuple[Operand, Value]]:
 
 
 def choice_of(node: Node) -> Operand | None:
-    """Return the predicate or the index that chooses what a node runs; None if it has no choice."""
+    """Return the predicate of a `while` or the index of a `cond`; None for any other node."""
     if node.op is WHILE:
         return While(node).predicate
     return node.operands[0] if node.op is COND else None
 
 
 def _choosing(choice: Operand, node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
-    """Yield the edges from a predicate or an index to what depends on it."""
+    """Yield the edges from a predicate or an index to the vertices that depend on it."""
     for result in node.results:
         yield choice, result
     for graph in node.graphs:

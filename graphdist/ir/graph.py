@@ -3,11 +3,11 @@
 1. Nothing is changed after construction. A rewrite builds a new `Graph` and shares the unchanged
    parts.
 2. `Value`, `Node` and `Graph` have identity; types, literals and parameters have value equality.
-   Whether two graphs are the same program is asked of `graphdist.ir.compare`.
+   `graphdist.ir.compare` says whether two graphs are the same program.
 3. There are no back pointers: users of a value are computed by `graphdist.ir.analyses`.
 4. Nodes are made by `graphdist.ir.builder` alone, which runs the operation's type rule.
 5. Every node carries the user's source line and the name of the pass that made it.
-6. Order is meaning: effects and collectives happen in the order of the nodes, on every replica.
+6. Order has meaning: effects and collectives run in the order of the nodes, on every replica.
 
 A graph stands at one `Stage`. At LOGICAL, variables are read and assigned by nodes. From PLACED on
 there are no such nodes: the first inputs are the variables' values, in the order of `variables`,
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class Stage(Enum):
-    """How far a graph has come."""
+    """How far a graph has been lowered."""
 
     LOGICAL = "logical"
-    """The program in the strategy's words."""
+    """The program in the operations of the strategy."""
     PLACED = "placed"
     """Variables are inputs and outputs with a layout."""
     SPMD = "spmd"
@@ -52,7 +52,7 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Value:
-    """A result of a node or an input of a graph. The printer gives it a name; `hint` is a wish."""
+    """A result of a node or an input of a graph; the printer derives its name from `hint`."""
 
     type: Type
     hint: str = ""
@@ -63,7 +63,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A scalar written where an operand stands.
+    """A scalar as an operand.
 
     >>> from graphdist.ir.types import Type
     >>> Literal.of(0.5, Type("f32", ()))
@@ -75,7 +75,7 @@ class Literal:
 
     @staticmethod
     def of(value: bool | int | float | complex, type: Type) -> Literal:
-        """Return the literal of this value: a literal is the same on every replica."""
+        """Return a literal with this value, which is mirrored."""
         return Literal(value, type.with_layout(MIRRORED))
 
 
@@ -90,13 +90,13 @@ def is_zero(operand: Operand) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """An operation: its name, its type rule (None for JAX's), and what passes must respect.
+    """An operation: its name, its type rule (None for JAX's), and traits that passes must respect.
 
     `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`:
-    all replicas must reach it. `varies`: the result may differ between replicas whatever the
-    operands. `is_identity`: each result is the operand in its place. `primitive` is JAX's own
-    object, opaque here. Ours are `TypedOp`s, in `graphdist.ir.ops`; JAX's are made by
-    `graphdist.tracing.jax_ops`.
+    all replicas must reach it. `varies`: the result may differ between replicas even if the
+    operands do not. `is_identity`: each result is the operand of the same index. `primitive` is
+    JAX's own object, opaque here. Our operations are `TypedOp`s, in `graphdist.ir.ops`; JAX's are
+    made by `graphdist.tracing.jax_ops`.
     """
 
     name: str
@@ -110,12 +110,12 @@ class Op:
 
 P = TypeVar("P", bound=Parameters)
 TypeRule: TypeAlias = Callable[[Sequence[Type], P, "Sequence[Graph]"], tuple[Type, ...]]
-"""What an operation makes of operand types, parameters and nested graphs: the result types."""
+"""Return the types of the results from operand types, parameters and nested graphs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TypedOp(Op, Generic[P]):
-    """An operation of ours: its nodes have parameters of one class, which its type rule takes."""
+    """One of our operations, whose type rule and nodes have parameters of one class."""
 
     parameters: type[P]
     rule: TypeRule[P]
@@ -128,10 +128,10 @@ class TypedOp(Op, Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class GraphVariable:
-    """A variable as the graph knows it: a name and what the user declared.
+    """A variable as the graph knows it: its name, the user's declaration, its use and storage.
 
-    `type` is its value as a replica sees it. `is_local` marks a mutable cell the program itself
-    made, which lives from its first assignment to the end of the step.
+    `type` is its value as a replica sees it. `is_local` marks a mutable cell that the program made,
+    which lives from its first assignment to the end of the step.
 
     `storage` is how the value is stored between steps. Where it is sharded, each of `num_copies`
     groups of replicas has all shards. `role` is None for a variable of the user's.
@@ -150,52 +150,52 @@ class GraphVariable:
 
     @property
     def sharded_along(self) -> int | None:
-        """Return the dimension along which it is sharded; None: it is not."""
+        """Return the dimension along which it is sharded; None if it is not."""
         return self.storage.dimension if isinstance(self.storage, StoredSharded) else None
 
     @property
     def piece(self) -> StoredInPack | None:
-        """Return the part of a pack in which it is stored; None: it is in no pack."""
+        """Return the part of a pack in which it is stored; None if it is in no pack."""
         return self.storage if isinstance(self.storage, StoredInPack) else None
 
     @property
     def server(self) -> int | None:
-        """Return the index of the parameter server that has it; None: none has it."""
+        """Return the index of the parameter server that stores it; None if none does."""
         return self.storage.server if isinstance(self.storage, StoredOnServer) else None
 
     @property
     def is_in_copies(self) -> bool:
-        """Whether each replica stores a copy of its own of what users see as one value."""
+        """Return whether each replica stores its own copy of a value that users see as one."""
         return isinstance(self.storage, StoredInCopies)
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """Return the names of the variables in it, if it is itself a pack."""
+        """Return the names of the variables that it packs; () if it is no pack."""
         return self.role.pieces if isinstance(self.role, PackOf) else ()
 
     @property
     def serves(self) -> tuple[str, ...]:
-        """Return the names of the variables for which local steps have added it."""
+        """Return the names of the variables for which local steps added it; () otherwise."""
         return () if self.role is None or isinstance(self.role, PackOf) else self.role.serves
 
     @property
     def declared(self) -> GraphVariable:
-        """Return the variable without its use and storage, in which two graphs may differ."""
+        """Return the declaration alone: the variable as if unassigned and unsharded."""
         return replace(self, assigned=False, storage=UNSHARDED)
 
     def stored_along(self, dimension: int | None) -> GraphVariable:
-        """Return the variable stored in shards along a dimension, or unsharded."""
+        """Return the variable sharded along a dimension, or unsharded for None."""
         if self.sharded_along == dimension:
             return self
         storage = UNSHARDED if dimension is None else StoredSharded(dimension)
         return replace(self, storage=storage)
 
     def is_same(self, other: GraphVariable) -> bool:
-        """Return whether they are one variable, whatever two graphs say of its use and storage."""
+        """Return whether both are one variable, which two graphs may use and store differently."""
         return self.declared == other.declared
 
     def held(self, num_replicas: int) -> Type:
-        """Return the type of what each replica keeps between steps.
+        """Return the type of the value that each replica stores between steps.
 
         >>> from graphdist.ir.types import MIRRORED
         >>> str(GraphVariable("m", Type("f32", (8, 3), MIRRORED)).stored_along(0).held(4))
@@ -211,8 +211,9 @@ class GraphVariable:
 class Node:
     """One operation applied to operands.
 
-    `params` of an operation of ours are what `TypedOp.of` returns. `graphs` are the nested graphs
-    of control flow; `origin` is the pass that made the node, for readers: empty when it was traced.
+    `TypedOp.of` returns the `params` of one of our operations with their type. `graphs` are the
+    nested graphs of control flow. `origin` names the pass that made the node, for readers; "" if it
+    was traced.
     """
 
     op: Op
@@ -229,10 +230,10 @@ class Node:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Graph:
-    """A program, or a body of control flow within one.
+    """A program, or a nested graph of control flow.
 
-    `returns_per_replica` says of each output after the assigned variables' whether the user gets it
-    as one value a replica (True) or as one value (False); nested graphs leave it empty.
+    `returns_per_replica` says for each output after the assigned variables whether the user gets
+    it as one value per replica (True) or as one value (False); nested graphs leave it empty.
     """
 
     name: str
@@ -249,7 +250,7 @@ class Graph:
         return f"<graph {self.name}, {len(self.nodes)} nodes, stage {self.stage.value}>"
 
     def __str__(self) -> str:
-        from graphdist.ir.printer import print_graph  # which reads graphs, and so imports this
+        from graphdist.ir.printer import print_graph  # which imports this module
 
         return print_graph(self)
 
@@ -261,12 +262,12 @@ class Graph:
 
     @property
     def assigned(self) -> tuple[GraphVariable, ...]:
-        """Return the variables whose new values come first among the outputs (from PLACED on)."""
+        """Return the variables whose new values are the first outputs (from PLACED on)."""
         return tuple(variable for variable in self.variables if variable.assigned)
 
     @property
     def is_placed(self) -> bool:
-        """Whether variables are inputs and outputs here."""
+        """Return whether variables are inputs and outputs of the graph."""
         return self.stage is not Stage.LOGICAL
 
     def replace(
@@ -278,7 +279,7 @@ class Graph:
         stage: Stage | None = None,
         variables: tuple[GraphVariable, ...] | None = None,
     ) -> Graph:
-        """Return a graph that differs in these parts alone."""
+        """Return the graph with these parts replaced."""
         return Graph(
             self.name,
             self.stage if stage is None else stage,

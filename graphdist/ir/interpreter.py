@@ -1,21 +1,21 @@
-"""The reference interpreter: what a graph means, computed slowly and plainly with numpy.
+"""The reference interpreter, which computes what a graph means, slowly and plainly, with numpy.
 
 It is the oracle of the project: for every pass, the graph before and the graph after are run here
 and their results compared.
 
-1. A value is a list: what each replica holds. There is no SPMD anywhere: a collective looks at the
-   entire list, everything else is done for one replica after the other.
+1. A value is a list of the arrays that the replicas hold. Nothing here is SPMD: a collective sees
+   the entire list, and any other operation runs on one replica after the other.
 2. A LOGICAL graph reads and assigns variables replica by replica. From PLACED on, the values of
    variables are taken from the state as the first inputs and put back from the first outputs.
-3. A nested graph is run by the replicas that take part in it; what it assigns changes for them
-   alone. An operation that needs all replicas, reached by some of them, would hang on devices; here
-   it is an error.
-4. JAX operations are evaluated by the function handed in, one replica at a time: this module
-   imports no JAX. It checks that each result has the type the graph states.
+3. A nested graph runs on the replicas that chose it, and assigns variables on these alone. An
+   operation that needs all replicas, but is reached by some of them, would hang on devices; here it
+   is an error.
+4. JAX operations are evaluated by a function of the caller's, one replica at a time, since this
+   module imports no JAX. It checks that each result has the type the graph states.
 5. Reductions add in the order of the replicas; 16-bit floats are added in float32 and rounded once.
 
-Where several replicas hold the very same array, a local operation is computed once and its result
-shared: no difference in meaning, and mirrored values cost as much as on one device.
+Where several replicas share one array object, a local operation is computed once and its result is
+shared. This changes no result, and mirrored values cost as much as on one device.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ from graphdist.ir.types import MIRRORED, dtype_name
 __all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]
 
 Evaluate: TypeAlias = Callable[[Node, Sequence[Array]], list[Array]]
-"""Evaluate one JAX operation on one device, or all bits of which a `random_shard` is a shard."""
+"""Evaluate one JAX operation on one device, or the full value that a `random_shard` shards."""
 
 Observe: TypeAlias = Callable[[Node, Sequence[Held], Sequence[Held], Replicas], None]
-"""Take note of a node that was run, with its operands and results, and of who ran it.
+"""Observe a node that was run: its operands, its results, and the replicas that ran it.
 
-A node with nested graphs comes after all of theirs.
+A node with nested graphs is observed after the nodes of these graphs.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step leaves behind, of which each replica holds one array.
+    """The results of a step, each as one array per replica.
 
-    `outputs` are in order, `state` is by the names of the variables.
+    `outputs` are in the order of the graph's outputs, `state` maps the names of variables.
     """
 
     outputs: list[Held]
@@ -84,7 +84,7 @@ def interpret(
     evaluate: Evaluate,
     state: Mapping[str, Sequence[Array]] | None = None,
 ) -> Outcome:
-    """Run the graph on what each replica holds of each argument, and of each variable.
+    """Run the graph on the replicas' arrays of each argument and of each variable.
 
     >>> from graphdist.ir.graph import Stage
     >>> from graphdist.ir.types import PER_REPLICA, Type
@@ -114,7 +114,7 @@ def interpret(
 
 
 def _cut(variable: GraphVariable, num_replicas: int) -> AlongAxis | None:
-    """Return how replicas share out a variable; None for one that each holds in full."""
+    """Return how a variable is sharded over the replicas; None if it is unsharded."""
     axis, copies = variable.sharded_along, variable.num_copies
     if axis is None:
         return None
@@ -127,10 +127,10 @@ def interpret_placed(
     evaluate: Evaluate,
     observe: Observe | None = None,
 ) -> list[Held]:
-    """Run a placed graph on what each replica holds of each input, as one device of many would.
+    """Run a placed graph on the replicas' arrays of each input, as a program of many devices does.
 
-    Variables come first among inputs and outputs, as they are stored: of a variable in slices each
-    replica holds its slice.
+    Variables come first among inputs and outputs, as they are stored: each replica holds its shard
+    of a sharded variable.
     """
     machine = _Machine(evaluate, graph.num_replicas, observe=observe)
     with np.errstate(all="ignore"):
@@ -150,16 +150,16 @@ def _check_boundary(graph: Graph, arguments: Sequence[Held], wanted: int) -> Non
 
 @dataclass(slots=True)
 class _Machine:
-    """The replicas: their variables, and how to run a graph on some of them."""
+    """The replicas: their variables, and a way to run a graph on some of them."""
 
     evaluate: Evaluate
     num_replicas: int
     state: dict[str, list[Array | None]] = field(default_factory=dict)
-    local: set[str] = field(default_factory=set)  # cells the program made: gone after the step
+    local: set[str] = field(default_factory=set)  # mutable cells, which end with the step
     observe: Observe | None = None
 
     def run(self, graph: Graph, arguments: Sequence[Held], replicas: Replicas) -> list[Held]:
-        """Return what the replicas hold of each output."""
+        """Return the replicas' arrays of each output."""
         environment = dict(zip(graph.inputs, arguments, strict=True))
         for node in graph.nodes:
             operands = [_look_up(environment, operand, replicas) for operand in node.operands]
@@ -174,7 +174,7 @@ class _Machine:
         return [_look_up(environment, output, replicas) for output in graph.outputs]
 
     def variable(self, variable: GraphVariable) -> Held:
-        """Return what the replicas hold of a variable: of one they share out, their slices."""
+        """Return the replicas' arrays of a variable, which are shards if it is sharded."""
         held = self.state.get(variable.name, [])
         if len(held) != self.num_replicas or any(array is None for array in held):
             raise GraphdistError(
@@ -184,7 +184,7 @@ class _Machine:
         return arrays if cut is None else collectives.slices_of_replicas(arrays, cut)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
-        """Refuse a node that must see all replicas and sees some."""
+        """Raise an error for a node that needs all replicas if `replicas` are only some of them."""
         params = node.params
         if isinstance(params, OverReplicas) and params.num_replicas != self.num_replicas:
             raise VerifyError(
@@ -212,7 +212,7 @@ _Rule: TypeAlias = Callable[[_Machine, Node, list[Held], Replicas], list[Held]]
 def _evaluated(
     machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
 ) -> list[Held]:
-    """Evaluate an operation of JAX, and hold it to the types the graph states."""
+    """Evaluate a JAX operation, and check its results against the types that the graph states."""
 
     def compute(arrays: list[Array]) -> list[Array]:
         results = machine.evaluate(node, arrays)
@@ -232,7 +232,7 @@ def _evaluated(
 
 
 def _local(op: TypedOp[P], compute: Callable[[list[Array], P], list[Array]]) -> tuple[Op, _Rule]:
-    """Make the rule of an operation that each replica does alone."""
+    """Return the rule of an operation that each replica runs by itself."""
 
     def rule(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         params = op.of(node)
@@ -244,7 +244,7 @@ def _local(op: TypedOp[P], compute: Callable[[list[Array], P], list[Array]]) -> 
 
 
 def _collective(op: TypedOp[P], compute: Callable[[Held, P], Held]) -> tuple[Op, _Rule]:
-    """Make the rule of an operation that needs what all replicas hold of its operand."""
+    """Return the rule of an operation that needs the operand's arrays of all replicas."""
 
     def rule(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         machine.require_all(node, replicas)
@@ -330,7 +330,7 @@ def _scale(arrays: list[Array], params: Scaling) -> list[Array]:
     factor = np.asarray(params.factor).astype(array.real.dtype)
     if array.dtype.kind != "c":
         return [np.asarray(np.multiply(array, factor))]
-    scaled = np.empty_like(array)  # each part by itself: infinity times 0j is nan
+    scaled = np.empty_like(array)  # each part by itself, since infinity times 0j is nan
     scaled.real, scaled.imag = array.real * factor, array.imag * factor
     return [scaled]
 
@@ -400,7 +400,7 @@ def _unpack_slices(arrays: list[Array], params: UnpackingSlices) -> list[Array]:
 
 
 def _nested(run: Callable[[RunGraph, Node, list[Held], Replicas], list[Held]]) -> _Rule:
-    """Make the rule of an operation with nested graphs."""
+    """Return the rule of an operation with nested graphs."""
     return lambda machine, node, operands, replicas: run(machine.run, node, operands, replicas)
 
 
@@ -442,4 +442,4 @@ _RULES: dict[Op, _Rule] = {
         )
     ),
 }
-"""What each operation of ours means; an operation that is not here is JAX's."""
+"""The rule of each of our operations; any other operation is JAX's."""

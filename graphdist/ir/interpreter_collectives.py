@@ -1,4 +1,4 @@
-"""What collectives mean in the reference interpreter: of what replicas hold, what each gets."""
+"""Collectives in the reference interpreter: from the replicas' operands to their results."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from graphdist.ir.op_parameters import (
 
 
 def all_reduce(held: Held, params: Reducing) -> Held:
-    """Return the reduction of what the replicas of each group hold."""
+    """Return the reduction of the arrays within each group of replicas."""
     groups = _groups(held, params)
     totals = [reduce_arrays(group, params.reducer) for group in groups]
     return [total for total in totals for _ in groups[0]]
 
 
 def all_gather(held: Held, params: AlongAxis) -> Held:
-    """Return what the replicas of each group hold, joined."""
+    """Return the joined arrays of each group of replicas."""
     groups = _groups(held, params)
     joined = [join_arrays(group, params.axis) for group in groups]
     return [array for array in joined for _ in groups[0]]
 
 
 def _groups(held: Held, params: OverReplicas) -> list[Held]:
-    """Return what the replicas of each group hold."""
+    """Return the arrays of each group of replicas."""
     count = params.group_size
     return [held[start : start + count] for start in range(0, len(held), count)]
 
 
 def reduce_scatter(held: Held, params: ReduceScattering) -> Held:
-    """Return the replica's slice of the reduction of what all hold."""
+    """Return each replica's shard of the reduction of all arrays."""
     total = reduce_arrays(held, params.reducer)
     return list(np.split(total, params.group_size, params.axis)) * params.num_copies
 
 
 def collective_permute(held: Held, params: Permuting) -> Held:
-    """Return what another replica sends, or zeros."""
+    """Return for each replica the array that it receives; zeros if it receives none."""
     received = [np.zeros_like(array) for array in held]
     for source, target in params.pairs:
         received[target] = held[source]
@@ -50,7 +50,7 @@ def collective_permute(held: Held, params: Permuting) -> Held:
 
 
 def all_to_all(held: Held, params: Exchanging) -> Held:
-    """Return what all replicas send to each, joined."""
+    """Return for each replica the parts that all replicas send to it, joined."""
     slices = [np.split(array, len(held), params.split_axis) for array in held]
     return [
         join_arrays([cut[target] for cut in slices], params.concat_axis)
@@ -59,6 +59,6 @@ def all_to_all(held: Held, params: Exchanging) -> Held:
 
 
 def slices_of_replicas(held: Held, params: AlongAxis) -> Held:
-    """Return slice r of what replica r of a group holds."""
+    """Return shard r of the array of replica r of each group."""
     axis, count = params.axis, params.group_size
     return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]

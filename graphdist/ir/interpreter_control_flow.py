@@ -1,7 +1,7 @@
-"""How the interpreter runs `scan`, `while` and `cond`.
+"""The interpreter of `scan`, `while` and `cond`.
 
-A nested graph is run by the replicas that take part in it: those that chose the branch, those whose
-loop goes on. A replica whose loop has ended keeps its carry while the others go on.
+A nested graph runs on the replicas that chose the branch, or whose loop goes on. A replica whose
+loop has ended keeps its carry while the loops of other replicas go on.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from graphdist.ir.op_parameters import Looping, Scanning
 from graphdist.ir.types import numpy_dtype
 
 RunGraph: TypeAlias = Callable[[Graph, Sequence[Held], Replicas], list[Held]]
-"""Run a nested graph by these replicas."""
+"""Run a nested graph on these replicas."""
 
 
 def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    """Run the body on each slice of the xs in turn, from the last if it is reversed."""
+    """Run the body on each slice of the xs, beginning with the last if the scan is reversed."""
     (body,) = node.graphs
     params = Scanning.of(node)
     constants, carry, scanned = scan_parts(params, operands)
     steps = range(params.length)
-    slices = []  # what the body returned for the ys, step by step
+    slices = []  # the ys that the body returned, by iteration
     for step in reversed(steps) if params.reverse else steps:
         x = [on_each([held], replicas, partial(_slice, step), 1)[0] for held in scanned]
         carry, outputs = returned_parts(params, run(body, [*constants, *carry, *x], replicas))
@@ -57,7 +57,7 @@ def _empty(output: Operand) -> Array:
 
 
 def run_while(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    """Run the body until the condition fails, on each replica for itself."""
+    """Run the body until the condition fails, independently on each replica."""
     condition, body = node.graphs
     of_condition, of_body, first = while_parts(Looping.of(node), operands)
     carry = [list(held) for held in first]
@@ -77,7 +77,7 @@ def run_while(run: RunGraph, node: Node, operands: list[Held], replicas: Replica
 
 
 def run_cond(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    """Run on each replica the branch it chose; an index out of range means the nearest."""
+    """Run on each replica the branch that it chose; an index out of range is clamped."""
     index, *rest = operands
     last = len(node.graphs) - 1
     chosen = [min(max(int(number), 0), last) for number in index]
@@ -95,7 +95,7 @@ def _picked(held: Held, positions: Sequence[int]) -> Held:
 
 
 def _put(target: list[Held], positions: Sequence[int], parts: Sequence[Held]) -> None:
-    """Replace, in each value of `target`, what the replicas at `positions` hold."""
+    """Replace in each value of `target` the arrays of the replicas at `positions`."""
     for held, part in zip(target, parts, strict=True):
         for position, array in zip(positions, part, strict=True):
             held[position] = array

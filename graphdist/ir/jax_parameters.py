@@ -1,6 +1,6 @@
-"""The parameters of JAX's operations that our code reads, with their types.
+"""Typed readers of the parameters of JAX's operations.
 
-JAX has them in a plain mapping, without types: a pass that needs another one adds its reader here.
+JAX has parameters in plain mappings without types. A pass that needs another one adds its reader.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias  # Any: JAX's parameters
 from graphdist.ir.graph import Node
 
 Dimensions: TypeAlias = tuple[int, ...]
-"""Numbers of dimensions, or one number for each dimension."""
+"""Indices of dimensions, or one integer for each dimension."""
 
 
 def _read(node: Node, name: str) -> Any:
@@ -19,7 +19,7 @@ def _read(node: Node, name: str) -> Any:
 
 
 def axes(node: Node) -> Dimensions:
-    """Return the dimensions that a reduction within a value takes away."""
+    """Return the dimensions that a reduction within a value removes."""
     return _read(node, "axes")
 
 
@@ -29,23 +29,23 @@ def permutation(node: Node) -> Dimensions:
 
 
 def broadcast_dimensions(node: Node) -> Dimensions:
-    """Return which dimension of the result of a `broadcast_in_dim` each of the operand becomes."""
+    """Return the dimension of a broadcast's result that each dimension of the operand becomes."""
     return _read(node, "broadcast_dimensions")
 
 
 def concatenated_along(node: Node) -> int:
-    """Return the dimension along which a `concatenate` joins."""
+    """Return the dimension along which a `concatenate` joins its operands."""
     return _read(node, "dimension")
 
 
 def is_plain(node: Node) -> bool:
-    """Return whether a conversion, reshape or broadcast keeps the order and chooses no devices."""
+    """Return whether a conversion, reshape or broadcast has no permutation and no sharding."""
     params = node.params
     return params.get("sharding") is None and params.get("dimensions") is None
 
 
 def has_other_dtype(node: Node) -> bool:
-    """Return whether a product is computed in a dtype of its own."""
+    """Return whether a product states the dtype of its result."""
     return bool(node.params.get("out_dtype"))
 
 
@@ -59,7 +59,7 @@ class SliceRanges(NamedTuple):
 
 
 def slice_ranges(node: Node) -> SliceRanges:
-    """Return what a `slice` takes."""
+    """Return the ranges of a `slice`."""
     names = ("start_indices", "limit_indices", "strides")
     return SliceRanges(*(_read(node, name) for name in names))
 
@@ -72,17 +72,17 @@ class Split(NamedTuple):
 
 
 def parts_of_split(node: Node) -> Split:
-    """Return how a `split` cuts."""
+    """Return the parts of a `split`."""
     return Split(_read(node, "sizes"), _read(node, "axis"))
 
 
 def slice_sizes(node: Node) -> Dimensions:
-    """Return the shape of what a `gather` or a `dynamic_slice` takes at each index."""
+    """Return the shape of the slice that a `gather` or a `dynamic_slice` takes at each index."""
     return _read(node, "slice_sizes")
 
 
 class GatherDimensions(Protocol):
-    """Which dimensions of the operands of a `gather` are which of its result."""
+    """How the dimensions of a `gather`'s operands map to the dimensions of its result."""
 
     offset_dims: Dimensions
     collapsed_slice_dims: Dimensions
@@ -91,12 +91,12 @@ class GatherDimensions(Protocol):
 
 
 def gather_dimensions(node: Node) -> GatherDimensions:
-    """Return the dimensions of a `gather`."""
+    """Return the dimension numbers of a `gather`."""
     return _read(node, "dimension_numbers")
 
 
 class ScatterDimensions(Protocol):
-    """Which dimensions of the updates of a scatter are which of its operand."""
+    """How the dimensions of a scatter's updates map to the dimensions of its operand."""
 
     update_window_dims: Dimensions
     inserted_window_dims: Dimensions
@@ -105,34 +105,34 @@ class ScatterDimensions(Protocol):
 
 
 def scatter_dimensions(node: Node) -> ScatterDimensions:
-    """Return the dimensions of a scatter."""
+    """Return the dimension numbers of a scatter."""
     return _read(node, "dimension_numbers")
 
 
 def mode(node: Node) -> str:
-    """Return the name of what a `gather` or scatter does at indices out of range."""
+    """Return the name of the mode of a `gather` or scatter at indices out of range."""
     return _read(node, "mode").name
 
 
 def mode_named(node: Node, name: str) -> object:
-    """Return the parameter `mode` of this name, for a node like the one given."""
+    """Return the mode with this name, for an operation like the node's."""
     return type(_read(node, "mode"))[name]
 
 
 def fill_value(node: Node) -> float | bool | None:
-    """Return the number at indices out of range that a `gather` states, if it does."""
+    """Return the scalar that a `gather` returns at indices out of range; None if unstated."""
     value = _read(node, "fill_value")
     return value.item() if hasattr(value, "item") else value
 
 
 def contracted(node: Node) -> Dimensions:
-    """Return the dimensions of the left operand that a `dot_general` adds up along."""
+    """Return the contracted dimensions of the left operand of a `dot_general`."""
     ((left, _), _) = _read(node, "dimension_numbers")
     return left
 
 
 class ConvolutionDimensions(Protocol):
-    """The dimensions of batch and features, then the others, of both operands and the result."""
+    """The batch, feature and spatial dimensions, in this order, of operands and result."""
 
     lhs_spec: Dimensions
     rhs_spec: Dimensions
@@ -165,11 +165,11 @@ class BitsOfValue(NamedTuple):
 
 
 def random_bits(node: Node) -> BitsOfValue:
-    """Return what a `random_bits` makes."""
+    """Return the shape and the bits per element of the result of a `random_bits`."""
     return BitsOfValue(_read(node, "shape"), _read(node, "bit_width"))
 
 
 def callback(node: Node) -> Callable[..., Any] | None:
-    """Return the user's function that an operation calls on the host, if it calls one."""
+    """Return the user's function that an operation calls on the host; None if it calls none."""
     found = node.params.get("callback")
     return found if callable(found) else None

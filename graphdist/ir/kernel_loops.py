@@ -1,9 +1,9 @@
-"""How often the loops of a kernel turn.
+"""The number of iterations of the loops in a kernel.
 
-A loop in a kernel of Pallas often ends at a number that depends on the position in the grid: causal
-attention reads the keys up to its queries. Such a number is computed from `program_id` by integer
-arithmetic, which is done here for a position. A loop that does not count up by one, or whose ends
-depend on data, counts as one turn.
+A loop in a kernel of Pallas often ends at an index that depends on the position in the grid: causal
+attention reads the keys up to its queries. Such an index is computed from `program_id` by integer
+arithmetic, which is evaluated here for a position. A loop that does not count up by one, or whose
+bounds depend on data, counts as one iteration.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, TypeAlias  # Any: jaxprs, since this package does not im
 
 Position: TypeAlias = tuple[int, ...]
 Known: TypeAlias = Mapping[Any, int]
-"""The numbers that are known at a position, by variable."""
+"""The integers that are known at a position, by variable of the jaxpr."""
 
 MOST_POSITIONS = 1024
-"""Larger grids are counted at so many positions, evenly spaced."""
+"""The number of positions, evenly spaced, at which larger grids are counted."""
 
 _ARITHMETIC: dict[str, Callable[..., int]] = {
     "add": operator.add,
@@ -48,9 +48,9 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
 
 
 def grid_positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
-    """Return positions of a grid at which a kernel's loops together turn as at all, evenly spaced.
+    """Return evenly spaced positions of a grid that represent the iterations of a kernel's loops.
 
-    Along axes that no loop's end can depend on, position 0 stands for all.
+    Along axes that no loop's bounds can depend on, index 0 stands for all.
     """
     axes = set(_axes(jaxpr)) if _has_loop(jaxpr) else set()
     sizes = [size if axis in axes else 1 for axis, size in enumerate(grid)]
@@ -60,7 +60,7 @@ def grid_positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
 
 
 def scalars(jaxpr: Any, known: Known, position: Position, grid: Sequence[int]) -> Known:
-    """Return the numbers of a jaxpr that do not depend on data, at a position."""
+    """Return the integers of a jaxpr that do not depend on data, at a position of the grid."""
     found = dict(known)
     for equation in jaxpr.eqns:
         values = _values(equation, found, position, grid)
@@ -69,7 +69,7 @@ def scalars(jaxpr: Any, known: Known, position: Position, grid: Sequence[int]) -
 
 
 def loop_turns(equation: Any, known: Known) -> int:
-    """Return how often a `while` turns that counts from one known number to another."""
+    """Return the number of iterations of a `while`; 1 if its bounds are not known."""
     params = equation.params
     cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     carried = equation.invars[params["cond_nconsts"] + params["body_nconsts"] :]
@@ -94,7 +94,7 @@ def _counts_by_one(body: Any, num_constants: int, counter: Any, end: Any) -> boo
 
 
 def _values(equation: Any, known: Known, position: Position, grid: Sequence[int]) -> Sequence[int]:
-    """Return the results of an equation where they are known numbers, else nothing."""
+    """Return the results of an equation if they are known integers; else ()."""
     name = equation.primitive.name
     if name == "program_id":
         return [position[equation.params["axis"]]]
@@ -120,7 +120,7 @@ def _number(atom: Any, known: Known) -> Any:
 
 
 def _literal(atom: Any) -> int | None:
-    """Return the integer that an atom is, None if it is a variable or another literal."""
+    """Return the integer of a literal; None for a variable or another literal."""
     if not hasattr(atom, "val") or atom.aval.shape or atom.aval.dtype.kind not in "iub":
         return None
     return int(atom.val)
@@ -148,7 +148,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def nested_jaxprs(equation: Any) -> Iterator[Any]:
-    """Yield the jaxprs that an equation runs."""
+    """Yield the jaxprs nested in an equation."""
     for param in equation.params.values():
         for each in param if isinstance(param, tuple) else (param,):
             if hasattr(each, "eqns"):

@@ -1,9 +1,9 @@
-"""What a kernel of Pallas computes: the floating-point operations of a `jax.pallas_call` node.
+"""The floating-point operations of a kernel of Pallas, the node `jax.pallas_call`.
 
-A kernel that states its cost (`cost_estimate`) is taken at its word. Of any other, the body is
-counted once for each point of the grid, its loops as often as they turn there (`kernel_loops.py`),
-and of a branch the arm that computes most. So blocks that are skipped by a branch count, as in the
-attention for TPUs, and blocks that a loop does not reach do not, as in the attention for GPUs.
+If a kernel states its cost (`cost_estimate`), that is the count. The body of any other kernel is
+counted once for each position of the grid, with the iterations of its loops at that position
+(`kernel_loops.py`), and with the branch that computes most. So blocks that a branch skips count, as
+in the attention for TPUs; blocks that a loop does not reach do not, as in the attention for GPUs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Flops = Counter[str]
 
 
 def kernel_flops(node: Node, is_move: Callable[[str], bool]) -> Flops:
-    """Return the operations of a kernel by dtype; `is_move` knows primitives that compute nothing.
+    """Return the operations of a kernel by dtype; `is_move` names primitives that compute nothing.
 
-    A cost that the kernel states counts as operations on its largest operand's dtype.
+    A stated cost counts as operations on the dtype of the kernel's largest operand.
     """
     params: dict[str, Any] = dict(node.params)
     stated = params["cost_estimate"]

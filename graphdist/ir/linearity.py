@@ -1,11 +1,11 @@
-"""In which operands the results of an operation are linear.
+"""The operands in which the results of an operation are linear.
 
-A rule returns alternatives. Each is a tuple of operands, by number, in which the results are linear
-together, while the others stay as they are: `add` has ((0, 1),), `mul` has ((0,), (1,)). Linear
-means f(a x + b y) = a f(x) + b f(y) with real a and b, up to rounding; so of the results for terms
-the sum is the result for their sum. Where dtypes differ (`mul` to another dtype) they are all
-inexact: whether a sum may be taken in another precision is the caller's to say, and conversions are
-not in the table as linear.
+A rule returns alternatives. Each is a tuple of indices of operands in which the results are linear
+together, while the other operands are constant: `add` has ((0, 1),), `mul` has ((0,), (1,)). Linear
+means f(a x + b y) = a f(x) + b f(y) with real a and b, up to rounding, so that the sum of the
+results for several terms is the result for the sum of the terms. Where dtypes differ (`mul` to
+another dtype), they are all inexact. Conversions are not linear in the table, since their callers
+decide whether a sum may be taken in another precision.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NOT_LINEAR: Alternatives = ()
 
 
 def nowhere(node: Node) -> Alternatives:
-    """Return that it is not linear."""
+    """Return that the operation is not linear."""
     return _NOT_LINEAR
 
 
 def together(*operands: int) -> LinearIn:
-    """Return the rule of operations that are linear in these operands together; none: in all."""
+    """Return the rule of operations that are linear in these operands together; (): in all."""
     return lambda node: _if_of_numbers(node, (operands or tuple(range(len(node.operands))),))
 
 
@@ -37,7 +37,7 @@ def in_each(*operands: int) -> LinearIn:
 
 
 def _if_of_numbers(node: Node, alternatives: Alternatives) -> Alternatives:
-    """Return the alternatives if sums of all values are sums modulo one number, or inexact."""
+    """Return the alternatives if all values are inexact, or integers of one dtype; else none."""
     places = {place for alternative in alternatives for place in alternative}
     values = (*(node.operands[place] for place in places), *node.results)
     dtypes = {value.type.dtype for value in values}
@@ -47,22 +47,22 @@ def _if_of_numbers(node: Node, alternatives: Alternatives) -> Alternatives:
 
 
 def is_inexact(dtype: str) -> bool:
-    """Return whether a dtype is of rounded numbers, real or complex."""
+    """Return whether values of a dtype are rounded: real or complex floating point."""
     return dtype.startswith(("f", "bf", "c"))
 
 
 def division(node: Node) -> Alternatives:
-    """Return that a quotient is linear in what is divided, but not of integers."""
+    """Return that an inexact quotient is linear in the dividend."""
     return in_each(0)(node) if is_inexact(node.results[0].type.dtype) else _NOT_LINEAR
 
 
 def cases(node: Node) -> Alternatives:
-    """Return that a selection is linear in all that it selects from."""
+    """Return that a selection is linear in all operands but the first, which selects."""
     return together(*range(1, len(node.operands)))(node)
 
 
 def gathered(node: Node) -> Alternatives:
-    """Return that a gather is linear in its operand, unless a number stands for what is missing."""
+    """Return that a gather is linear in its operand, if it fills in no scalar but 0 or nan."""
     fill = cast(Any, node.params.get("fill_value"))
     is_filled = "FILL" in str(node.params["mode"])
     is_nan = is_inexact(node.results[0].type.dtype) and (fill is None or fill != fill)
@@ -70,5 +70,5 @@ def gathered(node: Node) -> Alternatives:
 
 
 def scattered(node: Node) -> Alternatives:
-    """Return that a scatter is linear, if it is known which of several updates counts."""
+    """Return that a scatter with unique indices is linear in the operand and the updates."""
     return together(0, 2)(node) if node.params["unique_indices"] else _NOT_LINEAR

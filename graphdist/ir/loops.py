@@ -1,4 +1,4 @@
-"""Loops: what a `scan` or a `while` takes, carries from iteration to iteration, and returns.
+"""Loops: the operands, the carries and the results of a `scan` or a `while`.
 
 This module alone knows the order of a loop's operands, inputs, outputs and results:
 
@@ -9,7 +9,7 @@ This module alone knows the order of a loop's operands, inputs, outputs and resu
   carries. Its condition takes (constants of the condition, carries); its body takes (constants of
   the body, carries) and returns the next carries.
 
-`Scan` and `While` are views of a node, by pairs of what is outside and what is inside the loop.
+`Scan` and `While` are views of a node that pair the values outside the loop with the values inside.
 `ScanEdit` builds a changed scan:
 
     edit = ScanEdit(Scan(node, operands), "my_pass")
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Taken(NamedTuple):
-    """A constant or a scanned operand, and the input of the body for it or for its slice."""
+    """A constant or a scanned operand, and the body's input for it or for its slice."""
 
     operand: Operand
     value: Value
@@ -54,7 +54,7 @@ class Carry(NamedTuple):
 
 
 class Stacked(NamedTuple):
-    """A result whose slices along dimension 0 are an output of the iterations."""
+    """A result that stacks an output of the body, one slice per iteration along dimension 0."""
 
     output: Operand
     result: Value
@@ -63,28 +63,28 @@ class Stacked(NamedTuple):
 def scan_parts(
     params: Scanning, items: Sequence[T]
 ) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
-    """Return what belongs to constants, carries and scanned operands, one item for each operand."""
+    """Split items, one for each operand, into those for constants, carries, scanned operands."""
     constants = params.num_consts
     scanned = constants + params.num_carry
     return items[:constants], items[constants:scanned], items[scanned:]
 
 
 def returned_parts(params: Scanning, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-    """Return what belongs to carries and stacked results of a scan, one item for each result."""
+    """Split items, one for each result of a scan, into those for carries and stacked results."""
     return items[: params.num_carry], items[params.num_carry :]
 
 
 def while_parts(
     params: Looping, items: Sequence[T]
 ) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
-    """Return what belongs to constants of the condition, to those of the body, and to carries."""
+    """Split items into those for constants of the condition, constants of the body, carries."""
     of_condition = params.num_cond_consts
     carries = of_condition + params.num_body_consts
     return items[:of_condition], items[of_condition:carries], items[carries:]
 
 
 def type_of_slice(type: Type) -> Type:
-    """Return the type of what an iteration takes of a scanned operand."""
+    """Return the type of one iteration's slice of a scanned operand."""
     layout = type.layout
     if layout is not None and layout.dimension is not None:
         layout = layout.along(layout.dimension - 1) if layout.dimension else PER_REPLICA
@@ -92,7 +92,7 @@ def type_of_slice(type: Type) -> Type:
 
 
 class Scan:
-    """A scan node, maybe with other operands than its own, as in a graph that is rewritten."""
+    """A view of a scan node, with other operands than the node's if a rewrite gives them."""
 
     __slots__ = ("body", "carries", "constants", "node", "params", "scanned", "stacked")
 
@@ -117,7 +117,7 @@ class Scan:
 
     @property
     def is_reversed(self) -> bool:
-        """Return whether the last slice is the first iteration's."""
+        """Return whether the first iteration takes the last slice."""
         return self.params.reverse
 
 
@@ -133,7 +133,7 @@ class LoopCarry(NamedTuple):
 
 
 class While:
-    """A while node."""
+    """A view of a while node."""
 
     __slots__ = ("body", "carries", "condition", "node", "of_body", "of_condition")
 
@@ -152,20 +152,20 @@ class While:
 
     @property
     def predicate(self) -> Operand:
-        """Return what the condition says: whether there is another iteration."""
+        """Return the output of the condition: whether there is another iteration."""
         (predicate,) = self.condition.outputs
         return predicate
 
 
 class ScanEdit:
-    """A scan that is built from another: its operands, its results, and the nodes of its body.
+    """A scan that is built from another one: its operands, its results, the nodes of its body.
 
-    `inside` is the builder of the new body, and `environment` has what stands there for values of
-    the old one.
+    `inside` is the builder of the new body, and `environment` maps values of the old body to the
+    operands that replace them.
     """
 
     def __init__(self, scan: Scan, origin: str) -> None:
-        """Begin with what the scan has, and no nodes in the body."""
+        """Begin with the operands and results of the scan, and no nodes in the body."""
         self.inside, self.environment = Builder(origin), dict[Operand, Operand]()
         self._node, self._params, self._body = scan.node, scan.params, scan.body
         self._constants = list(scan.constants)
@@ -175,9 +175,9 @@ class ScanEdit:
         self._outputs = {stacked.result: stacked.output for stacked in scan.stacked}
 
     def replace(self, value: Value, operand: Operand, type: Type | None = None) -> Value:
-        """Let the loop take another operand for an input of the body; return the new input.
+        """Replace the operand for an input of the body; return the new input.
 
-        The input has the type of the operand, or of its slice if it is scanned, or the type given.
+        The input has `type`; without it the type of the operand, or of its slice if it is scanned.
         """
         for taken in (self._constants, self._carries, self._scanned):
             for place, (_, old) in enumerate(taken):
@@ -192,35 +192,35 @@ class ScanEdit:
         raise KeyError(value)
 
     def drop(self, values: Collection[Value]) -> None:
-        """Take constants and scanned operands no more, by the inputs for them."""
+        """Remove constants and scanned operands, given by the body's inputs for them."""
         self._constants = [taken for taken in self._constants if taken.value not in values]
         self._scanned = [taken for taken in self._scanned if taken.value not in values]
 
     def add_constant(self, operand: Operand, hint: str = "") -> Value:
-        """Return an input of the body for an operand that all iterations take."""
+        """Add an operand that is the same in all iterations; return the body's input for it."""
         self._constants.append(Taken(operand, Value(operand.type, hint)))
         return self._constants[-1].value
 
     def add_scanned(self, operand: Operand, hint: str = "") -> Value:
-        """Return an input of the body for the slices of an operand."""
+        """Add a scanned operand; return the body's input for its slice."""
         self._scanned.append(Taken(operand, Value(type_of_slice(operand.type), hint)))
         return self._scanned[-1].value
 
     def add_carry(self, first: Operand, hint: str = "") -> Value:
-        """Return an input of the body for a value that is carried; `follow` says by what next."""
+        """Add a carry, for which `follow` states the next value; return the body's input for it."""
         self._carries.append(Taken(first, Value(first.type, hint)))
         return self._carries[-1].value
 
     def follow(self, carry: Value, following: Operand) -> None:
-        """Say with what the next iteration begins."""
+        """Set the value of a carry with which the next iteration begins."""
         self._following[carry] = following
 
     def stack(self, result: Value, output: Operand) -> None:
-        """Let the slices of an old result be another output of the body."""
+        """Replace the output of the body that a result of the old scan stacks."""
         self._outputs[result] = output
 
     def keep_nodes(self, without: Collection[Node] = ()) -> None:
-        """Add the nodes of the old body, except some."""
+        """Add the nodes of the old body, but not those in `without`."""
         for node in self._body.nodes:
             if node not in without:
                 self.keep_node(node)
@@ -232,7 +232,7 @@ class ScanEdit:
         self.environment.update(zip(node.results, results, strict=True))
 
     def finish(self, builder: Builder) -> tuple[Value, ...]:
-        """Add the loop, and return what stands for the old results."""
+        """Add the loop to the builder; return a value for each result of the old scan."""
         taken = (*self._constants, *self._carries, *self._scanned)
         outputs = (*(self._following[value] for _, value in self._carries), *self._outputs.values())
         body = self._body.replace(

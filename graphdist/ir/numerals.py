@@ -1,10 +1,10 @@
-"""Numbers as the text of a graph writes them, and what such text means.
+"""Numbers in the text of a graph: how they are written and read.
 
-1. A number is written in the fewest digits that give it back *in its dtype*: 0.1 in f32 is `0.1`,
+1. A number is written in the fewest digits that identify it *in its dtype*: 0.1 in f32 is `0.1`,
    although the f32 nearest to it is 0.10000000149011612.
-2. A number that is read becomes the number its shortest text stands for, as in tracing.
-3. Two numbers of one dtype are the same if and only if their texts are; this makes every nan equal,
-   and -0.0 different from 0.0.
+2. A number that is read becomes the number of its shortest text, as in tracing.
+3. Two numbers of one dtype are the same if and only if their texts are equal. So all nans are the
+   same, and -0.0 differs from 0.0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Number = bool | int | float | complex
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 MAX_INLINE = 16
-"""The most elements that an array written into the text may have."""
+"""The largest number of elements of an array that is written into the text."""
 
 _INTEGER = re.compile(r"[iu]\d+")
 _INEXACT = re.compile(r"b?f\d+|c\d+|float\d\w*")
@@ -40,7 +40,7 @@ _PARTS = {"c64": "f32", "c128": "f64"}
 
 
 def rounded_to(value: Number, dtype: str) -> Number:
-    """Return the number its text stands for; ValueError if the dtype has no such number.
+    """Return the number of a value's shortest text; ValueError if the dtype cannot hold it.
 
     >>> rounded_to(0.10000000149011612, "f32"), rounded_to(2, "f16"), rounded_to(7, "i8")
     (0.1, 2.0, 7)
@@ -84,7 +84,7 @@ def number_text(value: Number, dtype: str) -> str:
 
 
 def _float_text(value: float, dtype: str) -> str:
-    # Here nan ends, which no cache would find again, and -0.0, which it would take for 0.0.
+    # The cache is not asked for nan, which it never finds, nor -0.0, which it takes for 0.0.
     if dtype == "f64" or not value or value != value:
         return repr(value)
     return _short_text(value, dtype)
@@ -96,7 +96,7 @@ def _short_text(value: float, dtype: str) -> str:
         return repr(value)
     make = numpy_dtype(dtype).type
     with np.errstate(all="ignore"):
-        exact = float(make(value))  # the digits are the digits of the number that the dtype holds
+        exact = float(make(value))  # the number that the dtype holds
         for digits in range(1, 10):
             short = float(f"{exact:.{digits}g}")
             if float(make(short)) == exact:
@@ -119,7 +119,7 @@ def array_from_numbers(dtype: str, shape: tuple[int, ...], values: Sequence[Numb
 
 
 def array_text(array: Array) -> str | None:
-    """Return the text of a small array of numbers, or None if text cannot give it back to the bit.
+    """Return the text of a small array of numbers; None if it would not read back bit by bit.
 
     >>> array_text(np.array([[1, 2]], np.int32))
     'array<i32[1,2]: 1, 2>'
@@ -128,7 +128,7 @@ def array_text(array: Array) -> str | None:
     if array.size > MAX_INLINE or not _is_number(dtype):
         return None
     values = [_plain(element, dtype) for element in array.ravel()]
-    # Of all numbers, only a nan with a sign or a payload of its own is lost on this way.
+    # Text loses only the sign and the payload of a nan.
     if array_from_numbers(dtype, array.shape, values).tobytes() != array.tobytes():
         return None
     elements = ", ".join(number_text(value, dtype) for value in values)
@@ -137,7 +137,7 @@ def array_text(array: Array) -> str | None:
 
 
 def scalar_text(scalar: np.generic) -> str | None:
-    """Return the text of a numpy scalar, or None if text cannot give it back to the bit.
+    """Return the text of a numpy scalar; None if it would not read back bit by bit.
 
     >>> scalar_text(np.int64(3)), scalar_text(np.str_("a"))
     ('3:i64', None)
@@ -154,7 +154,7 @@ def _is_number(dtype: str) -> bool:
 
 
 def _plain(element: np.generic, dtype: str) -> Number:
-    """Return the Python number of an element: `item()` will not do for the dtypes of ml_dtypes."""
+    """Return the Python number of an element; `item()` fails for the dtypes of ml_dtypes."""
     if dtype == "bool":
         return bool(element)
     if _INTEGER.fullmatch(dtype):

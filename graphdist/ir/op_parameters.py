@@ -1,7 +1,7 @@
-"""The parameters of our operations: one class for each kind, the table in `ops.py` says which.
+"""The parameter classes of our operations; the table in `ops.py` has the class of each operation.
 
-Dimensions are counted from 0. Shards lie over a group of replicas: `group_size` counts the replicas
-of a group, `num_copies` the groups, each of which holds all shards.
+Dimensions are counted from 0. A value is sharded over a group of replicas: `group_size` is the
+number of replicas in a group, `num_copies` the number of groups, each of which holds all shards.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Aggregating(OfVariable):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class OverReplicas(Parameters):
-    """Parameters of an operation over all replicas, or over those of each group."""
+    """Parameters of an operation over the replicas of each group, or over all replicas."""
 
     group_size: int
     """The number of replicas in a group."""
     num_copies: int = 1
-    """The number of groups; 1: all replicas are one."""
+    """The number of groups; 1: all replicas are one group."""
 
     @property
     def num_replicas(self) -> int:
@@ -54,12 +54,12 @@ class Reducing(OverReplicas):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReduceScattering(Reducing):
-    """Parameters of a reduction of which each replica keeps its shard."""
+    """Parameters of a reduction whose result each replica keeps its shard of."""
 
     axis: int
     """The dimension along which the result is sharded."""
     stages: tuple[int, ...] = field(default=(), kw_only=True)
-    """The number of replicas that each stage is over; (): there is one stage, over the group."""
+    """The number of replicas in each stage; (): one stage over the group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class RandomBits(AlongAxis):
     """Parameters of the random bits of a shard."""
 
     shape: tuple[int, ...]
-    """The shape of the value that is sharded."""
+    """The shape of the full value."""
     bit_width: int
     """The bits of an element."""
 
@@ -85,8 +85,7 @@ class Gathering(AlongAxis):
     """Parameters of an all_gather."""
 
     stages: tuple[int, ...] = field(default=(), kw_only=True)
-    """The number of replicas that each stage is over, the last stage first; (): there is one stage,
-    over the group."""
+    """The number of replicas in each stage, the last stage first; (): one stage over the group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +93,7 @@ class Permuting(OverReplicas):
     """Parameters of a permutation of the values of replicas."""
 
     pairs: tuple[tuple[int, int], ...]
-    """The indices of a replica that sends and of the one that receives."""
+    """Pairs of the index of a replica that sends and the index of the one that receives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +101,7 @@ class Exchanging(OverReplicas):
     """Parameters of an exchange: each replica sends a part of its value to every replica."""
 
     split_axis: int
-    """The dimension along which a value is split in parts."""
+    """The dimension along which a value is split into parts."""
     concat_axis: int
     """The dimension along which the received parts are joined."""
 
@@ -120,7 +119,7 @@ class Holding(Parameters):
     """Parameters of a constant."""
 
     value: Array
-    """An array of numpy; of JAX, if it has random keys."""
+    """An array of numpy, or of JAX if it has random keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +136,7 @@ class Unpacking(Parameters):
     shapes: tuple[tuple[int, ...], ...]
     """The shapes of the pieces, in order."""
     axes: tuple[int, ...] = field(default=(), kw_only=True)
-    """The dimension along which each piece is sharded; (): pieces are distributed as the buffer."""
+    """The dimension along which each piece is sharded; (): pieces have the buffer's layout."""
     num_copies: int = field(default=1, kw_only=True)
     """The number of groups of replicas that hold all shards of the pieces."""
     starts_at_run_time: bool = field(default=False, kw_only=True)
@@ -146,7 +145,7 @@ class Unpacking(Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingSlices(OverReplicas):
-    """Parameters of packing the shards of several values: all first ones, all second ones, .."""
+    """Parameters of packing the shards of several values: all first shards, all second, .."""
 
     axes: tuple[int, ...]
     """The dimension along which each value is sharded."""
@@ -194,7 +193,7 @@ class CountingSteps(Parameters):
     """Parameters of a count of training steps that wraps around."""
 
     every: int
-    """The number of steps after which it is 0 again."""
+    """The number of steps after which the count is 0 again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -206,16 +205,15 @@ class Scanning(Parameters):
     reverse: bool
     """Whether the first iteration takes the last slices."""
     unroll: int | None = None
-    """The number of iterations in one of the compiled loop; None: 1."""
+    """The number of iterations in one iteration of the compiled loop; None: 1."""
     gather: Literal["once", "each"] | None = None
-    """Where the user wants sharded variables gathered: once in front of the loop, or in each
-    iteration."""
+    """Where the user wants sharded variables gathered: once before the loop, or per iteration."""
     steps: bool = False
-    """Whether an iteration is a training step, which computes to the bit what it computes alone."""
+    """Whether an iteration is a training step, bit-identical to the step outside of a loop."""
     num_consts: int
-    """The number of operands that all iterations take."""
+    """The number of operands that are the same in all iterations."""
     num_carry: int
-    """The number of values that an iteration passes to the next."""
+    """The number of carries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,9 +221,9 @@ class Looping(Parameters):
     """Parameters of a loop with a condition."""
 
     num_cond_consts: int
-    """The number of operands that the condition takes in all iterations."""
+    """The number of the condition's operands that are the same in all iterations."""
     num_body_consts: int
-    """The number of operands that the body takes in all iterations."""
+    """The number of the body's operands that are the same in all iterations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,4 +231,4 @@ class Branching(Parameters):
     """Parameters of a choice between branches."""
 
     every: int = 1
-    """The number of steps of which one takes the last branch."""
+    """The last branch runs in one of this number of steps."""

@@ -1,8 +1,8 @@
-"""Stand-ins for the parameters that the text of a graph does not hold.
+"""Placeholders for the parameters that the text of a graph does not hold.
 
-The text has a number and a label of each, such as `<5: ndarray f32[64]>`. A graph that is parsed to
-be looked at, and not to be run, has a `Placeholder` in the place of each, which prints as the
-parameter did. Placeholders with one label are equal: nothing else is known of what they stand for.
+The text has an index and a label for each, such as `<5: ndarray f32[64]>`. A graph that is parsed
+to be read, not to be run, has a `Placeholder` for each, which prints as the parameter did.
+Placeholders with equal labels are equal, since nothing else is known of the parameters.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True)
 class Placeholder:
-    """A parameter of which the text has a label alone."""
+    """A parameter of which only the label is known."""
 
     label: str
 
 
 @dataclass(frozen=True)
 class ArrayPlaceholder(Placeholder):
-    """An array of which the text has the type alone, on which types of the graph depend."""
+    """An array of which only the type is known, on which types of the graph depend."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class OpaquePlaceholders:
-    """A side table for any text: it has a stand-in for every token."""
+    """A side table for any text, with a placeholder for every token."""
 
     def of(self, text: str) -> Placeholder:
-        """Return the stand-in for a parameter that is written so.
+        """Return the placeholder for a parameter with this text.
 
         >>> OpaquePlaceholders().of("<5: ndarray f32[64,2]>")
         ArrayPlaceholder(label='ndarray f32[64,2]', dtype='f32', shape=(64, 2))

@@ -1,21 +1,22 @@
-"""The table of operations: how each is applied to shards, in what it is linear, what it costs.
+"""The table of operations: how each applies to shards, where it is linear, whether it is cheap.
 
-A row says of an operation which dimensions of its operands and results belong together, as factors
-(`graphdist.ir.factors`), and has its traits. An operation without a row takes all of its operands
-and gives all of its results, which is always right. These have none:
+The row of an operation has its traits, and the rule of its factors, which relate the dimensions of
+its operands and results (`graphdist.ir.factors`). An operation without a row needs unsharded
+operands and returns unsharded results, which is always right. These operations have no row:
 
-* what looks at replicas: collectives, `replica_id`, `select_replica`, `to_partial`, `own_slice`,
+* operations on replicas: collectives, `replica_id`, `select_replica`, `to_partial`, `own_slice`,
   `random_shard`, the traffic with servers, reads and writes of variables;
-* loops and branches, whose graphs have the operations;
-* `constant`, whose parameter is all of the value, `pack_slices` and `unpack_slices`, which cut
-  values for collectives, and `count_step`, a matter of scalars;
-* random numbers, since those of a shard are not the shard of those of the value: `random_bits`,
-  `random_gamma`, `rng_bit_generator`, `rng_uniform`, `threefry2x32`, and their keys: `random_seed`,
-  `random_split`, `random_fold_in`, `random_wrap`, `random_unwrap`, `random_clone`;
-* what holds a function: `custom_linear_solve`, `pallas_call`, `pure_callback`, `io_callback`,
+* loops and branches, whose nested graphs have the operations;
+* `constant`, whose parameter is the full value, `pack_slices` and `unpack_slices`, which pack the
+  shards of values for collectives, and `count_step`, which computes scalars;
+* random numbers, since drawing a shard does not give the shard of the numbers drawn for the full
+  value: `random_bits`, `random_gamma`, `rng_bit_generator`, `rng_uniform`, `threefry2x32`, and
+  their keys: `random_seed`, `random_split`, `random_fold_in`, `random_wrap`, `random_unwrap`,
+  `random_clone`;
+* operations with a function: `custom_linear_solve`, `pallas_call`, `pure_callback`, `io_callback`,
   `debug_callback`, `debug_print`.
 
-`pack` and `unpack` have rows for their traits alone: they need all.
+`pack` and `unpack` have rows for their traits alone: they need unsharded operands.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ def _same_params(node: Node, factor: int, count: int) -> Params:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of an operation.
+    """The traits of an operation.
 
-    `params_of_shards` are the parameters with which a node is applied to shards, of which factor
-    and how many. `linear_in` are alternatives, each of operands in which the results are linear
-    together. With `only_moves`, each element of a result is an element of an operand, and none is
-    compared; with `is_elementwise`, it is computed of the elements in its place. `is_cheap` says
-    that it costs about as much as to read the operands and to write the results.
+    `params_of_shards` returns the parameters with which a node applies to shards along a factor.
+    `linear_in` returns alternatives, each a tuple of operands in which the results are linear
+    together. With `only_moves`, each element of a result is an element of an operand, and elements
+    are not compared. With `is_elementwise`, an element is computed from the elements of the same
+    index. `is_cheap` says that the operation takes about the time to read its operands and write
+    its results.
     """
 
     factors: Rule
@@ -100,7 +102,7 @@ _SELECTION = Row(
     is_elementwise=True,
     is_cheap=True,
 )
-# Where these stand is what they are for: they are not to be repeated elsewhere.
+# Rows that several operations share, so that their traits are stated once.
 _IDENTITY = Row(rules.identity, linear_in=linear.together(), only_moves=True)
 _SPECIAL = Row(rules.elementwise, is_elementwise=True)  # series and loops, for each element
 _RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes", rules.reshape))
@@ -173,7 +175,7 @@ _REDUCTIONS: Mapping[str, Row] = {
     "jax.reduce_sum": _reduction("sum", _IN_THE_FIRST),
     "jax.reduce_max": _reduction("max"),
     "jax.reduce_min": _reduction("min"),
-    "jax.reduce_and": _reduction("min", of="bool"),  # of integers they are of each bit
+    "jax.reduce_and": _reduction("min", of="bool"),  # of integers both are bitwise
     "jax.reduce_or": _reduction("max", of="bool"),
     **_of_jax("argmax argmin reduce_prod reduce_xor", _reduction(None)),
     "jax.reduce": Row(rules.reduction(None, "dimensions")),
@@ -222,24 +224,24 @@ TABLE: Mapping[str, Row] = {**_ELEMENTS, **_MOVES, **_REDUCTIONS, **_PRODUCTS}
 """The row of each operation, by its name."""
 
 ELEMENTWISE = frozenset(name for name, row in TABLE.items() if row.is_elementwise)
-"""The operations, JAX's and ours, that compute each element of their result from the elements in
-its place alone. Operands without dimensions take part in every element."""
+"""The operations, JAX's and ours, that compute each element of their result from the elements of
+the same index alone, and from operands without dimensions."""
 
 ADDITIONS = frozenset({"jax.add", "jax.add_any", "jax.sub"})
-"""The operations that add up their two operands, or subtract one."""
+"""The operations that add or subtract their two operands."""
 
 _SHARDINGS = ("sharding", "out_sharding")
 
 
 def row_of(node: Node) -> Row | None:
-    """Return what is known of a node's operation."""
+    """Return the row of a node's operation; None if it has none."""
     return TABLE.get(node.op.name)
 
 
 def factors_of(node: Node) -> Factors | None:
-    """Return the factors of a node, None if no dimension has one.
+    """Return the factors of a node; None if no dimension has one.
 
-    So it is, too, if a parameter was read from a text that does not hold it, or states a sharding.
+    None, too, if a parameter was read from a text that does not hold it, or states a sharding.
     """
     row = TABLE.get(node.op.name)
     if row is None:
@@ -254,7 +256,7 @@ def factors_of(node: Node) -> Factors | None:
 
 
 def divides(node: Node, factors: Factors, factor: int, count: int) -> bool:
-    """Return whether the operands and results of a node have so many shards along a factor."""
+    """Return whether operands and results of a node have `count` equal shards along a factor."""
     operands, results = (
         [value.type.shape for value in values] for values in (node.operands, node.results)
     )
@@ -264,12 +266,12 @@ def divides(node: Node, factors: Factors, factor: int, count: int) -> bool:
 def on_shards(
     node: Node, operands: Sequence[Operand], factor: int, count: int, builder: Builder
 ) -> tuple[Value, ...]:
-    """Add a node's operation, applied to shards of which there are so many, and return its results.
+    """Add a node's operation, applied to one of `count` shards, and return its results.
 
-    Of the operands that have the factor, the shards are given; of the others, all. What the types
-    of the results say of the replicas follows from the operands: results are sharded if one of
-    these is, and the same on each replica if all of these are, as a broadcast to the shape of a
-    shard is. If the factor is summed, each replica has a term. The factor must divide by the count.
+    `operands` are shards where they have the factor, and full values otherwise. The layouts of the
+    results follow from the operands: a result is sharded if an operand is, and mirrored if all
+    operands are, such as a broadcast to the shape of a shard. If the factor is summed, each replica
+    has a term. `count` must divide the factor.
     """
     row, factors = TABLE[node.op.name], factors_of(node)
     assert factors is not None, f"{node.op.name} has no factors"
@@ -290,14 +292,14 @@ def on_shards(
 
 
 def _along(sharding: Layout | None, dimension: int | None) -> Layout:
-    """Return the layout of shards as others are, along a dimension if there is one."""
+    """Return a sharded layout along another dimension; per replica without one."""
     return PER_REPLICA if sharding is None or dimension is None else sharding.along(dimension)
 
 
 def linear_operands(node: Node) -> Alternatives:
-    """Return alternatives of operands, by index, that may be partial values together.
+    """Return alternatives: tuples of indices of operands that may be partial values together.
 
-    Of terms converted to another inexact dtype the sum is that of the terms, up to rounding.
+    A conversion to another inexact dtype is linear, too, up to rounding.
     """
     if node.op.name == "jax.convert_element_type":
         dtypes = node.operands[0].type.dtype, node.results[0].type.dtype
@@ -309,9 +311,9 @@ def linear_operands(node: Node) -> Alternatives:
 def partial_of(
     op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
 ) -> Layout:
-    """Return how the result of JAX's operation on partial operands is distributed.
+    """Return the layout of the result of a JAX operation on partial operands.
 
-    Raises `TypeRuleError` if the operation is not linear in them together, the others mirrored.
+    Raises `TypeRuleError` if it is not linear in them together, or another operand is not mirrored.
     """
     node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
     partial = {i for i, each in enumerate(operands) if is_partial(each.type.layout)}
@@ -330,11 +332,11 @@ def partial_of(
 def layouts_on_shards(
     op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
 ) -> list[Layout]:
-    """Return how the results of JAX's operation on shards are distributed over the replicas.
+    """Return the layouts of the results of a JAX operation on shards.
 
-    They are sharded where the table says that the operation on shards gives the shards of what it
-    gives on the values: all shards are along one factor, and the other operands are the same on
-    each replica. What `results` state is asked only where that leaves a choice (`reshape`).
+    A result is sharded if the table says that the operation on shards returns the shards of its
+    result on full values: all shards are along one factor, and all other operands are mirrored. The
+    layouts that `results` state decide only where this leaves a choice (`reshape`).
     """
     node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
     factors = factors_of(node)
@@ -348,7 +350,7 @@ def layouts_on_shards(
 
 
 def _shared(factors: Factors, layouts: Sequence[Layout | None]) -> tuple[int, Layout] | None:
-    """Return the one factor along which operands are shards, and how one of these is sharded."""
+    """Return the one factor along which operands are sharded, and the layout of one of them."""
     found: dict[tuple[int | None, int], Layout] = {}
     for dims, layout in zip(factors.operands, layouts, strict=True):
         if layout is None or layout.dimension is None:

@@ -2,17 +2,17 @@
 
 Three kinds:
 
-* the strategy's words, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
+* operations of the strategy, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
   `to_replicas`, `reduce`, `gather`, and the collectives, which a replica function may call itself;
-* what lowering makes of them: the collectives and a few local operations (`select_replica`,
+* operations that lowering makes: the collectives and a few local operations (`select_replica`,
   `to_partial`, `own_slice`, `random_shard`, `scale`, `pack`, `unpack`, `pack_slices`,
   `unpack_slices`, `concatenate`, `reshape`, `count_step`);
-* operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
-  they are; no rule here knows them, so whoever builds the node states dtype and shape.
+* operations imported from JAX, named `jax.<primitive>`. They keep JAX's primitive and parameters.
+  They have no type rule here, so the caller who builds the node states dtypes and shapes.
 
-A type rule maps operand types, parameters and nested graphs to result types, layout included;
-that transfer of layouts *is* the replication analysis (`passes/logical/infer_layouts.py`
-only supplies what enters the graph and the fixpoint of loops). A rule raises `TypeRuleError`.
+A type rule maps operand types, parameters and nested graphs to result types, layouts included.
+These rules *are* the replication analysis: `passes/logical/infer_layouts.py` adds only the layouts
+of the inputs and the fixpoint of loops. A rule raises `TypeRuleError`.
 
 Each operation has a class of parameters (`op_parameters.py`): `ALL_GATHER.of(node).axis`.
 """
@@ -100,7 +100,7 @@ def _aggregate(
 
 
 def _of_each_replica(type: Type, params: OverReplicas) -> tuple[Type, ...]:
-    """Return the type with each replica holding a value of its own, unless there is one replica."""
+    """Return the type with a per-replica layout; mirrored for one replica."""
     return (type.with_layout(MIRRORED if params.group_size == 1 else PER_REPLICA),)
 
 
@@ -138,7 +138,7 @@ def _all_reduce(
 
 
 def _grown(type: Type, axis: int, group_size: int, name: str) -> Type:
-    """Return the type with the dimension `axis` as long as for all replicas together."""
+    """Return the type with dimension `axis` multiplied by the number of replicas in a group."""
     if not 0 <= axis < len(type.shape):
         raise TypeRuleError(
             f"{name} along dimension {axis} of {type}, which has {len(type.shape)} dimensions"
@@ -317,7 +317,7 @@ def _concatenate(
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
     layout = join_alike(type.layout for type in types)
     if layout is not None and layout.dimension == axis:
-        layout = PER_REPLICA  # shards of several values, one behind the other
+        layout = PER_REPLICA  # shards of several values, one after the other
     return (Type(first.dtype, shape, layout),)
 
 
@@ -401,24 +401,24 @@ OPS = {
 
 
 LOGICAL_ONLY: frozenset[Op] = frozenset({READ, ASSIGN, AGGREGATE})
-"""Operations on variables: gone once variables are placed."""
+"""Operations on variables, which placed graphs no longer have."""
 
 CROSS_REPLICA: frozenset[Op] = frozenset({REDUCE, GATHER, TO_REPLICAS})
-"""Operations of cross-replica context: gone once the graph is SPMD."""
+"""Operations of cross-replica context, which SPMD graphs no longer have."""
 
 
 def variable_named_by(node: Node) -> GraphVariable:
-    """Return the variable that a node reads, assigns or aggregates for."""
+    """Return the variable that a node reads, assigns or aggregates into."""
     return OfVariable.of(node).variable
 
 
 def reducer_of(node: Node) -> str:
-    """Return by what a node reduces over replicas; "" if it does not."""
+    """Return the reducer of a node that reduces over replicas; "" for any other node."""
     return node.params.reducer if isinstance(node.params, Reducing) else ""
 
 
 def num_copies_of(params: Params) -> int:
-    """Return how many groups of replicas hold all slices of a value that a node cuts or gathers."""
+    """Return the number of groups of replicas that each hold all shards of a node's value."""
     return cast(int, params.get("num_copies", 1))
 
 
@@ -428,7 +428,7 @@ def is_over_all(node: Node) -> bool:
 
 
 def of_groups(group_size: int, num_copies: int) -> dict[str, object]:
-    """Return the parameters of a node that is about groups of replicas, maybe one of all.
+    """Return the parameters that describe groups of replicas; one group has no `num_copies`.
 
     >>> of_groups(4, 2), of_groups(8, 1)
     ({'group_size': 4, 'num_copies': 2}, {'group_size': 8})

@@ -1,7 +1,7 @@
-"""Parameters and literals, as text: none, numbers, strings, tuples, lists, dicts, dtypes, arrays.
+"""The reader of parameters and literals: none, numbers, strings, tuples, dicts, dtypes, arrays.
 
-What `printer` writes in the braces after a node is read here. Variables are looked up by name
-among those the graph declares, tokens such as `<0: GatherDimensionNumbers>` by number in a side
+It reads the text that `printer` writes in the braces after a node. Variables are looked up by name
+among the declarations of the graph, tokens such as `<0: GatherDimensionNumbers>` by index in a side
 table.
 """
 
@@ -24,7 +24,7 @@ _CONSTANTS = {"none": None, "true": True, "false": False}
 
 
 class ParameterReader:
-    """Reads parameters where the cursor stands.
+    """Reads parameters at the position of the cursor.
 
     >>> reader = ParameterReader(Cursor('axes=(0, 1), mode="clip", limit=[none, -inf]}'), ())
     >>> reader.items()
@@ -102,7 +102,7 @@ class ParameterReader:
             return cursor.unquote(text)
         if kind == "opaque":
             if isinstance(self.opaques, OpaquePlaceholders):
-                # One token is one object, as it was when it was printed.
+                # Equal tokens are one object, as they were when printed.
                 return self._placeholders.setdefault(text, self.opaques.of(text))
             number = cursor.integer_of(text[1:].partition(":")[0])
             if number >= len(self.opaques):
@@ -121,7 +121,7 @@ class ParameterReader:
             return self._constructed(text, start)
 
     def _sequence(self, end: str) -> list[object]:
-        """Read `value, ..` up to `end`; a comma may stand last."""
+        """Read `value, ..` up to `end`, maybe with a comma before it."""
         cursor = self.cursor
         items: list[object] = []
         while not cursor.accept(end):

@@ -1,12 +1,12 @@
 """The base of typed parameters: a frozen dataclass that is a read-only mapping of its fields.
 
-Parameters of our operations are such classes (`op_parameters.py`); those of JAX's operations are
-plain mappings. As mappings, both are printed, parsed, compared and hashed alike:
+Parameters of our operations are such classes (`op_parameters.py`); JAX's operations have plain
+mappings. So both are printed, parsed, compared and hashed alike:
 
 1. The names are in the order in which the constructor takes them.
-2. A field that has its default is not in the mapping, and so not in the text of a graph.
-3. `Parameters.read` makes them of a mapping, such as the parser's or that of a primitive of JAX. It
-   refuses a parameter that is missing, unknown, or of another type than the field's.
+2. A field that equals its default is not in the mapping, and so not in the text of a graph.
+3. `Parameters.read` makes parameters from a mapping, such as the parser's or a JAX primitive's. It
+   raises an error if a parameter is missing, unknown, or of another type than the field.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Parameters(Mapping[str, object]):
 
     @classmethod
     def of(cls, node: _HasParameters) -> Self:
-        """Return the parameters of a node that has some of this class."""
+        """Return the parameters of a node, which must be of this class."""
         assert isinstance(node.params, cls)
         return node.params
 
     @classmethod
     def read(cls, items: Mapping[str, object], op: str) -> Self:
-        """Return the parameters that a mapping has for an operation.
+        """Return the parameters of an operation from a mapping.
 
         Raises `TypeRuleError`, which names the operation, for a mapping that does not fit.
         """
@@ -100,11 +100,11 @@ class _HasParameters(Protocol):
 
 
 class _Field(NamedTuple):
-    """A field as mappings have it."""
+    """A field of a parameter class."""
 
     type: Any  # Any: a class, or a type such as tuple[int, ...]
     written: str
-    """The type as the class says it."""
+    """The text of the type in the class."""
     default: object
     """`MISSING` if there is none."""
 
@@ -114,14 +114,14 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(cls: type[Parameters]) -> dict[str, _Field]:
-    """Return the fields in the order of the constructor, which takes keywords alone last."""
+    """Return the fields in the order of the constructor, whose keyword-only ones come last."""
     types = get_type_hints(cls)
     own = sorted(fields(cls), key=lambda field: bool(field.kw_only))
     return {each.name: _Field(types[each.name], str(each.type), each.default) for each in own}
 
 
-def _taken(type: Any, value: Any) -> object:  # Any: as above, and whatever a text may hold
-    """Return a value as a field of this type has it; raises `TypeError` for others.
+def _taken(type: Any, value: Any) -> object:  # Any: as above, and any value that a text holds
+    """Convert a value to the type of a field; raise `TypeError` if it does not fit.
 
     >>> _taken(tuple[int, ...], [np.int64(2), 3]), _taken(int | None, None)
     ((2, 3), None)
@@ -143,8 +143,8 @@ def _taken(type: Any, value: Any) -> object:  # Any: as above, and whatever a te
 
 
 def _is_of(type: Any, origin: object, value: Any) -> bool:  # Any: as above
-    """Return whether a value is of a type that is no integer and is not made of others."""
-    if origin is np.ndarray:  # or random keys of JAX, or what stands for an array in a text
+    """Return whether a value is of a type that is neither an integer nor a container."""
+    if origin is np.ndarray:  # or random keys of JAX, or an `ArrayPlaceholder`
         return hasattr(value, "dtype") and hasattr(value, "shape")
     if origin is Literal:
         return isinstance(value, str) and value in get_args(type)

@@ -1,9 +1,9 @@
 """Text to graph: the inverse of `graphdist.ir.printer`. The grammar is in `docs/ir.md`.
 
 1. Recursive descent over nested graphs and nested parameters; a loop over lines.
-2. Nodes are made by the builder, so type rules run. The types in the text are explicit: they must
-   be what the rule says, layout included. JAX's operations know how their results are
-   distributed; a reader that is not given them, such as the viewer, believes the text.
+2. Nodes are made by the builder, so type rules run. The types in the text must equal the types that
+   the rule returns, layouts included. JAX's operations know the layouts of their results; a caller
+   that does not give these operations, such as the viewer, gets the layouts of the text.
 3. Bad text of any kind is a `ParseError` that shows the line.
 4. Names become hints, unless they are numbers.
 """
@@ -36,7 +36,7 @@ _DECLARED: dict[str, type] = {
     "is_local": bool,
     "num_copies": int,
 }
-_ATTRIBUTES = _DECLARED | {  # the others say how a variable is stored, and what it is kept for
+_ATTRIBUTES = _DECLARED | {  # the other attributes: how a variable is stored, and its role
     "sharded_along": int,
     "piece": tuple,
     "alone": bool,
@@ -60,13 +60,13 @@ def parse(
     """Return the graph that a text describes.
 
     Args:
-        text: what `print_graph` returned, perhaps edited.
+        text: a text that `print_graph` returned, perhaps edited.
         opaques: the side table of parameters without a text form, as `printer.opaques` returns it,
             or `PLACEHOLDERS`, for a graph that is not to be run.
-        ops: finds the operation of a name such as `jax.add`. Without it, each such name gets one
-            that has no primitive and no effect, and results are distributed as the text says.
-        first_line: what errors call the first line, of a text that is a part of another.
-        max_characters: the longest text that is read.
+        ops: returns the operation of a name such as `jax.add`. Without it, each such name becomes
+            an operation without primitive and effect, whose results have the layouts of the text.
+        first_line: the number of the first line in errors, for a text that is a part of another.
+        max_characters: the largest length of a text that is read.
 
     >>> graph = parse('''
     ... graph double on 2 replicas, stage spmd
@@ -82,19 +82,19 @@ def parse(
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A graph from its inputs on, with what stands only in the outermost one."""
+    """A graph from its inputs on, with the parts that only the outermost graph has."""
 
     inputs: tuple[Value, ...]
-    bound: list[str]  # the variables of the first inputs
+    bound: list[str]  # the names of the variables of the first inputs
     builder: Builder
     outputs: tuple[Operand, ...]
-    assigned: list[str]  # the variables of the first outputs
-    per_replica: tuple[bool, ...]  # of each output after those
+    assigned: list[str]  # the names of the variables of the first outputs
+    per_replica: tuple[bool, ...]  # for each output after these
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The line of a node; a result is a name and where it stands."""
+    """The line of a node; each result is a name and its position in the text."""
 
     op: Op
     operands: list[Operand]
@@ -104,7 +104,7 @@ class _Head:
 
 
 class _Parser:
-    """A text that is read: the place in it, and the variables and operations found so far."""
+    """A text that is read: the cursor, and the variables and operations read so far."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class _Parser:
             )
         except TypeRuleError as error:
             cursor.fail(error.what, start, because=error)
-        # Type rules trust sizes and the number of graphs; text may hold anything.
+        # Type rules trust sizes and the number of graphs, but a text may be wrong.
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             problem = f"{op.name} does not take these parameters or graphs: {error!r}"
             cursor.fail(problem, start, because=error)

@@ -1,12 +1,12 @@
 """The text of a graph; `graphdist.ir.parser` reads it back, `docs/ir.md` has the grammar.
 
-1. One node a line, types at the end, nested graphs indented below their node.
-2. Names are deterministic: the hint, made an identifier and unique in the entire text; values
-   without a hint are numbered in order of appearance. Names mean nothing.
+1. Each node has a line, with types at its end, and nested graphs indented below it.
+2. Names are deterministic: the name of a value is its hint, made an identifier and unique in the
+   entire text; values without a hint are numbered in order of appearance. Names have no meaning.
 3. A parameter without a text form is printed as a token such as `<0: GatherDimensionNumbers>`: its
-   place in the side table that `opaques` returns, and its type for the reader.
-4. Printing never fails, on broken graphs neither: a value that nothing defines is `%?`. Error
-   messages are made of this text.
+   index in the side table that `opaques` returns, and its type for the reader.
+4. Printing never fails, not even on broken graphs, since errors show this text: an undefined value
+   is `%?`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _SCALARS: dict[type, Callable[[object], str]] = {
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OPERATION = re.compile(r"[A-Za-z_][\w.-]*")
 _VARIABLE = re.compile(r"[\w./-]+")
-_NOT_IN_LABELS = re.compile(r"(<\w+>)|[^\w.,\[\]() /-]")  # the group is: of key<fry>[2]
+_NOT_IN_LABELS = re.compile(r"(<\w+>)|[^\w.,\[\]() /-]")  # the group keeps <fry> of key<fry>[2]
 
 
 def print_graph(graph: Graph, sources: bool = False) -> str:
     """Return the text of a graph.
 
-    With `sources`, a comment with the user's line stands above each run of nodes that came from it.
+    With `sources`, a comment with the user's line precedes each run of nodes that came from it.
 
     >>> from graphdist.ir.builder import Builder
     >>> from graphdist.ir.graph import Stage
@@ -80,7 +80,7 @@ def print_graph(graph: Graph, sources: bool = False) -> str:
 def print_node(node: Node, graph: Graph | None = None) -> str:
     """Return the line of a node, without its nested graphs.
 
-    The names are as in the text of `graph`, the outermost graph, if it is given and has the node.
+    Names are as in the text of `graph`, the outermost graph, if that is given and has the node.
     """
     if graph is not None:
         printer = Printer(graph)
@@ -106,7 +106,7 @@ def print_literal(literal: Literal) -> str:
 
 
 def op_text(node: Node) -> str:
-    """Return the operation of a node, quoted if the text could not be read back otherwise."""
+    """Return the name of a node's operation, quoted if the parser needs that."""
     return _text_of_name(node.op.name, _OPERATION)
 
 
@@ -117,7 +117,7 @@ def line_text(
     parameters: str,
     types: Sequence[str],
 ) -> str:
-    """Return the line of a node, made of its parts.
+    """Return the line of a node, joined from its parts.
 
     >>> line_text(["%y"], "scale", ["%x"], "factor=2.0", ["f32[2]"])
     '%y = scale(%x) {factor=2.0} : f32[2]'
@@ -131,35 +131,35 @@ def line_text(
 
 
 def opaques(graph: Graph) -> tuple[object, ...]:
-    """Return the parameters that the text names by number, in the order of the numbers."""
+    """Return the side table: the parameters that tokens of the text name, in index order."""
     printer = Printer(graph)
     printer.print()
     return tuple(printer.opaques)
 
 
 def node_lines(graph: Graph) -> dict[Node, str]:
-    """Return the line of each node as it stands in the text, nested graphs and all."""
+    """Return the line of each node in the text, nested graphs included."""
     printer = Printer(graph)
     printer.print()
     return {node: printer.lines[number].strip() for node, number in printer.line_of.items()}
 
 
 def names(graph: Graph) -> dict[Value, str]:
-    """Return the name, `%` included, that each value has in the text, nested graphs and all."""
+    """Return the name of each value in the text, with its `%`, nested graphs included."""
     printer = Printer(graph)
     printer.print()
     return printer.names
 
 
 class Printer:
-    """The lines printed so far, and the names and numbers given out in them.
+    """The lines printed so far, and the names and token indices assigned in them.
 
     A caller that needs only parts of the lines asks for them in the order of the text: `begin` a
     graph, `define` its inputs, then for each node `operand`, `define`, `parameters`, and its nested
     graphs.
 
-    `kept` has the parameters of nodes as text, where every graph that has the node prints the same:
-    give it again for graphs that share nodes.
+    `kept` has the text of nodes' parameters that print the same in every graph with the node. Give
+    it again for graphs that share nodes.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class Printer:
         self.line_of: dict[Node, int] = {}
         self.names: dict[Value, str] = {}
         self.opaques: list[object] = []
-        self._number_of: dict[int, int] = {}  # by identity: parameters need not be hashable
-        self._taken: dict[str, int] = {}  # name, and the last suffix tried on it
+        self._number_of: dict[int, int] = {}  # by `id`: parameters need not be hashable
+        self._taken: dict[str, int] = {}  # a name, and the last suffix tried for it
         self._unnamed = 0
         self._seen: set[Graph] = set()
         self._last_source = ""
@@ -207,10 +207,10 @@ class Printer:
         self.lines += [f"{indent}  {self._return(graph, placed)}", f"{indent}}}"]
 
     def begin(self, graph: Graph) -> bool:
-        """Begin a graph, and return whether it is one that two nodes share, printed before.
+        """Begin a graph; return whether it was printed before, since two nodes share it.
 
-        The values of such a one are named again. A value that a broken graph defines twice keeps
-        its name: the error is about that.
+        The values of a shared graph are named again. A value that a broken graph defines twice
+        keeps its name, since the error is about it.
         """
         again = graph in self._seen
         self._seen.add(graph)
@@ -230,7 +230,7 @@ class Printer:
         """Print a node and, if `nested`, the graphs in it."""
         if self.sources:
             self._source(node, indent)
-        # Operands first: a node that uses its own result is broken, and shows it.
+        # Operands come first, so that a broken node that uses its own result shows it.
         operands = [self.operand(operand) for operand in node.operands]
         results = [self.define(value, again) for value in node.results]
         parameters = self.parameters(node) if node.params else ""
@@ -243,7 +243,7 @@ class Printer:
                 self.block(_text_of_name(graph.name, _WORD), graph, indent + "  ")
 
     def parameters(self, node: Node) -> str:
-        """Return the parameters of a node; keep them if every graph prints them the same."""
+        """Return the text of a node's parameters; keep it if every graph prints it the same."""
         text = self.kept.get(node)
         if text is None:
             self._is_of_this_graph = False
@@ -301,7 +301,7 @@ class Printer:
         )
 
     def _parameter(self, value: object) -> str:
-        # By exact type: a named tuple or an enum of integers would not come back as what it was.
+        # By exact type: a named tuple or an enum of integers would be read back as another type.
         kind = type(value)
         if kind in _SCALARS:
             return _SCALARS[kind](value)
@@ -323,9 +323,9 @@ class Printer:
         return self._opaque(value)
 
     def _is_declared(self, variable: GraphVariable) -> bool:
-        """Whether the variable is the one the graph declares under this name.
+        """Return whether the graph declares this variable under its name.
 
-        That it is assigned is a fact of the graph, which a node that names it need not know.
+        The declaration may differ in use and storage, which nodes need not know.
         """
         self._is_of_this_graph = True
         declared = self._variables.get(variable.name)
@@ -341,7 +341,7 @@ class Printer:
 
 
 def _label(value: object) -> str:
-    """Describe an opaque parameter in a few words, with `<` and `>` around a name alone."""
+    """Describe an opaque parameter in a few words, where `<` and `>` enclose only a name."""
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     label = type(value).__name__
     if isinstance(value, Placeholder):
@@ -355,7 +355,7 @@ def _label(value: object) -> str:
 
 @lru_cache(maxsize=4096)
 def _dtype_text(dtype: np.dtype[np.generic]) -> str | None:
-    """Return the name of a dtype, or None if the name does not lead back to it."""
+    """Return the name of a dtype; None if the name does not identify it."""
     name = dtype_name(dtype)
     try:
         return name if _WORD.fullmatch(name) and numpy_dtype(name) == dtype else None
@@ -366,7 +366,7 @@ def _dtype_text(dtype: np.dtype[np.generic]) -> str | None:
 @lru_cache(maxsize=4096)
 def _identifier(hint: str) -> str:
     name = re.sub(r"\W", "_", hint)
-    # A name of digits alone could be the name of an unnamed value.
+    # A name of digits alone could clash with the name of a value without a hint.
     return f"_{name}" if name[0].isdigit() else name
 
 

@@ -1,13 +1,14 @@
 """The factors of products, convolutions, windows, accesses by index, and linear algebra.
 
-Rules are as in `graphdist.ir.factor_rules`. What is left out, and so needs all:
+Rules are as in `graphdist.ir.factor_rules`. These dimensions have no factor, and so are unsharded:
 
-* groups of features, but for those of one feature each: whether a count divides the groups is not
-  seen in the sizes of dimensions;
+* groups of features, unless each is one feature: the sizes of dimensions do not show whether a
+  number of shards divides the groups;
 * dimensions along which windows overlap or are padded: a shard would need the border of the next;
-* the dimension of a gather or scatter that indices point into, and windows that take a part;
-* the rows of a `scatter-add`: each shard begins with all of the operand, so that results are no
-  terms. Those of a `scatter-max` or `scatter-min` are, since the operand may be taken twice.
+* the dimension of a gather or scatter that is indexed, and windows smaller than their dimension;
+* the rows of a `scatter-add`: each shard begins with the full operand, so that the results are no
+  terms. The rows of a `scatter-max` or `scatter-min` have a factor, since the maximum or minimum
+  may include the operand several times.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def dot_general(node: Node) -> Factors:
 
 
 def ragged_dot_general(node: Node) -> Factors:
-    """Do as a product does, but need all groups, and all of the dimension they divide."""
+    """Return the factors of a product, without any for groups and the dimension they divide."""
     numbers = cast(Any, node.params["ragged_dot_dimension_numbers"])
     contracted, batch = numbers.dot_dimension_numbers
     ragged, groups = tuple(numbers.lhs_ragged_dimensions), tuple(numbers.rhs_group_dimensions)
-    if len(node.operands[2].type.shape) > 1:  # sizes of groups for each batch
+    if len(node.operands[2].type.shape) > 1:  # each batch entry has its own group sizes
         return Factors(unrelated(node.operands), unrelated(node.results))
     return _product(node, contracted, batch, ragged, groups)
 
@@ -43,10 +44,10 @@ def _product(
     ragged: tuple[int, ...],
     groups: tuple[int, ...],
 ) -> Factors:
-    """Return the factors of a product: the dimensions of the left operand, then of the right.
+    """Return the factors of a product: those of the left operand's dimensions come first.
 
-    The result has the batch dimensions and the free ones of left and right; before them a dimension
-    of groups, if a contracted one is ragged.
+    The result has the batch dimensions, then the free dimensions of left and right. A dimension of
+    groups precedes them if a contracted dimension is ragged.
     """
     left, right = (operand.type.shape for operand in node.operands[:2])
     ranks = len(left), len(right)
@@ -56,7 +57,7 @@ def _product(
     result = [*batch[0], *free]
     result += [of_right[j] for j in range(ranks[1]) if j not in (*same, *groups)]
     lost = {*ragged, *(of_right[j] for j in groups)}
-    if node.results[0].type.dtype == "bool":  # it is no sum
+    if node.results[0].type.dtype == "bool":  # a product of booleans is no sum
         lost.update(contracted[0])
     summed = dict.fromkeys((i for i in contracted[0] if i not in lost), "sum")
     of_groups = [None] * (len(node.results[0].type.shape) - len(result))
@@ -69,11 +70,11 @@ def _product(
 
 
 _BATCH, _OUT, _IN, _SPACE = range(4)
-"""The factors of a convolution; the numbers of its spatial dimensions begin at the last one."""
+"""The factors of a convolution; spatial dimensions are numbered from the last one."""
 
 
 def convolution_factors(node: Node) -> Factors:
-    """Pass batch and output features through, and sum the input features."""
+    """Pass batch and output features through, and sum input features."""
     numbers = cast(Any, node.params["dimension_numbers"])
     (groups,) = integers(node, "feature_group_count")
     (batch_groups,) = integers(node, "batch_group_count")
@@ -95,7 +96,7 @@ def convolution_factors(node: Node) -> Factors:
 
 
 def _points(node: Node, of_weights: Sequence[int]) -> list[int | None]:
-    """Return a factor for each spatial dimension along which an output is made of one input."""
+    """Return a factor for each spatial dimension along which an output depends on one input."""
     weights = node.operands[1].type.shape
     sizes = tuple(weights[i] for i in of_weights)
     dilation = integers(node, "lhs_dilation")
@@ -110,7 +111,7 @@ def _points(node: Node, of_weights: Sequence[int]) -> list[int | None]:
 
 
 def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
-    """Return the dimensions in the places where a value has them."""
+    """Return `dims` permuted: `dims[i]` becomes the factor of dimension `places[i]`."""
     by_place = dict(zip(places, dims, strict=True))
     return tuple(by_place[place] for place in range(len(by_place)))
 
@@ -124,7 +125,7 @@ def features_of_shards(node: Node, factor: int, count: int) -> Params:
 
 
 def windows(node: Node) -> Factors:
-    """Pass the dimensions through whose windows are one element, side by side."""
+    """Pass the dimensions through along which each window is one element, without gaps."""
     sizes, strides = (integers(node, name) for name in ("window_dimensions", "window_strides"))
     padding = cast("Sequence[Sequence[int]]", node.params["padding"])
     has_dilation = "base_dilation" in node.params
@@ -138,7 +139,7 @@ def windows(node: Node) -> Factors:
 
 
 def gather_by_index(node: Node) -> Factors:
-    """Pass through what is taken whole, the batch, and the dimensions of the indices."""
+    """Pass the batch, the dimensions of the indices, and full windows through."""
     numbers = cast(Any, node.params["dimension_numbers"])
     removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     batch = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
@@ -161,9 +162,9 @@ def windows_of_shards(node: Node, factor: int, count: int) -> Params:
 
 
 def scatter_by_index(reducer: str | None = None) -> Rule:
-    """Return the rule of scatters: as of a gather, from the result back to the operand.
+    """Return the rule of scatters, which is the rule of a gather with its result as updates.
 
-    With a `reducer`, the rows of indices and updates are reduced by it.
+    With a `reducer`, it reduces the rows of indices and updates.
     """
 
     def rule(node: Node) -> Factors:
@@ -196,11 +197,12 @@ def _accessed(
     removed: Sequence[int],
     batch: Mapping[int, int],
 ) -> tuple[Dimensions, Dimensions, Dimensions]:
-    """Return the factors of an operand, of the indices into it, and of windows of it.
+    """Return the factors of an operand, of the indices into it, and of its windows.
 
-    Of the dimensions of the windows those `in_windows` are of the operand, but for the dimensions
-    that are removed; the others are those of the indices, the last of which has the indices of one
-    window. `batch` has the dimension of the indices for each batch dimension of the operand.
+    The dimensions `in_windows` of the windows are dimensions of the operand, except the `removed`
+    ones; the other dimensions of the windows are dimensions of the indices, whose last dimension
+    holds the indices of one window. `batch` maps each batch dimension of the operand to a dimension
+    of the indices.
     """
     shape, sizes = operand.type.shape, windows.type.shape
     rows = [len(shape) + i for i in range(len(indices.type.shape) - 1)]
@@ -220,7 +222,7 @@ def _accessed(
 
 
 def batched(matrix: int) -> Rule:
-    """Return the rule of operations on the last so many dimensions of the first operand."""
+    """Return the rule of operations on the last `matrix` dimensions of the first operand."""
     return lambda node: _batched(node, len(node.operands[0].type.shape) - matrix)
 
 
@@ -242,7 +244,7 @@ def _first(value: Operand, batch: int) -> Dimensions:
 
 
 def triangular_solve(node: Node) -> Factors:
-    """Pass the batch through, and the right sides, each of which is solved by itself."""
+    """Pass the batch and the right-hand sides through; each of these is solved by itself."""
     rank = len(node.operands[0].type.shape)
     sides = rank - 1 if node.params["left_side"] else rank - 2
     matrix = _first(node.operands[0], rank - 2)

@@ -1,9 +1,9 @@
 """The rewrite driver: walk a graph in order, ask a rule about each node, build the result.
 
-A rule sees a node with its operands and nested graphs already rewritten. It answers None to keep
-the node, or the operands that stand for its results from now on. What it needs it adds to the
-`Rewriter`, which also says which node makes a value and how often the value is used. If nothing
-changed, the same graph object comes back, which is how a pass says that it had nothing to do.
+A rule sees a node with its operands and nested graphs already rewritten. It returns None to keep
+the node, or the operands that replace its results. It adds new nodes to the `Rewriter`, which also
+knows the node that makes a value and how often the value is used. If nothing changed, `rewrite`
+returns the same graph object, by which a caller sees that the pass changed nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
 class Rewriter(Builder):
     """The builder of a graph that is rewritten, with the definitions and uses of its values.
 
-    A nested graph has a rewriter of its own, as it has values of its own.
+    Each nested graph has its own rewriter, as it has its own values.
     """
 
     def __init__(self, graph: Graph, origin: str) -> None:
@@ -28,14 +28,14 @@ class Rewriter(Builder):
         self._graph = graph
         self._definitions: dict[Operand, Node] = {}
         self._defined = 0
-        """The number of nodes whose results are in `_definitions`: most rules never look back."""
+        """The number of nodes whose results are in `_definitions`, which few rules need."""
         self._stands_for: dict[Operand, list[Value]] = {}
 
     def definition(self, operand: Operand, *names: str) -> Node | None:
         """Return the node of the new graph that makes an operand.
 
-        Return None if it is an input or a literal, and if `names` are given and the node's
-        operation is not among them.
+        Return None for an input or a literal, and if `names` are given and do not include the
+        node's operation.
         """
         if type(operand) is not Value:
             return None
@@ -46,18 +46,18 @@ class Rewriter(Builder):
         return node if node is None or not names or node.op.name in names else None
 
     def uses(self, operand: Operand) -> int:
-        """Return how often a value is used, as far as the old graph says: at least once.
+        """Return how often the old graph uses a value: at least once.
 
-        A value that stands for results of the old graph is used where they were. A value that a
-        rule made on the way to its answer is used once. Uses by nodes that a rule did without still
-        count: they go when the dead nodes go.
+        A value that replaces results of the old graph has their uses. An intermediate value that a
+        rule made counts as used once. Uses by replaced nodes still count, until dead nodes are
+        removed.
         """
         counts = use_counts(self._graph)
         values = [operand, *self._stands_for.get(operand, ())]
         return max(1, sum(counts.get(value, 0) for value in values if type(value) is Value))
 
     def stand_for(self, answer: Sequence[Operand], results: Sequence[Value]) -> None:
-        """Take note of what stands for results of the old graph from now on."""
+        """Record the operands that replace results of the old graph."""
         for operand, result in zip(answer, results, strict=True):
             if type(operand) is Value and operand is not result:
                 self._stands_for.setdefault(operand, []).append(result)
@@ -72,9 +72,9 @@ Rule: TypeAlias = Callable[[Node, tuple[Operand, ...], Rewriter], Sequence[Opera
 
 
 def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None = None) -> Graph:
-    """Return the graph with `rule` applied to every node, nested graphs included.
+    """Return the graph with `rule` applied to every node, also in nested graphs.
 
-    `only` are the operations the rule is asked about, by name; None is all.
+    `only` names the operations whose nodes the rule sees; None: all.
     """
     if only is not None and operations(graph).isdisjoint(only):
         return graph
@@ -107,18 +107,18 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
 def substitute(
     environment: Mapping[Operand, Operand], operands: tuple[Operand, ...]
 ) -> tuple[Operand, ...]:
-    """Return the operands, those with a replacement replaced; the same tuple if none has."""
+    """Return the operands with their replacements; the same tuple if none has one."""
     if not environment:
         return operands
     for operand in operands:
-        # Literals are slow to hash, and nothing stands for them.
+        # Literals are slow to hash, and are never replaced.
         if type(operand) is Value and operand in environment:
             return tuple([environment.get(operand, operand) for operand in operands])
     return operands
 
 
 def with_graphs(node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, ...]) -> Node:
-    """Return the node with other operands and nested graphs; the same node if they are its own."""
+    """Return the node with these operands and nested graphs; the same node if it has them."""
     if graphs == node.graphs:
         return node
     builder = Builder(node.origin)
@@ -127,7 +127,7 @@ def with_graphs(node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, 
 
 
 def any_node(graph: Graph, test: Callable[[Node], bool]) -> bool:
-    """Return whether a node of the graph, or of one nested in it, passes the test."""
+    """Return whether a node of the graph, or of a nested one, passes the test."""
     pending = [graph]
     while pending:
         for node in pending.pop().nodes:
@@ -156,5 +156,5 @@ def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
 
 
 def restage(graph: Graph, stage: Stage) -> Graph:
-    """Return the graph, and those nested in it, at another stage."""
+    """Return the graph and its nested graphs at another stage."""
     return map_nested(graph, lambda inner: restage(inner, stage)).replace(stage=stage)

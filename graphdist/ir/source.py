@@ -1,8 +1,8 @@
-"""Where in the user's program a node came from.
+"""The source of a node: the lines of the user's program that made it.
 
-A `Source` is carried by every node and by every rewrite of it, and is never compared: two graphs
-that differ only in their sources are the same graph. Tracebacks are expensive to turn into file
-and line, and most are never shown, so a source is resolved when it is first asked for.
+Every node has a `Source`, which rewrites keep and comparisons ignore: two graphs that differ only
+in their sources are the same graph. Resolving a traceback to file and line is expensive, and most
+sources are never shown, so a source is resolved on first use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Frame:
 class Source:
     """The user's frames that made a node, innermost first, and the named scope around them.
 
-    `resolve` is called at most once, when the frames are first asked for.
+    `resolve` is called at most once, when the frames are first read.
 
     >>> source = Source(resolve=lambda: ((Frame("train.py", 41, "step"),), "layer1"))
     >>> source.frame
@@ -49,17 +49,17 @@ class Source:
     def _get(self) -> tuple[tuple[Frame, ...], str]:
         if self._resolved is None:
             self._resolved = self.resolve()
-            self.resolve = _nothing  # lets go of the equation
+            self.resolve = _nothing  # releases the equation of the jaxpr
         return self._resolved
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Return the user's frames, innermost first; empty when nothing is known."""
+        """Return the user's frames, innermost first; () if unknown."""
         return self._get()[0]
 
     @property
     def frame(self) -> Frame | None:
-        """Return the innermost frame of the user's, or None."""
+        """Return the user's innermost frame; None if unknown."""
         return self.frames[0] if self.frames else None
 
     @property
@@ -87,7 +87,7 @@ def at_line(file: str, line: int, function: str = "", scope: str = "") -> Source
 
 
 def joined_source(sources: tuple[Source, ...]) -> Source:
-    """Return one source for a node fused from several: the frames of all, the first one's first.
+    """Return one source for a node fused from several, with the frames of all in order.
 
     >>> str(joined_source((at_line("a.py", 1), at_line("b.py", 2))))
     'a.py:1'

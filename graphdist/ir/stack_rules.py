@@ -1,9 +1,9 @@
 """Type rules of stacks and parts: `take_step`, `take_part` and `join_parts`.
 
-A stack holds the values of a loop's steps along dimension 0. A part is one of several equal parts
-of a value along any dimension: a loop over parts takes one in each step, and the stack of its
-results is joined behind it. All keep the layout, unless the slices of replicas are cut along
-the same dimension: a part of a slice is then no slice of the part.
+A stack holds the values of a loop's iterations along dimension 0. A part is one of several equal
+parts of a value along any dimension: a loop over parts takes one part in each iteration, and the
+stack of its results is joined after the loop. All three keep the layout, unless the value is
+sharded along the same dimension: a part of a shard is then no shard of the part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 def take_step_rule(
     types: Sequence[Type], params: Parameters, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
-    """Return the type of a stack's slice at a number."""
+    """Return the type of a stack's slice at an index."""
     stack, step = _value_and_number(types, "take_step", "stack")
     if not stack.shape:
         raise TypeRuleError(f"take_step of {stack}, which is no stack")
@@ -31,7 +31,7 @@ def take_step_rule(
 def take_part_rule(
     types: Sequence[Type], params: TakingPart, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
-    """Return the type of a value's part of a number."""
+    """Return the type of a value's part at an index."""
     type, number = _value_and_number(types, "take_part", "value")
     axis, count = params.axis, params.count
     if not 0 <= axis < len(type.shape) or type.shape[axis] % count:
@@ -44,7 +44,7 @@ def take_part_rule(
 def join_parts_rule(
     types: Sequence[Type], params: Joining, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
-    """Return the type of the value whose parts are stacked."""
+    """Return the type of the value that stacked parts are joined to."""
     (stack,), axis = types, params.axis
     if not 0 <= axis < len(stack.shape) - 1:
         raise TypeRuleError(
@@ -64,12 +64,12 @@ def _value_and_number(types: Sequence[Type], name: str, what: str) -> tuple[Type
 
 
 def _at(number: Type, taken: Type) -> Type:
-    """Return the type of a value taken at a number, which may differ between replicas."""
+    """Return the type of a value at an index, per replica unless the index is mirrored."""
     return taken if number.layout is MIRRORED else taken.with_layout(PER_REPLICA)
 
 
 def _resized(type: Type, axis: int, length: int) -> Type:
-    """Return the type with another length of a dimension; it is no slice along this one then."""
+    """Return the type with another length of a dimension, along which it is not sharded then."""
     resized = type.shaped((*type.shape[:axis], length, *type.shape[axis + 1 :]))
     is_cut = type.layout is not None and type.layout.dimension == axis
     return resized.with_layout(PER_REPLICA) if is_cut else resized

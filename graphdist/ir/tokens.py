@@ -1,9 +1,9 @@
 """The tokens of the text of a graph, and a cursor that reads them line by line.
 
-1. A statement is one line; empty lines and comments (`#` to the end of the line) are no lines.
-2. Every complaint names line and column and shows the line, with a caret under the wrong token.
-3. Text comes from files, of whoever wrote them. Reading takes time and memory in proportion to the
-   text, which is limited, and no more stack than `DEEPEST` asks for.
+1. A statement is one line; empty lines and comments (`#` to the end of the line) are skipped.
+2. Every error names line and column and shows the line, with a caret under the wrong token.
+3. Text may come from untrusted files. Reading takes time and memory in proportion to the text,
+   whose length is limited, and no more stack than for `DEEPEST` levels.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from graphdist.ir.errors import ParseError
 __all__ = ["DEEPEST", "MOST_CHARACTERS", "Cursor"]
 
 MOST_CHARACTERS = 2**24
-"""The longest text that is read unless more is allowed: a graph of 100,000 nodes has 10 million."""
+"""The default limit on the length of a text; a graph of 100,000 nodes has 10 million characters."""
 LONGEST_LINE = 2**20
 LONGEST_NUMBER = 400
 DEEPEST = 64
-"""The most graphs inside each other, and the most values."""
+"""The largest depth of nested graphs, and of nested values."""
 
 _SHOWN = 200
-"""Characters that an error shows of a long line."""
+"""The number of characters of a long line that an error shows."""
 
 _TOKEN = re.compile(
     r"""[ \t\r]+ | \#.*
@@ -59,7 +59,7 @@ def _tokens(line: str) -> list[Token]:
 
 
 class Cursor:
-    r"""A place in the text: a line and a token in it.
+    r"""A position in the text: a line and a token in it.
 
     >>> cursor = Cursor("# a comment\n%y = scale(%x)")
     >>> cursor.take("value"), cursor.accept("="), cursor.text
@@ -69,7 +69,7 @@ class Cursor:
     def __init__(
         self, text: str, first_line: int = 1, max_characters: int = MOST_CHARACTERS
     ) -> None:
-        """Stand at the first token of the first line, which complaints call `first_line`."""
+        """Begin at the first token of the first line, whose number in errors is `first_line`."""
         if len(text) > max_characters:
             raise ParseError(
                 f"the text has {len(text):,} characters; {max_characters:,} is most",
@@ -100,12 +100,12 @@ class Cursor:
         self.kind, self.text, _ = self._tokens[0]
 
     def advance(self) -> None:
-        """Step to the next token of the line."""
+        """Advance to the next token of the line."""
         self._position += 1
         self.kind, self.text, _ = self._tokens[self._position]
 
     def take(self, kind: str) -> str:
-        """Step over a token of this kind and return its text."""
+        """Read a token of this kind and return its text."""
         if self.kind != kind:
             self.fail(f"expected a {kind}, found {self._found()}")
         text = self.text
@@ -113,20 +113,20 @@ class Cursor:
         return text
 
     def accept(self, text: str) -> bool:
-        """Step over the token if it is this one, and say whether it was."""
+        """Read the token if it is this one; return whether it was."""
         if self.text != text:
             return False
         self.advance()
         return True
 
     def expect(self, text: str) -> None:
-        """Step over this token."""
+        """Read this token."""
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self._found()}")
 
     def name(self) -> str:
-        """Step over a name, plain or quoted, and return it."""
-        # `inf` and `nan` read as numbers, but may be names all the same.
+        """Read a name, plain or quoted, and return it."""
+        # `inf` and `nan` are read as numbers, but may be names.
         if self.kind == "string" or self.text in ("inf", "nan"):
             text = self.text
             quoted = self.kind == "string"
@@ -135,7 +135,7 @@ class Cursor:
         return self.take("word")
 
     def unquote(self, text: str) -> str:
-        """Return what a quoted string stands for."""
+        """Return the value of a quoted string."""
         try:
             return str(json.loads(text))
         except ValueError:
@@ -143,13 +143,13 @@ class Cursor:
             self.fail(f"{text} is not a string: what is in the quotes is written as in JSON")
 
     def integer(self) -> int:
-        """Step over an integer and return it."""
+        """Read an integer and return it."""
         if not re.fullmatch(r"-?\d+", self.text):
             self.fail(f"expected an integer, found {self._found()}")
         return self.integer_of(self.take("number"))
 
     def integer_of(self, text: str) -> int:
-        """Return the integer that the token just read, or a part of it, stands for."""
+        """Return the integer of the token just read, or of a part of it."""
         if len(text) > LONGEST_NUMBER:
             self._position -= 1
             self.fail(f"a number of {len(text):,} digits; {LONGEST_NUMBER} is most")
@@ -157,7 +157,7 @@ class Cursor:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Go one level deeper, into a graph or a value that holds others."""
+        """Enter a nested graph or value; raise an error at more than `DEEPEST` levels."""
         if self._depth == DEEPEST:
             self.fail(f"more than {DEEPEST} values or graphs inside each other")
         self._depth += 1
@@ -165,16 +165,16 @@ class Cursor:
         self._depth -= 1
 
     def opens_block(self) -> bool:
-        """Whether the line that follows opens a nested graph."""
+        """Return whether the next line opens a nested graph."""
         if self._line + 1 == len(self._lines):
             return False
         line = self._texts[self._lines[self._line + 1]]
-        if "#" in line:  # perhaps in a string, perhaps after the brace
+        if "#" in line:  # in a string, or after the brace
             return _tokens(line)[-2][1] == "{"
         return line.rstrip().endswith("{")
 
     def next_line(self) -> None:
-        """Step to the first token of the next line; this one must have been read to its end."""
+        """Advance to the next line; this one must have been read to its end."""
         if self.kind != "end":
             self.fail(f"expected the end of the line, found {self._found()}")
         if self._line + 1 == len(self._lines):
@@ -182,7 +182,7 @@ class Cursor:
         self._goto(self._line + 1)
 
     def finish(self) -> None:
-        """Complain if anything is left."""
+        """Raise a `ParseError` if text is left."""
         if self.kind == "end" and self._line + 1 < len(self._lines):
             self._goto(self._line + 1)
         if self.kind != "end":
@@ -190,13 +190,13 @@ class Cursor:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The line and the token, for a later `fail`."""
+        """Return the line and the token, for a later `fail`."""
         return self._line, self._position
 
     def fail(
         self, problem: str, at: tuple[int, int] | None = None, because: Exception | None = None
     ) -> NoReturn:
-        """Raise a `ParseError` about the token at a place; without one, about the present token."""
+        """Raise a `ParseError` about the token at a place; by default the current token."""
         line, position = at or self.place
         shown = self._texts[self._lines[line]]
         column = _tokens(shown)[position][2]
@@ -214,7 +214,7 @@ class Cursor:
 
 
 def _printable(text: str) -> str:
-    """Return text as wide as it is, without what a terminal would obey."""
+    """Return the text with control characters replaced by characters of the same width."""
     return "".join(
         letter if letter.isprintable() else " " if letter == "\t" else "?" for letter in text
     )

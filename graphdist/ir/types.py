@@ -1,20 +1,20 @@
 """Types of values: dtype, shape and layout. Compared by value, never mutated.
 
-A *layout* says what the replicas know of a value:
+A *layout* says what each replica holds of a value:
 
 * `mirrored`: one value, the same on every replica;
 * `per_replica`: one value per replica, possibly different;
 * `partial(reducer)`: each replica holds a term; the value is the sum, or the mean, of all terms;
-* `sharded(d)`: each replica holds its slice, along dimension `d`, of one known value; with
-  `copies=n` each of `n` groups of replicas holds all slices, and a replica the slice of its number
+* `sharded(d)`: each replica holds its shard, along dimension `d`, of one full value; with
+  `copies=n` each of `n` groups of replicas holds all shards, and a replica the shard of its index
   within the group;
 * None: not inferred yet (graphs fresh from the trace).
 
-Shapes are what one replica holds. Mirrored, sharded and per-replica values form the lattice
-mirrored < sharded(d) < per_replica: whatever holds of a value further right holds of one further
-left, so the join of operands is a safe answer for an operation nothing else is known of. A partial
-value is made by `to_partial` alone. Only operations that are linear in it, loops and reductions
-take it (`graphdist.ir.operation_table.partial_of`).
+Shapes are the shapes on one replica. Layouts form the lattice mirrored < sharded(d) < per_replica:
+a property of all values with a layout further right holds for values further left, so the join of
+the operands' layouts is safe for an operation without a rule. Only `to_partial` makes partial
+values; only loops, reductions and operations that are linear in a partial value accept it
+(`graphdist.ir.operation_table.partial_of`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the replicas know of a value.
+    """How the replicas hold a value.
 
     Use `MIRRORED`, `PER_REPLICA`, `sharded(dimension)` and `partial(reducer)`.
     """
@@ -67,7 +67,7 @@ class Layout:
         return f"{self.kind}({self.dimension}{copies})"
 
     def along(self, dimension: int) -> Layout:
-        """Return the layout of the same slices, cut along another dimension."""
+        """Return the sharded layout with the same groups along another dimension."""
         return sharded(dimension, self.num_copies)
 
 
@@ -76,7 +76,7 @@ PER_REPLICA = Layout("per_replica")
 
 
 def sharded(dimension: int, num_copies: int = 1) -> Layout:
-    """Return the layout of a value cut in equal slices along `dimension`.
+    """Return the layout of a value sharded evenly along `dimension`.
 
     >>> str(sharded(0)), str(sharded(1, num_copies=2))
     ('sharded(0)', 'sharded(1, copies=2)')
@@ -93,7 +93,7 @@ def _sharded(dimension: int, num_copies: int) -> Layout:
 
 @cache
 def partial(reducer: str) -> Layout:
-    """Return the layout of a value that is the sum, or the mean, of the replicas' terms.
+    """Return the layout of a value whose terms, one per replica, are reduced by sum or mean.
 
     >>> str(partial("mean"))
     'partial(mean)'
@@ -107,7 +107,7 @@ def is_partial(layout: Layout | None) -> bool:
 
 
 def join(layouts: Iterable[Layout | None]) -> Layout | None:
-    """Return the layout of a value that each replica computes of values of these layouts.
+    """Return the layout of a value that each replica computes from values of these layouts.
 
     >>> str(join([MIRRORED, PER_REPLICA]))
     'per_replica'
@@ -124,9 +124,9 @@ def join(layouts: Iterable[Layout | None]) -> Layout | None:
 
 
 def join_alike(layouts: Iterable[Layout | None]) -> Layout | None:
-    """Return what holds of values of which one is taken, the same one on all replicas.
+    """Return the layout of one of several values, where all replicas choose the same one.
 
-    Of shards along one dimension it is a shard along that dimension.
+    If some values are sharded along one dimension, and all others mirrored, it is sharded, too.
 
     >>> str(join_alike([MIRRORED, sharded(1)])), str(join_alike([sharded(0), sharded(1)]))
     ('sharded(1)', 'per_replica')
@@ -163,17 +163,17 @@ class Type(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Return the bytes one replica holds; 8 an element for random keys."""
+        """Return the bytes on one replica; random keys have 8 bytes per element."""
         return _bytes(self.dtype, self.shape)
 
     def with_layout(self, layout: Layout | None) -> Type:
-        """Return the same dtype and shape with this layout."""
+        """Return the type with this layout."""
         if layout is self.layout:
             return self
         return Type(self.dtype, self.shape, layout)
 
     def shaped(self, shape: tuple[int, ...]) -> Type:
-        """Return the same dtype and layout with this shape."""
+        """Return the type with this shape."""
         return Type(self.dtype, shape, self.layout)
 
 
@@ -183,7 +183,7 @@ def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def own_slice(full: Type, dimension: int, num_slices: int, num_copies: int = 1) -> Type:
-    """Return the type of a replica's slice of a value that is cut along a dimension.
+    """Return the type of a replica's shard of a value that is sharded along a dimension.
 
     >>> print(own_slice(Type("f32", (8, 3)), 0, 4))
     f32[2,3] sharded(0)
@@ -203,9 +203,9 @@ _NAMES = {
 _NUMPY = {short: long for long, short in _NAMES.items()}
 
 
-@lru_cache(maxsize=4096)  # records have as many dtypes as there are layouts
+@lru_cache(maxsize=4096)  # each record layout is a dtype
 def dtype_name(dtype: object) -> str:
-    """Return the short name of a numpy or JAX dtype; a name that has no short form is kept.
+    """Return the short name of a numpy or JAX dtype; its own name if it has no short one.
 
     >>> dtype_name(np.dtype("float32")), dtype_name(np.dtype("bool"))
     ('f32', 'bool')
@@ -230,7 +230,7 @@ _KEY = re.compile(r"key<\w{1,32}>", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def is_dtype(name: str) -> bool:
-    """Whether values of a graph have a dtype of this short name.
+    """Return whether a dtype of graphs has this short name.
 
     >>> [is_dtype(name) for name in ("bf16", "key<fry>", "f92", "float32", "O")]
     [True, True, False, False, False]
@@ -241,6 +241,6 @@ def is_dtype(name: str) -> bool:
         dtype = numpy_dtype(name)
     except TypeError:
         return False
-    # Of numpy's dtypes, booleans and numbers. The dtypes of ml_dtypes have names that are no codes.
+    # Of numpy's dtypes only booleans and numbers; dtypes of ml_dtypes are known by name alone.
     is_number = dtype.kind in "biufc" or hasattr(ml_dtypes, _NUMPY.get(name, name))
     return is_number and dtype_name(dtype) == name

@@ -1,9 +1,9 @@
-"""Which means over replicas are of values that come from unequal numbers of rows.
+"""The search for means over replicas whose values come from unequal numbers of rows.
 
-A mean over replicas counts each replica alike. Where replicas have different numbers of rows it is
-not the mean over the rows. The search goes forward, from inputs of which replicas have unequal
-numbers of rows to all that is computed from them, through loops and branches. It ends where
-replicas are combined: what comes out of a collective belongs to no replica's rows.
+A mean over replicas gives each replica equal weight. If replicas have different numbers of rows, it
+is not the mean over the rows. The search goes forward from inputs with unequal numbers of rows to
+all values that are computed from them, through loops and branches. It ends where replicas are
+combined: the result of a collective belongs to no replica's rows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from graphdist.ir.ops import AGGREGATE, ASSIGN, READ, reducer_of, variable_named
 
 @dataclass(frozen=True, slots=True)
 class FromUnequalRows:
-    """The values computed from inputs of unequal rows, and the means over replicas of some."""
+    """The values computed from inputs of unequal rows, and the means of them over replicas."""
 
     values: frozenset[Operand]
     means: tuple[Node, ...]
 
 
 def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> FromUnequalRows:
-    """Return what follows in a logical graph from `inputs`, whose numbers of rows are unequal.
+    """Return the values and means that a logical graph computes from `inputs` of unequal rows.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 2 replicas, stage logical
@@ -52,7 +52,7 @@ def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> FromUnequalRows:
 
 
 def _leads_to(graph: Graph) -> dict[Operand, list[Value]]:
-    """Return for each value the values made of it by one node, but for what combines replicas."""
+    """Return the values that one node computes from each value, without combining replicas."""
     found: dict[Operand, list[Value]] = defaultdict(list)
     cells: dict[str, list[Value]] = defaultdict(list)
     for node in walk(graph):
@@ -72,7 +72,7 @@ def _leads_to(graph: Graph) -> dict[Operand, list[Value]]:
 
 
 def _is_mean(node: Node) -> bool:
-    """Return whether a node is a mean over replicas, or writes what will be one when it is read."""
+    """Return whether a node is a mean over replicas, or writes a variable that is read as one."""
     if node.op is AGGREGATE:
         params = AGGREGATE.of(node)
         return params.context == "replica" and params.variable.aggregation == "mean"

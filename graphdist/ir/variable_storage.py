@@ -1,7 +1,7 @@
-"""How a graph says that a variable is stored between steps, and what it is kept for.
+"""The storage of a variable between steps, and its role, as a graph states them.
 
-`choice_of_storage.py` has the rules that choose among the forms, and `graphdist.state.storage`
-carries them out. In the text of a graph both are attributes of the variable.
+`choice_of_storage.py` has the rules that choose a form of storage, and `graphdist.state.storage`
+implements the forms. In the text of a graph storage and role are attributes of the variable.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class StoredUnsharded:
-    """Each replica stores the full value, in a buffer of the variable's own.
+    """Each replica stores the full value, in a buffer of this variable alone.
 
-    One that `is_alone` must have such a buffer, and enters no pack.
+    With `is_alone` it must keep such a buffer, and enters no pack.
     """
 
     is_alone: bool = False
@@ -38,15 +38,15 @@ class StoredInPack:
     pack: str
     start: int
     size: int
-    """The elements of the entire pack."""
+    """The number of elements of the pack."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredInCopies:
-    """Each replica stores a copy of its own of a value that users see as one, by local steps.
+    """Each replica stores its own copy of a value that users see as one, for local steps.
 
-    The type of the variable is per replica in a graph that computes with the copies, and mirrored
-    in one that does not know of them yet.
+    The variable is per replica in a graph that computes with the copies, and mirrored in a graph
+    before the pass `local_steps`.
     """
 
 
@@ -64,38 +64,38 @@ VariableStorage: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class PackOf:
-    """The variable is itself a pack, of the variables with these names; "" is an unknown part."""
+    """The variable is a pack of the variables with these names; "" is an unknown piece."""
 
     pieces: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AddedRole:
-    """Local steps have added the variable, and keep it for the variables that it serves."""
+    """Local steps added the variable for the variables that it serves."""
 
     serves: tuple[str, ...]
     text: ClassVar[str]
-    """What texts call the role, and the names of such variables; slots have an index, too."""
+    """The name of the role in texts, and in names of variables, where slots add an index."""
 
     def __str__(self) -> str:
         return self.text
 
 
 class StepCount(AddedRole):
-    """It counts steps since the last synchronization."""
+    """The variable counts steps since the last synchronization."""
 
     text = "steps"
 
 
 class Anchor(AddedRole):
-    """It is the value of one variable at the last synchronization."""
+    """The variable is the value of another one at the last synchronization."""
 
     text = "anchor"
 
 
 @dataclass(frozen=True, slots=True)
 class OuterSlot(AddedRole):
-    """It is a slot of the outer optimizer, by its index among the slots."""
+    """The variable is a slot of the outer optimizer, with an index among the slots."""
 
     index: int
     text = "slot"
@@ -136,7 +136,7 @@ def role_attributes(role: VariableRole | None) -> dict[str, object]:
 
 
 def storage_of(attributes: Mapping[str, object]) -> VariableStorage:
-    """Return the storage that attributes describe; raises ValueError for one that is none.
+    """Return the storage that attributes describe; raise ValueError if they describe none.
 
     A variable that is sharded has left its pack.
     """
@@ -156,7 +156,7 @@ def storage_of(attributes: Mapping[str, object]) -> VariableStorage:
 
 
 def role_of(attributes: Mapping[str, object]) -> VariableRole | None:
-    """Return the role that attributes describe; raises ValueError for one that is none."""
+    """Return the role that attributes describe; raise ValueError if they describe none."""
     serves = attributes.get("serves", ())
     assert isinstance(serves, tuple)
     match attributes:

@@ -3,9 +3,9 @@
 Each invariant is a function that raises `VerifyError` at the first node that breaks it. The tables
 at the end say which hold at which stage. They are listed, with their reasons, in `docs/ir.md`.
 
-The check runs after every pass, so it is made twice. `_looks_sound` asks all the cheap questions in
-one loop and answers yes or no; only if the answer is no do the invariants, which are slower, look
-for the fault and say it. With `full`, they always do, and every type is derived again.
+The check runs after every pass, so it is fast for correct graphs: `_looks_sound` checks everything
+in one loop and returns whether it holds. Only if not, or with `full`, the slower invariants run,
+which name the fault. With `full`, every type is derived again, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 __all__ = ["verify"]
 
 _SPANNING = frozenset(op for op in OPS.values() if issubclass(op.parameters, OverReplicas))
-"""Operations that name the number of replicas."""
+"""The operations that state a number of replicas."""
 
 _GONE = {
     Stage.LOGICAL: frozenset[Op](),
@@ -54,7 +54,7 @@ def verify(graph: Graph, full: bool = False) -> None:
 
 
 def _looks_sound(graph: Graph) -> bool:
-    """Return whether all invariants hold; False may be a false alarm."""
+    """Return whether all invariants hold; False may be wrong."""
     placed, num_replicas, gone = graph.is_placed, graph.num_replicas, _GONE[graph.stage]
     remarkable = gone | _SPANNING
     pending = [graph]
@@ -79,7 +79,7 @@ def _looks_sound(graph: Graph) -> bool:
         for output in scope.outputs:
             if output.__class__ is Value and output not in defined:
                 return False
-        # `in` would ask each layout whether it equals None.
+        # `in` would compare each layout with None, which is slow.
         if placed and any(value.type.layout is None for value in scope.inputs):
             return False
     try:
@@ -91,7 +91,7 @@ def _looks_sound(graph: Graph) -> bool:
 
 
 def _scopes(graph: Graph) -> Iterator[Graph]:
-    """Yield the graph and those nested in it, an outer one before its inner ones."""
+    """Yield the graph and its nested graphs, an outer one before its inner ones."""
     pending = [graph]
     for scope in pending:  # which grows
         yield scope
@@ -224,11 +224,11 @@ def _first_inputs_are_variables(graph: Graph) -> None:
 
 
 def _first_outputs_are_assigned(graph: Graph) -> None:
-    # That there are enough outputs is what `_returns_are_declared` saw.
+    # `_returns_are_declared` has checked that there are enough outputs.
     for output, variable in zip(graph.outputs, graph.assigned, strict=False):
         held = variable.held(graph.num_replicas)
         type, wanted = output.type, held.layout
-        # Replicas that agree may write a variable they could differ in, but not the other way.
+        # A mirrored value may be written to a per-replica variable, but not the reverse.
         fits = type.layout in (wanted, MIRRORED) or wanted is PER_REPLICA
         shapes = held.shape, _at_boundary(held).shape
         if not fits or type.dtype != held.dtype or type.shape not in shapes:
@@ -238,7 +238,7 @@ def _first_outputs_are_assigned(graph: Graph) -> None:
 
 
 def _at_boundary(type: Type) -> Type:
-    """Return the type of a variable's input, where `shard_inputs` gave scalars a dimension."""
+    """Return the type of a variable's input; a per-replica scalar has one dimension here."""
     return type if type.shape or type.layout is not PER_REPLICA else type.shaped((1,))
 
 

@@ -1,1 +1,1 @@
-"""Reports on a step: what it needs, moves and takes, and what the passes did to it."""
+"""Reports on a step: its memory, traffic and time, and the changes that each pass made."""

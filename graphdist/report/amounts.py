@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 
 def size_text(size: float) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes as text.
 
     >>> size_text(3 * 2**29)
     '1.50 GiB'
@@ -17,7 +17,7 @@ def size_text(size: float) -> str:
 
 
 def count_text(count: float) -> str:
-    """Return a large number for people.
+    """Return a large number as text.
 
     >>> count_text(1.5e12)
     '1.50 T'
@@ -33,7 +33,7 @@ def _scaled(number: float, base: int, units: Sequence[str]) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time for people.
+    """Return a time as text.
 
     >>> time_text(0.00123)
     '1.23 ms'
@@ -45,7 +45,7 @@ def time_text(seconds: float) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
-    """Return the lines of a table; the columns of these numbers are aligned to the left.
+    """Return the lines of a table; the columns with the indices `left` are aligned to the left.
 
     >>> table([["", "bytes"], ["one", "8"]])
     ['     bytes', 'one      8']

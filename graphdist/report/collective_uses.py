@@ -1,7 +1,7 @@
-"""The collectives of a graph, and what the compiled module has in their place.
+"""The collectives of a graph, and the collectives of the compiled module that replace them.
 
-XLA makes all_reduces of some all_gathers and reduce_scatters, and pads some. The report names the
-collective of the module, and the estimate of the time counts what it sends.
+XLA turns some all_gathers and reduce_scatters into all_reduces, and pads some. The report names the
+collective of the module, and the estimate of the time counts the bytes that it sends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from graphdist.runtime.targets.topologies import Topology
 class CollectiveUse:
     """A collective of the graph, and the collective of the module that does its work.
 
-    `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step,
-    of which one in `every` has them.
+    `bytes` is the size of the operand on each replica; `times` counts its runs in a step, and only
+    one step in `every` has them.
     Each of `num_groups` groups of `group_size` replicas runs it.
     `became` describes the collective of the module in words. `code` is the user's line as text,
-    `seconds` the estimate of all runs in a step, 0 where there is none.
+    `seconds` the estimate of all runs in a step, 0 without an estimate.
     """
 
     kind: str
@@ -46,26 +46,26 @@ class CollectiveUse:
 
     @property
     def bytes_a_step(self) -> int:
-        """Return the bytes that a replica puts in in a step, on average."""
+        """Return the bytes of the operands on each replica per step, on average."""
         return round(self.bytes * self.times / self.every)
 
 
 class Matched(NamedTuple):
-    """A collective of the graph, and its match in the module; None where that is not known."""
+    """A collective of the graph, and its match in the module; None if unknown."""
 
     collective: Collective
     match: Match | None
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Return what replicas exchange in a step: as compiled if that is known, or as asked."""
+        """Return the exchanges of a step: the module's if they are known, else the graph's."""
         share = self.collective.times / self.collective.every
         return tuple(each._replace(bytes=round(each.bytes * share)) for each in self._compiled())
 
     def _compiled(self) -> tuple[Exchange, ...]:
-        """Return the exchanges of one run with the kind and the bytes of the module's."""
+        """Return the exchanges of one run, with kind and bytes from the module if known."""
         asked, match = self.collective.exchanges, self.match
-        # The parts of what XLA has split into several, or packed into one, send as much as asked.
+        # Collectives that XLA has split or packed send as many bytes as in the graph.
         if match is None or len(asked) > 1 or match.num_packed > 1:
             return asked
         kind = match.collective.kind
@@ -83,7 +83,7 @@ def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tup
 def collective_uses(
     matched: Sequence[Matched], topology: Topology | None, *, is_known: bool
 ) -> tuple[CollectiveUse, ...]:
-    """Return the collectives for the report; `is_known` tells that there is a module."""
+    """Return the collectives for the report; `is_known` says whether there is a module."""
     return tuple(_use(each, topology, is_known) for each in matched)
 
 

@@ -31,14 +31,14 @@ class ComparedFigure:
 
     @property
     def growth(self) -> float:
-        """Return the share by which the figure grew: infinity from 0, below 0 if it fell."""
+        """Return the relative growth of the figure: infinity from 0, negative if it fell."""
         if self.before:
             return self.after / self.before - 1
         return inf if self.after else 0.0
 
     @property
     def growth_text(self) -> str:
-        """Return the growth as a percentage, "new" from 0, and "" where both are equal."""
+        """Return the growth as a percentage; "new" from 0, and "" if both are equal."""
         if self.before == self.after:
             return ""
         return "new" if self.growth == inf else f"{self.growth:+.1%}"

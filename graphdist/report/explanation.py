@@ -1,11 +1,12 @@
-"""What each pass changed, saved and declined in a program: `stage.explain()`.
+"""The changes that each pass made, saved and declined in a program: `stage.explain()`.
 
-It is computed from the graphs before and after each pass, so that passes need not count.
+The explanation is computed from the graphs before and after each pass, so that passes need not
+count.
 Bytes moved are the bytes that a device sends in a step if collectives go around a ring
-(`graphdist.ir.collective_records`), bytes held the bytes of the variables between steps. A pass
-that could have changed something and did not says why, in its function `declined`; one that chooses
-says what the other choices would cost, in `chosen`. Of a step with parameter servers the measures
-are the worker's, and what it reads and sends is listed.
+(`graphdist.ir.collective_records`); bytes held are the bytes of the variables between steps. The
+function `declined` of a pass says why it did not make a possible change, and `chosen` what other
+choices would cost. For a step with parameter servers, the measures are the worker's, and its reads
+and updates are listed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from graphdist.report.json_records import json_of
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The cost of a graph for a device in a step: nodes, collectives by kind, bytes."""
+    """The cost of a graph per device and step: nodes, collectives by kind, bytes."""
 
     nodes: int
     collectives: Mapping[str, int]
@@ -52,8 +53,8 @@ class PassEffect:
 class ServerRequest:
     """One request of a step: a read or an update of variables of one server.
 
-    `bytes` are sent, of a read of rows at most: equal rows are sent once. `server` is None where
-    it is not known.
+    `bytes` are sent; for a read of rows this is the maximum, since equal rows are sent once.
+    `server` is None if it is not known.
     """
 
     kind: str
@@ -79,16 +80,16 @@ class ServerRequest:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The passes of a program, in order; print it."""
+    """The effects of a program's passes, in order, as text when printed."""
 
     name: str
     target: str
     steps: tuple[PassEffect, ...]
     servers: tuple[ServerRequest, ...] = ()
-    """What the step reads of parameter servers, and has them update."""
+    """The reads and updates that the step requests from parameter servers."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the explanation as an object of JSON."""
+        """Return the explanation as a JSON object."""
         return {
             "name": self.name,
             "target": self.target,
@@ -114,7 +115,7 @@ class Explanation:
 
 
 def _traffic(requests: Sequence[ServerRequest]) -> list[str]:
-    """Return the requests as lines; none if there are none."""
+    """Return the requests as lines; [] without requests."""
     if not requests:
         return []
     read = sum(request.bytes for request in requests if request.kind != "update")
@@ -135,7 +136,7 @@ def _row(name: str, measure: Measure) -> str:
 
 
 def savings(step: PassEffect) -> list[str]:
-    """Return the savings of a pass on each device, in words."""
+    """Describe the savings of a pass per device."""
     before, after = step.before, step.after
     said = []
     fewer = sum(before.collectives.values()) - sum(after.collectives.values())
@@ -151,7 +152,7 @@ def savings(step: PassEffect) -> list[str]:
 def explanation(
     target: str, traced: Graph, pipeline: Sequence[Pass], history: Sequence[PassRecord]
 ) -> Explanation:
-    """Explain the passes of a pipeline; `history` holds the graphs that they returned."""
+    """Return the effects of the passes of a pipeline; `history` has the graphs they returned."""
     steps = []
     before, measured = traced, graph_measure(traced)
     for graph_pass, record in zip(pipeline, history, strict=True):
@@ -178,7 +179,7 @@ def _reads(cut: CutStep) -> Iterator[ServerRequest]:
 
 
 def _updates(cut: CutStep) -> Iterator[ServerRequest]:
-    """Yield the updates; what several of one server take is counted with the first of them."""
+    """Yield the updates; values that several updates of a server share count with the first."""
     sent: dict[int | None, set[int]] = {}
     for update in cut.updates:
         of_server = sent.setdefault(update.server, set())
@@ -193,7 +194,7 @@ def _nothing(graph: Graph) -> Sequence[str]:
 
 
 def graph_measure(graph: Graph) -> Measure:
-    """Return the cost of a graph for a device in a step."""
+    """Return the cost of a graph per device and step."""
     kinds: Counter[str] = Counter()
     moved = 0.0
     replicas = graph.num_replicas

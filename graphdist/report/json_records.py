@@ -1,4 +1,4 @@
-"""Records as JSON, and back: dataclasses of numbers, texts, and records and lists of these."""
+"""Conversion between JSON and records: dataclasses of numbers, texts, lists and records."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints  # Any: JS
 Record = TypeVar("Record")
 
 NOT_IN_JSON: Mapping[str, bool] = {"not in JSON": True}
-"""The metadata of a field that JSON does not have; the field has a default."""
+"""The metadata of a field that is left out of JSON; the field has a default."""
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "truth value"}
 
 
 def json_of(value: Any) -> Any:
-    """Return a record, or a value of one of its fields, as JSON has it.
+    """Convert a record, or the value of one of its fields, to JSON.
 
     >>> from graphdist.report.step_report import StoredVariables
     >>> json_of(StoredVariables(3, 2, 64, 32))
@@ -28,7 +28,7 @@ def json_of(value: Any) -> Any:
 
 
 def read_record(kind: type[Record], found: Any) -> Record:
-    """Return the record of a class that an object of JSON holds; further names are left out.
+    """Return the record of a class from a JSON object, whose unknown names are ignored.
 
     Raises `KeyError` for a field that is missing and `TypeError` for one of another type.
 
@@ -54,7 +54,7 @@ def _in_json(record: Any) -> list[Field[Any]]:
 
 
 def _value(kind: Any, found: Any) -> Any:
-    """Return a value of JSON as one of a type; raises `TypeError` for a value of another."""
+    """Convert a JSON value to a type; raise `TypeError` if it does not fit."""
     origin, arguments = get_origin(kind), get_args(kind)
     if type(None) in arguments:
         return None if found is None else _value(arguments[0], found)

@@ -1,8 +1,8 @@
-"""The memory of a step with variables in slices, by its large parts, counted on the graph.
+"""The memory of a step with sharded variables, by its large parts, counted on the graph.
 
-The compiler's peak can be held against the sum. It is higher by values that are computed and used
-at once, such as products inside a layer and gradients in full before they are scattered. It is
-lower where the compiler writes the next layer over the one that was used.
+The sum can be compared with the compiler's peak. The peak is higher by short-lived values, such as
+products inside a layer and unsharded gradients before they are scattered. It is lower where the
+compiler writes the next layer into the buffer of the previous one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN, TAKE_PART
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """Bytes of a device."""
+    """The large parts of a device's memory, in bytes."""
 
     variables: int
-    """Parameters and slots, in slices or in full."""
+    """Parameters and slots, sharded or unsharded."""
     gradients: int
-    """The slices of gradients."""
+    """The shards of gradients."""
     saved: int
-    """The values that loops save for the loops back, such as the inputs of layers."""
+    """The values that loops save for the backward pass, such as the inputs of layers."""
     full: int
-    """The most that a loop has in full: parameters that a step gathers and, if it gathers ahead,
-    the next one; parameters that were gathered before, and gradients that it adds up."""
+    """The largest size of unsharded values in a loop: parameters that an iteration gathers, also
+    ahead for the next one; parameters gathered before the loop; gradients that it adds up."""
 
     @property
     def total(self) -> int:
@@ -37,7 +37,7 @@ class MemoryParts:
 
 
 def memory_parts(graph: Graph) -> MemoryParts:
-    """Return the parts for the graph of a device."""
+    """Return the parts of the memory that the graph of a device needs."""
     return MemoryParts(
         variables=sum(variable.held(graph.num_replicas).bytes for variable in graph.variables),
         gradients=_bytes(value for node in graph.nodes for value in _slices_of_gradients(node)),
@@ -58,14 +58,14 @@ def _slices_of_gradients(node: Node) -> Iterator[Value]:
 
 
 def _saved_bytes(graph: Graph) -> int:
-    """Return the most bytes that are saved at once: a loop around loops saves in each turn."""
+    """Return the largest size of saved values; a loop around loops saves in each iteration."""
     own = _bytes(value for node in graph.nodes for value in _saved(node, graph))
     bodies = (node.graphs[0] for node in graph.nodes if node.op is SCAN and not _scatters(node))
     return own + max(map(_saved_bytes, bodies), default=0)
 
 
 def _saved(node: Node, graph: Graph) -> Iterator[Value]:
-    """Yield the values that a loop stacks up, or leaves, for another loop."""
+    """Yield the results of a loop, stacked or not, that another loop uses."""
     if node.op is SCAN:
         for result in node.results:
             is_for_loops = any(_is_saved_for(using) for using in users(graph).get(result, ()))
@@ -74,7 +74,7 @@ def _saved(node: Node, graph: Graph) -> Iterator[Value]:
 
 
 def _is_saved_for(node: Node) -> bool:
-    """Return whether a node is a loop of the program, not one over parts of a gradient."""
+    """Return whether a node is a loop of the program, not a loop over parts of a gradient."""
     return node.op is SCAN and not _scatters(node)
 
 
@@ -84,7 +84,7 @@ def _is_slice(value: Value) -> bool:
 
 
 def _full_in_loops(graph: Graph) -> int:
-    """Return the most bytes that a loop of the graph has in full."""
+    """Return the largest size of unsharded values in a loop of the graph."""
     gathered = _gathers(graph)
     scattered = set(_sums(graph))
     most = 0
@@ -98,7 +98,7 @@ def _full_in_loops(graph: Graph) -> int:
 
 
 def _sums(graph: Graph) -> Iterator[Value]:
-    """Yield the results of loops that are scattered, as they are or converted."""
+    """Yield the results of loops that are scattered, directly or after a conversion."""
     makers = producers(graph)
     for node in filter(_scatters, graph.nodes):
         for value in node.operands:
@@ -109,18 +109,18 @@ def _sums(graph: Graph) -> Iterator[Value]:
 
 
 def _scatters(node: Node) -> bool:
-    """Return whether a node scatters a gradient, at once or part by part."""
+    """Return whether a node reduce-scatters a gradient, at once or part by part."""
     if node.op is SCAN:
         return any(inner.op is TAKE_PART for inner in node.graphs[0].nodes)
     return node.op is REDUCE_SCATTER
 
 
 def _gathered(body: Graph) -> int:
-    """Return the bytes that a turn gathers, and those that it gathers for the next one."""
+    """Return the bytes that an iteration gathers, for itself and for the next one."""
     made = _gathers(body)
     return _bytes(made) + _bytes(made.intersection(body.outputs))
 
 
 def _gathers(graph: Graph) -> set[Value]:
-    """Return what a graph gathers; of a step, outputs are variables in full, counted as such."""
+    """Return the gathered values of a graph; those it returns count as variables."""
     return {node.results[0] for node in graph.nodes if node.op is ALL_GATHER}

@@ -20,7 +20,7 @@ LINES_OF_MEMORY = 5
 
 
 def report_text(report: Report) -> str:
-    """Return the page."""
+    """Return the report as text."""
     return "\n".join(
         [
             f"{report.name} on {report.target}: {report.num_devices} devices",
@@ -39,7 +39,7 @@ def report_text(report: Report) -> str:
 
 
 def verdict(report: Report) -> str:
-    """Return whether the step fits, and by how much."""
+    """Describe whether the step fits into memory, and by how many bytes."""
     needed, available = report.needed_bytes, report.available_bytes
     if not available:
         return f"needs {size_text(needed)} a device" if report.fits else report.refusal
@@ -53,7 +53,7 @@ def verdict(report: Report) -> str:
 
 
 def why_not(report: Report) -> Iterator[str]:
-    """Yield what to do for a step that does not fit, and the lines that hold most in it."""
+    """Yield a hint for a step that does not fit, and the lines that hold most memory in it."""
     if not report.fits:
         yield f"  hint: {HOW_TO_FIT}"
         if report.memory is not None:

@@ -1,8 +1,8 @@
-"""When a compiled step holds most memory, and which arrays, by the user's lines.
+"""The peak of a compiled step's memory: when it is, and which arrays it holds, by user lines.
 
 `graphdist.runtime.module.memory` follows the module's buffers. The compiler's own peak, which the
-report states, is larger by what it pads and by gaps between buffers. Of a program that the compiler
-refuses there is no module: the values of its graph are followed instead, node by node.
+report states, is larger by padding and by gaps between buffers. If the compiler refuses a program,
+there is no module: the values of its graph are followed instead, node by node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ARGUMENT = "argument"
 
 @dataclass(frozen=True, slots=True)
 class HeldArrays:
-    """Arrays of one type that a line's operations make, and that are held at the peak."""
+    """Arrays of one type that one line's operations make, and that are held at the peak."""
 
     bytes: int
     count: int
@@ -33,7 +33,7 @@ class HeldArrays:
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """The most bytes that a device holds in a step, where in the program, and of what."""
+    """The peak of a device's memory in a step, its position in the program, and its arrays."""
 
     peak_bytes: int
     phase: str
@@ -42,7 +42,7 @@ class StepMemory:
 
 
 def memory_of_step(memory: ModuleMemory, labels: Labels) -> StepMemory:
-    """Return the memory that a step holds."""
+    """Return the memory of a step at its peak."""
     instruction, buffers = memory.at_peak()
     phase, line = labels.of(instruction)
     arrays = ((buffer.bytes, buffer.type, *_made_by(buffer, labels)) for buffer in buffers)
@@ -54,7 +54,7 @@ def _made_by(buffer: Buffer, labels: Labels) -> tuple[str, str]:
 
 
 def memory_of_graph(graph: Graph) -> StepMemory:
-    """Return the memory that a step holds node by node, where there is no compiled module."""
+    """Return the memory of a step at its peak on the graph, if there is no compiled module."""
     node, alive = _at_peak(graph)
     made = {result: each for each in walk(graph) for result in each.results}
     arrays = (
@@ -70,7 +70,7 @@ def memory_of_graph(graph: Graph) -> StepMemory:
 
 
 def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:
-    """Return the innermost node at which most is held, and the values that are alive there."""
+    """Return the innermost node at the peak, and the values that are alive there."""
     held = held_values(graph)
     if held.position < 0:
         return None, list(held.alive)
@@ -84,7 +84,7 @@ def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:
 
 
 def _largest(arrays: Iterable[tuple[int, str, str, str]]) -> tuple[HeldArrays, ...]:
-    """Return arrays, given as bytes, type, phase and line, joined where all but bytes are equal."""
+    """Return the largest arrays, joined where type, phase and line are equal."""
     found: dict[tuple[str, str, str], tuple[int, int]] = {}
     for size, *key in arrays:
         type_text, phase, line = key

@@ -1,9 +1,9 @@
 """The report on a compiled step: memory, operations, collectives, an estimate of its time.
 
 The compiler reports the memory. Operations are counted in the graph (`graphdist.ir.cost`).
-Collectives are listed twice: as the graph has them, with the pass or the user's line that made
-them, and as the compiled module has them. The time is an estimate, a roofline over published peaks
-(`graphdist.runtime.targets.roofline`), and no measurement.
+Collectives are listed twice: those of the graph, with the pass or the user's line that made them,
+and those of the compiled module. The time is an estimate, a roofline over published peaks
+(`graphdist.runtime.targets.roofline`), not a measurement.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from graphdist.runtime.module.memory import Memory
 from graphdist.runtime.targets.roofline import Roofline, estimate_step
 
 LARGE_CONSTANT = 2**20
-"""The size in bytes from which a constant of the program causes a warning."""
+"""The smallest size in bytes of a constant that causes a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargeConstant:
-    """A large value that is part of the program, and was likely meant as an argument."""
+    """A large constant of the program, which should probably be an argument."""
 
     bytes: int
     type: str
@@ -53,7 +53,7 @@ class LargeConstant:
 
 @dataclass(frozen=True, slots=True)
 class StoredVariables:
-    """How the variables of a step are stored: their number, how many in slices, and bytes."""
+    """The storage of a step's variables: their number, how many are sharded, and bytes."""
 
     count: int
     sliced: int
@@ -64,11 +64,10 @@ class StoredVariables:
 
 @dataclass(frozen=True)
 class Report:
-    """What a step needs on each device and moves, in bytes and seconds.
+    """The memory, traffic and time of a step per device, in bytes and seconds.
 
-    `needed_bytes` is the most the program holds at once, `available_bytes` the memory of a device;
-    0 means unknown. `refusal` is the compiler's message if it refused the program; then there is no
-    module.
+    `needed_bytes` is the program's peak, `available_bytes` the memory of a device; 0 means unknown.
+    `refusal` is the compiler's message if it refused the program; then there is no module.
     """
 
     name: str
@@ -89,37 +88,37 @@ class Report:
     refusal: str = ""
     variables: StoredVariables = StoredVariables(0, 0, 0, 0)
     parts: MemoryParts | None = None
-    """The memory of a step with variables in slices, by parts; None without such variables."""
+    """The memory of a step with sharded variables, by parts; None without such variables."""
     timeline: StepTimeline | None = None
     no_timeline: str = ""
-    """Why there is no timeline, where there is an estimate."""
+    """The reason why there is an estimate, but no timeline."""
     memory: StepMemory | None = None
-    """What a program that was refused holds, counted on its graph."""
+    """The memory of a refused program, counted on its graph."""
 
     @property
     def fits(self) -> bool:
-        """Return whether a device has the memory the step needs; True if that is unknown."""
+        """Return whether a device has the memory that the step needs; True if unknown."""
         if self.refusal:
             return False
         return not self.available_bytes or self.needed_bytes <= self.available_bytes
 
     @property
     def total_flops(self) -> int:
-        """Return the operations of a device in a step, of all dtypes."""
+        """Return the operations per device and step, of all dtypes."""
         return sum(self.flops.values())
 
     @property
     def collective_bytes(self) -> dict[str, int]:
-        """Return the bytes each device puts into the graph's collectives in a step, by kind."""
+        """Return the bytes of the operands of collectives per device and step, by kind."""
         return _total((use.kind, use.bytes_a_step) for use in self.collectives)
 
     @property
     def module_bytes(self) -> dict[str, int]:
-        """Return the same for the compiled module; XLA may have chosen other kinds."""
+        """Return the same for the module's collectives; XLA may have chosen other kinds."""
         return _total((found.kind, found.bytes_a_step) for found in self.module_collectives)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as an object of JSON."""
+        """Return the report as a JSON object."""
         return {
             **json_of(self),
             "fits": self.fits,
@@ -131,7 +130,7 @@ class Report:
 
     @classmethod
     def from_json(cls, found: Any) -> Self:
-        """Return the report that an object of JSON holds; its timeline has no events.
+        """Return the report of a JSON object; its timeline has no events.
 
         Raises `KeyError` for a figure that is missing and `TypeError` for one of another type.
         """
@@ -161,7 +160,7 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
 
 
 def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:
-    """Return the report of a program that the compiler refused for its memory."""
+    """Return the report of a program that the compiler refused for lack of memory."""
     needs = error.needed_bytes or peak_of_boundary(graph)
     sizes = boundary_bytes(graph)
     temporary = max(needs - peak_of_boundary(graph), 0)
@@ -171,7 +170,7 @@ def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) 
 
 
 def boundary_bytes(graph: Graph) -> tuple[int, int, int]:
-    """Return the bytes of a replica's arguments, of its outputs, and of the buffers they share."""
+    """Return the bytes of a replica's arguments, outputs, and of the buffers that both share."""
     arguments = sum(value.type.bytes for value in graph.inputs)
     outputs = sum(output.type.bytes for output in graph.outputs)
     shared = sum(output.type.bytes for output in graph.outputs[: len(graph.assigned)])
@@ -179,7 +178,7 @@ def boundary_bytes(graph: Graph) -> tuple[int, int, int]:
 
 
 def peak_of_boundary(graph: Graph) -> int:
-    """Return the bytes that a step needs for arguments and outputs, whatever the compiler does."""
+    """Return the least bytes that a step needs: its arguments and outputs."""
     arguments, outputs, shared = boundary_bytes(graph)
     return arguments + outputs - shared
 
@@ -223,7 +222,7 @@ def _report(
 
 
 def stored_variables(graph: Graph) -> StoredVariables:
-    """Return how the variables of a graph are stored; a pack counts as one."""
+    """Return how the variables of a graph are stored; a pack counts as one variable."""
     stored = [variable for variable in graph.variables if not variable.is_local]
     buffers = [variable for variable in stored if variable.piece is None]
     return StoredVariables(
@@ -235,13 +234,13 @@ def stored_variables(graph: Graph) -> StoredVariables:
 
 
 def large_constants(graph: Graph) -> tuple[LargeConstant, ...]:
-    """Return the constants of a graph that should likely be arguments, the largest first."""
+    """Return the constants of a graph that should probably be arguments, the largest first."""
     nodes = [node for node, _ in executions(graph)]
     found = []
     for node in nodes:
         if node.op is CONSTANT and node.results[0].type.bytes >= LARGE_CONSTANT:
             (value,) = node.results
-            # A value from outside the function has no line in it: its first use is shown.
+            # A value from outside the function has no line in it, so its first use is shown.
             line = next((user.source for user in nodes if value in user.operands), node.source)
             found.append(LargeConstant(value.type.bytes, str(value.type), str(line)))
     return tuple(sorted(found, key=lambda constant: -constant.bytes))

@@ -1,8 +1,8 @@
-"""The predicted timeline of a compiled step: its time, and the user's lines that it goes to.
+"""The predicted timeline of a compiled step: its time, in total and by the user's lines.
 
-`graphdist.runtime.module.timeline` lays out the module. Here its events are added up by the user's
-lines, which emission writes into the names of operations as `forward(train.py:41)`, and set against
-the operations that the model itself needs.
+`graphdist.runtime.module.timeline` predicts the events of the module. Here they are added up by the
+user's lines, which emission writes into the names of operations as `forward(train.py:41)`, and
+compared with the operations that the model needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from graphdist.runtime.targets.topologies import Topology
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """A collective of the module: how long its runs take in a step, and how much is not hidden."""
+    """A collective of the module: the seconds of its runs in a step, and how many are exposed."""
 
     name: str
     kind: str
@@ -38,9 +38,9 @@ class CollectiveTime:
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """The seconds of a step that a line of the user's computes, in a part of the step.
+    """The seconds of computation of one of the user's lines, in one part of a step.
 
-    The part is "forward", "backward", "again" for values computed again, or "step" for the rest.
+    The part is "forward", "backward", "again" for recomputed values, or "step" for the rest.
     """
 
     line: str
@@ -61,9 +61,9 @@ class TimelineEvents:
 class StepTimeline:
     """A predicted step: `compute`, `exposed` communication and `idle` add up to `seconds`.
 
-    `low` and `high` are the seconds between which the step is expected, by the errors on published
-    runs (`docs/estimates.md`). `model_flops` are the operations of a device without recomputation,
-    `utilization` is the share of the peak that they reach. A timeline that was read has no events.
+    `low` and `high` bound the expected seconds of the step, from the errors on published runs
+    (`docs/estimates.md`). `model_flops` are the operations per device without recomputation,
+    `utilization` is the share of the peak that they reach. A timeline from JSON has no events.
     """
 
     seconds: float
@@ -87,20 +87,20 @@ class StepTimeline:
 
     @property
     def bottleneck(self) -> str:
-        """Return what takes longest: "compute", "exposed" communication, or "idle" waits."""
+        """Return the longest part: "compute", "exposed" (communication) or "idle" (waits)."""
         times = {name: getattr(self, name) for name in ("compute", "exposed", "idle")}
         return max(times, key=times.__getitem__)
 
     @property
     def efficiency(self) -> float:
-        """Return the share of the step that computes."""
+        """Return the share of the step that is computation."""
         return self.compute / self.seconds if self.seconds else 1.0
 
 
 def timeline_of(
     module: CompiledModule, graph: Graph, topology: Topology, timing: ChipTiming | None = None
 ) -> StepTimeline | str:
-    """Return the timeline of a module, or why there is none."""
+    """Return the timeline of a module, or the reason why there is none."""
     chip = topology.chip
     timing = timing or TIMINGS.get(chip.name)
     if timing is None:
@@ -131,7 +131,7 @@ def timeline_of(
 
 
 def _model_flops(graph: Graph) -> Mapping[str, int]:
-    """Return the operations of a step by dtype, without those that are done again."""
+    """Return the operations of a step by dtype, without recomputation."""
     total: dict[str, int] = {}
     for node, times in executions(graph):
         if node.graphs or "rematted_computation" in node.source.scope:

@@ -1,8 +1,8 @@
-"""A predicted timeline as a trace that Perfetto and Chrome show: a track for each lane.
+"""A predicted timeline as a trace for Perfetto and Chrome, with a track for each lane.
 
-Above them is the memory that the step holds.
-Loops have a slice for each turn. A timeline of more events than are asked for shows the first and
-the last turn of each loop, and one slice for the turns between.
+A counter above the tracks shows the memory of the step.
+Loops have a slice of the track for each iteration. If there were more than `most_events` events,
+each loop shows its first and last iteration, and one slice for the iterations between.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from graphdist.runtime.module.timeline import COMPUTE, LANES, Event, Turn
 MOST_EVENTS = 50_000
 _TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}
 _LOOPS = 0
-"""The track of loops, above the instructions in them."""
+"""The track of loops, above the tracks of the instructions in them."""
 
 
 def trace_of(timeline: StepTimeline, name: str, most_events: int = MOST_EVENTS) -> dict[str, Any]:
-    """Return the trace as an object of JSON, in the format of Chrome's trace viewer."""
+    """Return the trace as a JSON object, in the format of Chrome's trace viewer."""
     events = timeline.events
     assert events is not None, "a timeline that was read from JSON has no events"
     writer = _Writer(events, shows_all=_num_events(events.turn) <= most_events)
@@ -43,9 +43,9 @@ class _Writer:
         self._shows_all = shows_all
 
     def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
-        """Yield the slices of a turn that starts so many seconds after the step."""
+        """Yield the events of an iteration that begins `start` seconds after the step."""
         for event in turn.events:
-            if event.every > 1:  # its events would take the time of the ones behind it
+            if event.every > 1:  # at full length its events would overlap later ones
                 title = f"branch of every {event.every} steps"
                 yield _written(title, _LOOPS, start + event.start, event.seconds, {})
             elif event.body is None:
@@ -69,7 +69,7 @@ class _Writer:
             yield from self.events(body, begun)
 
     def _memory(self, event: Event, start: float) -> dict[str, Any]:
-        """Return what the chip holds from the start of an event on."""
+        """Return the counter of the bytes that the chip holds from the start of an event."""
         held = self._held.get(event.instruction, 0)
         return trace_counter("memory", (start + event.start) * 1e6, {"MiB": held / 2**20})
 

@@ -1,6 +1,6 @@
 """Events of a trace in the format that Chrome's trace viewer and ui.perfetto.dev open.
 
-A trace has tracks, on which slices lie, and counters. Times are in microseconds.
+A trace has counters, and tracks with slices, which are intervals. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TraceEvent: TypeAlias = dict[str, Any]
 def trace_document(
     name: str, tracks: Mapping[int, str], events: Iterable[TraceEvent], unit: str = "ms"
 ) -> dict[str, Any]:
-    """Return the trace of a process as an object of JSON; its tracks are named by their numbers.
+    """Return the trace of a process as a JSON object; `tracks` has names by id.
 
     `unit` is the unit in which the viewer writes times: "ms" or "ns".
     """
@@ -26,13 +26,13 @@ def trace_document(
 def trace_slice(
     title: str, track: int, start: float, length: float, facts: Mapping[str, Any]
 ) -> TraceEvent:
-    """Return a slice of a track, with facts that the viewer shows when it is chosen."""
+    """Return a slice of a track; the viewer shows `facts` when the user selects it."""
     placed = {"pid": 1, "tid": track, "ts": start, "dur": length}
     return {"ph": "X", "name": title, **placed, "args": dict(facts)}
 
 
 def trace_counter(name: str, start: float, values: Mapping[str, float]) -> TraceEvent:
-    """Return the values that a counter has from a time on."""
+    """Return the values of a counter from the time `start` on."""
     return {"ph": "C", "name": name, "pid": 1, "ts": start, "args": dict(values)}
 
 

@@ -1,1 +1,1 @@
-"""Variables: what they are, what each read and write means, and how their values are stored."""
+"""Variables: their declaration, the meaning of each read and write, and their storage."""

@@ -1,16 +1,16 @@
-"""What replicas read of a variable and write to it, combined over all replicas.
+"""How reads and writes of a variable are combined over all replicas.
 
-The copies of an ON_READ variable are combined to one value, as its aggregation says. Writes of
-several replicas to the only copy of a variable come one replica after the other.
+The copies of an ON_READ variable are combined into one value, as its aggregation says. If several
+replicas write to the only copy of a variable, they write one replica after the other.
 
 An ON_READ variable with aggregation SUM reads as the sum of its copies. A value that is assigned to
-it in cross-replica context, or restored, is divided into nearly even shares. Their sum is exactly
-the value, in whatever order they are added up, except that -0.0 reads as 0.0.
+it in cross-replica context, or restored, is divided into nearly equal shares. Their sum is exactly
+the value, in any order of addition, except that -0.0 reads as 0.0.
 
 * Integers: each replica gets the quotient, and the first replicas 1 more each for the remainder.
-* Floats: the quotient is rounded to so few bits that every sum of shares is exact, and replica 0
-  gets the rest. Infinities, nan and totals close to zero go to replica 0 entirely, as does every
-  total of a dtype with too few bits for so many replicas.
+* Floats: the quotient is rounded to few enough bits that every sum of shares is exact, and replica
+  0 gets the remainder. Replica 0 gets the total if it is infinite, nan or close to zero, or if its
+  dtype has too few bits for the number of replicas.
 * Other dtypes, and integers too narrow for the number of replicas: replica 0 gets the total.
 
 TensorFlow gives every replica the quotient, and loses the remainder.
@@ -60,7 +60,7 @@ def require_aggregation(variable: Declaration, done: str) -> None:
 
 
 def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
-    """Return the array to write once for writes of all replicas, one after the other.
+    """Return the array whose one write equals the writes of all replicas, one after the other.
 
     For `assign` it is the value of the last replica, otherwise the sum of all changes.
     """
@@ -77,9 +77,9 @@ def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
 
 
 def warn_of_changes_in_turn(variable: Declaration, method: str, num_replicas: int) -> None:
-    """Warn of a change that every replica makes to a variable made outside the scope.
+    """Warn if every replica changes a variable that was made outside the scope.
 
-    A variable with aggregation SUM is meant to be changed so, as the sums of metrics are.
+    No warning for aggregation SUM, where this is intended, as for the sums of metrics.
     """
     if variable.aggregation is VariableAggregation.SUM:
         return
@@ -109,7 +109,7 @@ def share_of_total(total: jax.Array, replicas: int) -> jax.Array:
 
 
 def total_on_first_replica(total: jax.Array, replicas: int) -> jax.Array:
-    """Return, inside a function, a total on replica 0 and zero on the others."""
+    """Return, inside a function, the total on replica 0 and zeros on other replicas."""
     if replicas == 1:
         return total
     is_first = replica_id_p.bind(group_size=replicas) == 0
@@ -123,15 +123,15 @@ def _largest(dtype: Any) -> int:
 def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:
     """Return the quotient, rounded so that its multiples, and the total minus them, are exact.
 
-    The exponent of a quotient by n is up to ceil(log2(n)) below the total's. So a quotient that is
-    rounded to ceil(log2(n)) bits fewer is a multiple of the total's last place. Rounding increases
-    it by less than an n-th, so that no sum of shares exceeds the total.
+    The exponent of the quotient by n is at most ceil(log2(n)) smaller than the total's. So a
+    quotient with ceil(log2(n)) bits fewer is a multiple of the total's last bit. Rounding increases
+    the quotient by less than an n-th, so that no sum of shares exceeds the total.
     """
     format: Any = ml_dtypes.finfo(total.dtype)  # type: ignore[no-untyped-call]
     lost = (replicas - 1).bit_length()
     if format.nmant < 2 * lost:
         return jnp.zeros_like(total)
     quotient = jax.lax.reduce_precision(total / replicas, format.nexp, format.nmant - lost)
-    # The quotient of a smaller total may be subnormal: it has fewer bits than the rounding assumes.
+    # The quotient of a smaller total may be subnormal, with fewer bits than the rounding assumes.
     has_all_bits = jnp.abs(total) >= format.tiny * 2**lost
     return jnp.where(has_all_bits & jnp.isfinite(quotient), quotient, jnp.zeros_like(total))

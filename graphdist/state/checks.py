@@ -25,7 +25,7 @@ from graphdist.values.distributed import PerReplica, checked_array
 
 
 def checked_name(name: Any) -> str:
-    """Return the name of a variable; raises `ArgumentTypeError` unless it is a string or None."""
+    """Return the name of a variable; raise `ArgumentTypeError` unless it is a string or None."""
     if not isinstance(name, str | None):
         raise ArgumentTypeError(
             f"name of a variable is {name!r}, not a string",
@@ -66,9 +66,9 @@ def check_options(variable: Declaration) -> None:
 
 
 def checked_dimension(variable: Declaration) -> int | None:
-    """Return the dimension along which a new variable is sharded; None: it is unsharded.
+    """Return the dimension along which a new variable is sharded; None if it is unsharded.
 
-    Raises `ArgumentError` for one that is too large to be unsharded, and cannot be sharded.
+    Raises `ArgumentError` for a variable that is too large to be unsharded and cannot be sharded.
     """
     if not variable.may_be_sharded or jnp.issubdtype(variable.dtype, jax.dtypes.prng_key):
         return None
@@ -97,7 +97,7 @@ def _no_dimension_divides(variable: Declaration, count: int) -> ArgumentError:
 
 
 def why_unsharded(variable: Declaration) -> str:
-    """Return why a variable that is large enough for shards is unsharded; "" for others."""
+    """Return why a variable that is large enough to be sharded is unsharded; "" for others."""
     count = variable.strategy.devices.group_size
     is_large = variable.size >= smallest_sharded(count)
     if not (variable.may_be_sharded and is_large):
@@ -110,7 +110,7 @@ def why_unsharded(variable: Declaration) -> str:
 def checked_value(variable: Declaration, value: Any) -> Any:
     """Return the assigned value as an array of the variable's shape and dtype.
 
-    It is a NumPy array if it is to be placed in slices, outside a function.
+    Outside a function it is a NumPy array if it is to be sharded.
     """
     if isinstance(value, PerReplica) and not in_replica_context_of_a_run():
         raise ArgumentTypeError(
@@ -146,7 +146,7 @@ def checked_value(variable: Declaration, value: Any) -> Any:
 
 
 def _fits(array: jax.Array, dtype: Any) -> bool:
-    """Return whether a dtype can hold a Python number's kind: an integer cannot hold 0.5."""
+    """Return whether a dtype can hold a kind of Python number: integers cannot hold 0.5."""
     return all(
         jnp.issubdtype(dtype, wide) or not jnp.issubdtype(array.dtype, kind)
         for kind, wide in (
@@ -157,21 +157,21 @@ def _fits(array: jax.Array, dtype: Any) -> bool:
 
 
 def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, Any] | None:
-    """Return a value that stays in the memory of the host until its slices are placed, or None."""
+    """Return a value as an array on the host until its shards are placed; None if unsharded."""
     count = variable.strategy.num_replicas_in_sync
     is_cut = stored_dimension(np.shape(value), count) is not None
     return host_array(value, dtype) if is_cut and variable.may_be_sharded else None
 
 
 def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
-    """Return the array with this dtype, not weakly typed: other operands must not change it."""
-    if array.dtype == dtype and not getattr(array, "weak_type", False):  # a key has none
+    """Return the array with this dtype, not weakly typed, so that no operand changes it."""
+    if array.dtype == dtype and not getattr(array, "weak_type", False):  # keys lack it
         return array
     return jax.lax.convert_element_type(array, dtype)
 
 
 def require_no_jax_trace(variable: Declaration, array: jax.Array, done: str) -> None:
-    """Raise `TraceError` for an array that JAX traces outside every `gd.function`."""
+    """Raise `TraceError` for an array that JAX traces outside of any `gd.function`."""
     if isinstance(array, jax.core.Tracer):
         if not isinstance(jnp.zeros(()), jax.core.Tracer):
             raise TraceError(
@@ -189,7 +189,7 @@ def require_no_jax_trace(variable: Declaration, array: jax.Array, done: str) -> 
 
 
 def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
-    """Return the concrete initial value; its shape if it is given so, or devices are not here.
+    """Return the concrete initial value; its shape if only that is given, or devices are absent.
 
     Raises `ContextError` in every trace of a function but the first.
     """
@@ -203,7 +203,7 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
             "if self.w is None: self.w = gd.Variable(...)",
         )
     if variable.strategy.devices.is_absent and callable(value):
-        value = jax.eval_shape(value)  # nothing is computed for devices that are not here
+        value = jax.eval_shape(value)  # nothing is computed for absent devices
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape, value.dtype if dtype is None else dtype)
     if callable(value) and variable.may_be_sharded:

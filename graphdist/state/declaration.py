@@ -1,4 +1,4 @@
-"""The declaration of a variable: name, type, how copies relate, how writes are combined."""
+"""The declaration of a variable: its name, type, synchronization and aggregation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Declaration:
-    """The declared properties of a variable; `Variable` adds its value, with reads and writes."""
+    """The declared properties of a variable; `Variable` adds its value, reads and writes."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Declaration:
     is_mirrored: bool
     """Whether all replicas hold the same value."""
     layout: Layout
-    """MIRRORED or PER_REPLICA: whether the replicas hold the same value or values of their own."""
+    """MIRRORED or PER_REPLICA: whether replicas hold the same value or different ones."""
 
     @property
     def ndim(self) -> int:
@@ -43,7 +43,7 @@ class Declaration:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has one copy, which programs of all strategies share.
+        """Return whether it has one copy, which programs of all strategies share.
 
         Replicas write to it one after the other.
         """
@@ -51,15 +51,15 @@ class Declaration:
 
     @property
     def may_be_sharded(self) -> bool:
-        """Whether it is stored in shards from its creation, if its shape allows it.
+        """Return whether it is sharded from its creation, if its shape allows it.
 
-        It is for a strategy with `shard_parameters`, unless the replicas have values of their own.
+        True for strategies with `shard_parameters`, unless the replicas have different values.
         """
         on_read = self.synchronization is VariableSynchronization.ON_READ
         return self.strategy.shard_parameters and not on_read
 
     def spec(self, name: str) -> GraphVariable:
-        """Return the variable of a graph that stands for this one, under a name."""
+        """Return the variable that stands for this one in a graph, under a name."""
         return GraphVariable(
             name,
             Type(dtype_name(self.dtype), self.shape, self.layout),
@@ -70,7 +70,7 @@ class Declaration:
         )
 
     def require_same_strategy(self) -> None:
-        """Raise `ContextError` inside another strategy's scope, unless the variable is plain."""
+        """Raise `ContextError` inside another strategy's scope, unless it is plain."""
         if self.is_plain:
             return
         require_same_strategy(

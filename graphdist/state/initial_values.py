@@ -1,16 +1,16 @@
-"""Initial values of variables that are stored in slices: no device makes or receives one in full.
+"""Initial values of sharded variables, which no device ever holds unsharded.
 
-A value in the memory of the host stays there until its slices are placed. The function of an
-initial value is traced, and its operations are then carried out one by one, each compiled so that
-its large results are in slices. That is how JAX carries them out outside a compiled function, with
-the same rounding: only sums over a dimension that is cut may be added up in another order.
+A value in the memory of the host stays there until its shards are placed. The function of an
+initial value is traced, and its operations then run one by one, each compiled so that its large
+results are sharded. JAX runs operations outside a compiled function in the same way, with the same
+rounding: only sums over a sharded dimension may be added up in another order.
 
-A function that cannot be traced, such as one that uses NumPy, is called as it is. One that keeps
-values of JAX between calls, such as a key that it splits each time, is refused when it is called
-for the second time: it kept a value that exists only in the trace.
+A function that cannot be traced, such as one that uses NumPy, is called without a trace. A function
+that keeps values of JAX between calls, such as a key that it splits each time, raises an error at
+its second call, since it kept a value that exists only in the trace.
 
-Several workers carry out the operations together. They must be the same on all of them; arrays that
-the function closes over are worker 0's.
+Several workers run the operations together, and must run the same ones; arrays that the function
+closes over are taken from worker 0.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def host_array(value: Any, dtype: Any) -> np.ndarray[Any, Any] | None:
     try:
         wanted = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
         is_cast = np.can_cast(value.dtype, wanted, "same_kind")
-    except TypeError:  # not a dtype of arrays: the general check has the words for it
+    except TypeError:  # not a dtype of arrays: a later check raises the error
         return None
     is_number = wanted == np.bool_ or jnp.issubdtype(wanted, jnp.number)
     return np.asarray(value, wanted) if is_cast and is_number else None
 
 
 def made_in_slices(make: Callable[[], Any], variable: Declaration) -> Any:
-    """Return the result of an initial value's function, with large arrays in slices.
+    """Return the result of an initial value's function, with large arrays sharded.
 
     Raises `ArgumentError` for a function that keeps values of JAX from an earlier call.
     """
     settings: Any = jax.config
-    if settings.jax_disable_jit:  # then nothing can be compiled
+    if settings.jax_disable_jit:  # then JAX compiles nothing
         return _called(make, variable)
     concrete: list[Any] = []
 
@@ -93,14 +93,14 @@ def _called(make: Callable[[], Any], variable: Declaration) -> Any:
 
 
 class _Operations:
-    """The operations of a traced function, carried out one after the other."""
+    """The operations of a traced function, which run one after the other."""
 
     def __init__(self, strategy: StrategyBase, program: Any, name: str) -> None:
         self.strategy, self.jaxpr, self.constants = strategy, program.jaxpr, program.consts
         self.name = name
 
     def run(self) -> Any:
-        """Return the result."""
+        """Run the operations and return the result."""
         jaxpr = self.jaxpr
         (result,) = jaxpr.outvars
         is_cut = self._dimension(result.aval.shape) is not None
@@ -111,7 +111,7 @@ class _Operations:
         last_use = {id(operand): equation for equation in jaxpr.eqns for operand in equation.invars}
         for equation in jaxpr.eqns:
             operands = [_value(operand, values) for operand in equation.invars]
-            # Dropped after their last use: a device may have room for few values at a time.
+            # Values are dropped after their last use, since a device may have room for few.
             for name in [name for name in values if last_use.get(id(name)) is equation]:
                 if name is not result:
                     del values[name]
@@ -133,7 +133,7 @@ class _Operations:
             return self.strategy.place_variable(value, self._distribution(value.shape))
 
     def _in_slices(self, equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        """Return the results of an equation of a jaxpr; the large ones are in slices."""
+        """Return the results of an equation of a jaxpr, large ones sharded."""
         devices, described = self.strategy.devices, tuple(map(_described, operands))
         shardings = tuple(
             devices.sharding(self._distribution(value.aval.shape)) for value in equation.outvars
@@ -141,14 +141,14 @@ class _Operations:
         key = (equation.primitive, tuple(equation.params.items()), described, shardings)
         try:
             compiled = _compiled(*key)
-        except TypeError:  # parameters that cannot be a key
+        except TypeError:  # the parameters are not hashable
             compiled = _compiled.__wrapped__(*key)
         results: Sequence[Any] = supervised_call(compiled, self.name, devices, here())(*operands)
         return results
 
 
 def _value(operand: Any, values: Mapping[Any, Any]) -> Any:
-    return operand.val if hasattr(operand, "val") else values[operand]  # a literal has its value
+    return operand.val if hasattr(operand, "val") else values[operand]  # of a literal
 
 
 def _as_jax_places(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
@@ -170,9 +170,9 @@ def _compiled(
     operands: tuple[jax.ShapeDtypeStruct, ...],
     shardings: tuple[Sharding, ...],
 ) -> Any:
-    """Return the same executable for the same operation: layers of a model are made alike.
+    """Return a cached executable for an operation, since layers of a model repeat operations.
 
-    It is an executable because a jitted function that is called while JAX traces is traced, too.
+    A jitted function would be traced, too, if it were called while JAX traces.
     """
     bound = jax.jit(_bound(primitive, dict(params)), out_shardings=shardings)
     return bound.lower(*operands).compile()
@@ -181,7 +181,7 @@ def _compiled(
 def _bound(primitive: Any, params: dict[str, Any]) -> Callable[..., Sequence[Any]]:
     def bound(*operands: Any) -> Sequence[Any]:
         taken = primitive.get_bind_params(params)
-        # A pair in JAX 0.10.0: the functions among the parameters, and the others.
+        # A pair in JAX 0.10.0: the functions among the parameters, and the other parameters.
         functions, kept = taken if isinstance(taken, tuple) else ((), taken)
         results = primitive.bind(*functions, *operands, **kept)
         return tuple(results) if primitive.multiple_results else (results,)

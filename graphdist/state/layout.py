@@ -1,20 +1,20 @@
-"""How the variables of a program are stored: as its final graph says.
+"""The storage of a program's variables, which its final graph determines.
 
 Before the passes run, the logical graph receives the current storage of its variables
 (`as_stored`), so that programs choose the same storage where they can. Before compilation, the
 variables are moved to the storage that the final graph asks for (`VariableLayout.apply`).
 
 Another program may move them later. Every buffer store counts the moves in `layout`. A step
-compares the count with the count at its own layout (`version`), which costs one comparison a call;
-if it differs, the program restores the layout, or is compiled for the storage it finds.
+compares the count with the count at its own layout (`version`), which is one comparison per call;
+if it differs, the program restores its layout, or is compiled again for the current storage.
 
-All of this happens between steps, under the lock of the stores: a step that ran meanwhile would
-read some variables in their old buffers and some in new ones.
+Variables are moved between steps, under the lock of the stores: a step that ran meanwhile would
+read some variables in old buffers and some in new ones.
 
 The variables that `passes/logical/local_steps.py` adds belong to the parameters that they serve,
 and programs that synchronize the same parameters share them. They live as long as the first of
-these parameters. An anchor begins with the value of its parameter, the slots as the outer optimizer
-makes them for the anchors, and the count of steps with zero.
+these parameters. The initial value of an anchor is the value of its parameter, of a slot the value
+that the outer optimizer makes for the anchors, and of the count of steps zero.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from graphdist.strategy_base import StrategyBase
 def as_stored(graph: Graph, variables: Sequence[Variable], strategy: StrategyBase) -> Graph:
     """Return a logical graph with the current storage of its variables.
 
-    Returns the graph itself if it has that storage already: callers compare by identity.
+    Returns the same graph object if it has that storage already: callers compare by identity.
     """
     names = {variable.name for variable in graph.variables}
     packs: dict[VariablePack, str] = {}
@@ -71,23 +71,23 @@ def _name_of(pack: VariablePack, packs: dict[VariablePack, str], taken: set[str]
 
 
 class VariableLayout:
-    """The storage of one program's variables, in the form that its step takes them."""
+    """The storage of one program's variables, in the forms that its step expects."""
 
     def __init__(
         self, graph: Graph, values: Mapping[str, StoredValue], strategy: StrategyBase
     ) -> None:
-        """Take the final graph, and the values of the variables that it and its packs name."""
+        """Keep the final graph, and the values of the variables in it and in its packs."""
         self.graph, self.strategy, self._values = graph, strategy, values
         stores = [storage.strategy.buffers for storage in self.storages]
         self._stores = set(stores) or {strategy.buffers}
         self.holders: tuple[HeldBuffer, ...] = ()
         """The buffer of each variable of the graph."""
         self.version = 0
-        """The sum of the stores' counts of moves when this layout was applied."""
+        """The sum of the stores' move counts when this layout was applied."""
 
     @property
     def storages(self) -> list[StorageOnDevices]:
-        """Return the present storage of the user's variables, in the graph's order."""
+        """Return the current storage of the user's variables, in the graph's order."""
         return [value.on_devices for value in self._values.values()]
 
     @property
@@ -98,7 +98,7 @@ class VariableLayout:
 
     def apply(self) -> None:
         """Store the variables as the graph says."""
-        # First what begins with the values of others, which are then stored in copies.
+        # Added variables first: they copy values of parameters, which are then stored in copies.
         added = [variable for variable in self.graph.variables if variable.serves]
         for variable in added:
             self._holder(variable)
@@ -107,9 +107,9 @@ class VariableLayout:
         self._note_version()
 
     def begin_unread_with_zeros(self) -> bool:
-        """Give zeros to variables without a value that steps only assign; return whether any were.
+        """Set variables without a value that steps only assign to zeros; return whether any were.
 
-        A function that initializes variables takes their buffers, and ignores the values.
+        A function that initializes variables receives their buffers, and ignores the values.
         """
         graph = self.graph
         read = {operand for node in graph.nodes for operand in node.operands} | set(graph.outputs)
@@ -138,11 +138,10 @@ class VariableLayout:
         return value.on_devices.holder
 
     def restore(self) -> bool:
-        """Shard unsharded variables again; return whether the layout is restored by that.
+        """Shard variables again that were unsharded; return whether this restores the layout.
 
-        It is not if a variable entered or left a pack, is sharded along another dimension or is
-        stored in copies now: then the step takes other buffers, and the program must be compiled
-        again.
+        It does not if a variable entered or left a pack, is sharded along another dimension or is
+        stored in copies: then the step needs other buffers, and the program must be compiled again.
         """
         pairs = list(zip(self.storages, self._applied, strict=True))
         if not all(now is then or _may_be_restored(now, then) for now, then in pairs):
@@ -161,7 +160,7 @@ def _may_be_restored(now: StorageOnDevices, then: StorageOnDevices) -> bool:
 
 
 def _added_value(variable: GraphVariable, served: Sequence[StoredValue]) -> StoredValue:
-    """Return the value of an added variable that serves parameters with these values."""
+    """Return the value of an added variable, which serves parameters with the values `served`."""
     first, role = served[0], variable.role
     key = _key(role, served)
     if key not in first.added:
@@ -175,11 +174,11 @@ def _added_value(variable: GraphVariable, served: Sequence[StoredValue]) -> Stor
 
 
 def _key(role: Any, served: Sequence[StoredValue]) -> tuple[object, ...]:
-    """Return the place of a value among those that are kept for its first parameter.
+    """Return the key of an added value among the values kept for its first parameter.
 
-    By weak references: a model that is dropped is freed at once, not by the garbage collector.
+    It has weak references, so that a dropped model is freed at once, without garbage collection.
     """
-    unnamed = replace(role, serves=())  # graphs have names of their own for the parameters
+    unnamed = replace(role, serves=())  # graphs name the parameters differently
     return (unnamed,) if isinstance(role, Anchor) else (unnamed, *map(weakref.ref, served))
 
 
@@ -194,7 +193,7 @@ def _zeros(variable: GraphVariable, beside: StoredValue) -> Any:
 
 
 def _make_slots(served: Sequence[StoredValue]) -> None:
-    """Make all slots of an outer optimizer for some parameters."""
+    """Make all slots of an outer optimizer for the parameters `served`."""
     first = served[0]
     strategy = first.on_devices.strategy
     steps = strategy.local_steps
@@ -213,7 +212,7 @@ def _make_slots(served: Sequence[StoredValue]) -> None:
 
 
 def _value_or_zeros(storage: StorageOnDevices) -> Any:
-    """Return a parameter's value; zeros for one that has none yet."""
+    """Return a parameter's value; zeros if it has none yet."""
     value = storage.one_value()
     if isinstance(value, jax.Array) or storage.strategy.devices.is_absent:
         return value

@@ -1,11 +1,11 @@
-"""A variable in shards: several variables that are the rows of one.
+"""A sharded variable: several variables whose rows together are the rows of one.
 
-The rows of shard i follow the rows of shard i - 1. A variable that is made in shards is split
-evenly, the first shards having one row more where the rows do not divide: 13 rows in 5 shards are
-3, 3, 3, 2 and 2. The shards are ordinary variables, which may be stored in different places.
+The rows of shard i follow the rows of shard i - 1. The rows are split evenly, and the first shards
+have one more if there is a remainder: 5 shards of 13 rows have 3, 3, 3, 2 and 2. The shards are
+ordinary variables, and may be stored in different places.
 
-What asks for some rows touches the shards that have them, and no other; nothing but a read of the
-full value puts the shards together.
+An access to some rows touches only the shards that have them; only a read of the full value joins
+the shards.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from graphdist.values.distributed import type_name
 
 
 class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
-    """Variables that are the rows of one, in order.
+    """Variables whose rows, in order, are the rows of one variable.
 
-    Raises `ArgumentTypeError` without variables, `ArgumentError` where their dtypes or the shapes
+    Raises `ArgumentTypeError` without variables, `ArgumentError` if their dtypes or the shapes
     of their rows differ.
 
     >>> import graphdist as gd
@@ -44,7 +44,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
     """
 
     def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
-        """Take the shards in order."""
+        """Make a variable of shards, in order."""
         self.variables = checked_shards(variables)
         self.name = name
         first = self.variables[0]
@@ -85,7 +85,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
 
     @property
     def is_read_by_all(self) -> bool:
-        """Whether all processes must read the value together."""
+        """Return whether all processes must read the value together."""
         return any(shard.is_read_by_all for shard in self.variables)
 
     def read_value(self) -> jax.Array:
@@ -106,7 +106,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the shards, as `tf.distribute` has it."""
+        """Return an iterator over the shards, as in `tf.distribute`."""
         return iter(self.variables)
 
     def __getitem__(self, index: Any) -> jax.Array:
@@ -123,7 +123,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         return self._row(int(first))[(*new, *rest)]
 
     def _entries(self, index: Any) -> tuple[Any, ...]:
-        """Return an index as one entry for each dimension, and None for each new one."""
+        """Return an index with one entry for each dimension, and None for each new dimension."""
         entries = index if isinstance(index, tuple) else (index,)
         for entry in entries:
             is_known = (
@@ -166,7 +166,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         return jnp.concatenate(found if wanted.step > 0 else found[::-1])
 
     def gather(self, indices: Any, axis: int = 0) -> jax.Array:
-        """Return the rows with these numbers, shard by shard.
+        """Return the rows at these indices, shard by shard.
 
         Raises `UnsupportedError` for another axis than 0.
         """
@@ -181,7 +181,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         for shard, start in zip(self.variables, self.starts, strict=True):
             local = rows - start
             is_inside = (local >= 0) & (local < shard.shape[0])
-            # Filled where another shard has the row: parameter servers read no row for it.
+            # Out of range where another shard has the row, so that parameter servers read nothing.
             own = jnp.where(is_inside, local, shard.shape[0])
             found = shard.read_value().at[own].get(mode="fill", fill_value=0)
             mask = is_inside.reshape(rows.shape + (1,) * (self.ndim - 1))
@@ -192,23 +192,23 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
 
     def checked(self, value: Any) -> Any:
         """Return the value as an array of the variable's shape and dtype."""
-        return checked_value(self, value)  # type: ignore[arg-type]  # it has the attributes
+        return checked_value(self, value)  # type: ignore[arg-type]  # it has the attributes used
 
     def write(self, method: str, array: Any) -> None:
-        """Carry out `assign`, `assign_add` or `assign_sub` on each shard, with its rows."""
+        """Apply `assign`, `assign_add` or `assign_sub` to each shard, with its rows."""
         for shard, start, end in zip(self.variables, self.starts, self._ends, strict=True):
             shard.write(method, shard.checked(array[start:end]))
 
     def assign(self, value: Any, *, read_value: bool = True) -> Any:
-        """Set the value; each shard takes its rows."""
+        """Set the value, each shard to its rows."""
         return self._written("assign", value, read_value)
 
     def assign_add(self, delta: Any, *, read_value: bool = True) -> Any:
-        """Add to the value; each shard takes its rows."""
+        """Add to the value, to each shard its rows."""
         return self._written("assign_add", delta, read_value)
 
     def assign_sub(self, delta: Any, *, read_value: bool = True) -> Any:
-        """Subtract from the value; each shard takes its rows."""
+        """Subtract from the value, from each shard its rows."""
         return self._written("assign_sub", delta, read_value)
 
     def _written(self, method: str, value: Any, read_value: bool) -> Any:
@@ -221,7 +221,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         return self if current_trace() is None else self.read_value()
 
     def batch_scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Refuse: `tf.distribute` does not have it for variables in shards either."""
+        """Raise `UnsupportedError`, as `tf.distribute` has no such method for sharded variables."""
         raise UnsupportedError(
             f"batch_scatter_update of variable {self.name!r}, which is in shards", source=here()
         )
@@ -240,7 +240,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
             is_inside = (local >= 0) & (local < shard.shape[0])
             if current_trace() is None and not bool(jnp.any(is_inside)):
                 continue
-            # A row past the last is dropped.
+            # A scatter drops rows past the last.
             own = IndexedSlices(slices.values, jnp.where(is_inside, local, shard.shape[0]))
             getattr(shard, method)(own, read_value=False)
         return self._result(read_value)
@@ -251,7 +251,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
 
 
 def rows_of_shards(rows: int, num_shards: int) -> list[int]:
-    """Return how many rows each shard of a variable has that is split evenly.
+    """Return the number of rows of each shard of a variable that is split evenly.
 
     >>> rows_of_shards(13, 5)
     [3, 3, 3, 2, 2]
@@ -263,7 +263,7 @@ def rows_of_shards(rows: int, num_shards: int) -> list[int]:
 def in_shards(
     value: Any, num_shards: int, name: str, make: Callable[[Any, str], Variable]
 ) -> ShardedVariable:
-    """Return a variable in shards; `make` makes a variable of the rows of one, under a name."""
+    """Return a sharded variable; `make` makes one shard from its rows and a name."""
     ends = list(accumulate(rows_of_shards(value.shape[0], num_shards)))
     parts = [value[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
     shards = [make(part, f"{name}/part_{i}") for i, part in enumerate(parts)]
@@ -271,7 +271,7 @@ def in_shards(
 
 
 def checked_shards(variables: Any) -> list[Variable]:
-    """Return the shards; raises as `ShardedVariable` says."""
+    """Return the shards; raise the errors of `ShardedVariable`."""
     shards = list(variables) if isinstance(variables, Sequence) else []
     if not shards or not all(isinstance(shard, Variable) for shard in shards):
         raise ArgumentTypeError(
@@ -303,7 +303,7 @@ def _is_array_of_rows(index: Any) -> bool:
 
 
 def _as_slice(rows: list[int]) -> slice:
-    """Return the slice of rows that follow each other at equal distances."""
+    """Return the slice of rows that are evenly spaced."""
     step = rows[1] - rows[0] if len(rows) > 1 else 1
     end = rows[-1] + (1 if step > 0 else -1)
     return slice(rows[0], None if end < 0 else end, step)

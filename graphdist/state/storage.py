@@ -1,14 +1,14 @@
-"""How the value of a variable is stored between steps: one protocol, and the classes that do it.
+"""The storage of a variable's value between steps: a protocol, and a class for each form.
 
 * `UnshardedStorage`: the full value on every replica, or each replica's own value;
 * `ShardedStorage`: one shard on each replica;
 * `PackedStorage`: a piece of a pack, a buffer that several small values share;
-* `CopiesStorage`: a copy on each replica of what users see as one value, for local steps;
+* `CopiesStorage`: a copy on each replica of a value that users see as one, for local steps;
 * `ServerStorage`, in `graphdist.parameter_server`: the value on a server.
 
-The final graph of a program says which (`graphdist.ir.variable_storage`). `in_form` and `packed`
-move a value from one form to another, in the memory of the devices. Steps donate the buffers, so
-every read is a copy: a donated buffer that is used again is a segmentation fault.
+The final graph of a program states the form (`graphdist.ir.variable_storage`). `in_form` and
+`packed` move a value from one form to another, in the memory of the devices. Steps donate the
+buffers, so every read is a copy: using a donated buffer again is a segmentation fault.
 
 A storage does not know when it is replaced by another one. `StoredValue` does, and takes the locks.
 """
@@ -57,17 +57,17 @@ class Storage(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Return how the stored array is distributed."""
+        """Return the layout of the stored array."""
         return MIRRORED
 
     @property
     def sharded_along(self) -> int | None:
-        """Return the dimension along which replicas store their shards; None: it is unsharded."""
+        """Return the dimension along which the value is sharded; None if it is unsharded."""
         return self.layout.dimension
 
     @property
     def pack(self) -> VariablePack | None:
-        """Return the pack that holds the value; None: it is in none."""
+        """Return the pack that holds the value; None if it is in no pack."""
         return None
 
     @property
@@ -77,16 +77,16 @@ class Storage(Protocol):
 
     @property
     def is_complete_here(self) -> bool:
-        """Return whether this process has the full value, and reads it alone."""
+        """Return whether this process has the full value, and can read it alone."""
         return self.layout is not PER_REPLICA and not self.is_over_workers
 
     @property
     def held(self) -> Any:
-        """Return the array that steps take, without a copy; a shape if there is no value yet."""
+        """Return the array that steps use, not a copy; a shape if there is no value yet."""
 
     @property
     def buffer(self) -> Any:
-        """Return the array with the value alone; the next step may donate it."""
+        """Return an array of this value alone, which the next step may donate."""
         return self.held
 
     def require_kept(self, of: StoredValue, *, waits: bool = False) -> Any:
@@ -99,34 +99,34 @@ class Storage(Protocol):
         """Return whether an array that `require_kept` returned is still the held one."""
 
     def agree_to_copy(self) -> None:
-        """Return once all workers that a copy needs are about to make it; without the lock."""
+        """Wait until all workers that a copy needs are about to make it; without the lock."""
         return
 
     def copy(self) -> Any:
-        """Return a copy as users see the value: unsharded."""
+        """Return an unsharded copy, as users see the value."""
 
     def host_copy(self) -> Any:
-        """Return a copy in the memory of the host, where `is_complete_here`."""
+        """Return a copy in the memory of the host, if `is_complete_here`."""
 
     def copied(self) -> Storage:
-        """Return storage of its own with the same value, in the same form but for packs."""
+        """Return new storage with a copy of the value, in the same form but in no pack."""
 
     def write(self, array: Any) -> None:
-        """Replace the value by an array that is distributed as the stored one."""
+        """Replace the value by an array with the layout of the stored one."""
 
     def in_graph(self, pack: str, strategy: StrategyBase) -> VariableStorage:
-        """Return the storage as data for a program of a strategy, which has a name for the pack."""
+        """Return the storage as a graph states it; `pack` is the name of the pack there."""
 
 
 class HeldBuffer:
-    """A place among a strategy's buffers, released with the last object that refers to this."""
+    """An entry among a strategy's buffers, released with the last reference to this object."""
 
     def __init__(
         self, strategy: StrategyBase, array: jax.Array, *, has_left_pack: bool = False
     ) -> None:
-        """Keep an array; a shape stands for a value still to come.
+        """Keep an array; a shape stands for a value that is not there yet.
 
-        A value that has left a pack stays out of packs, or two programs would move it for ever.
+        A value that has left a pack enters no pack, or two programs could move it forever.
         """
         self.strategy, self.has_left_pack = strategy, has_left_pack
         self.place = strategy.buffers.add(array)
@@ -153,11 +153,11 @@ class VariablePack(HeldBuffer):
         return size
 
     def read(self, start: int, shape: tuple[int, ...]) -> jax.Array:
-        """Return a copy of the piece that starts at an element."""
+        """Return a copy of the piece that starts at the element `start`."""
         return _taken(self.held, start, shape=shape)
 
     def write(self, start: int, array: jax.Array) -> None:
-        """Replace the piece that starts at an element."""
+        """Replace the piece that starts at the element `start`."""
         home = self.strategy.devices.home(MIRRORED)
         self.held = jax.device_put(_put(self.held, array, start), home)
 
@@ -174,7 +174,7 @@ def _put(buffer: jax.Array, array: jax.Array, start: Any) -> jax.Array:
 
 @dataclass(eq=False)
 class StorageOnDevices(Storage):
-    """What the forms of storage on the devices of a strategy share; `shape` is of one copy."""
+    """The base of all storage on a strategy's devices; `shape` is the shape of one copy."""
 
     lock: ClassVar[AbstractContextManager[Any]] = BufferStore.lock
     name: str
@@ -183,12 +183,12 @@ class StorageOnDevices(Storage):
 
     @property
     def strategy(self) -> StrategyBase:
-        """Return the strategy on whose devices it is."""
+        """Return the strategy whose devices store the value."""
         return self.holder.strategy
 
     @property
     def held(self) -> Any:
-        """Return the array that steps take."""
+        """Return the array that steps use."""
         return self.holder.held
 
     def holds(self, array: Any) -> bool:
@@ -198,11 +198,11 @@ class StorageOnDevices(Storage):
     def require_kept(self, of: StoredValue, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
 
-        Waits for the step that computes it if `waits`, and always on CPU. On other platforms a read
-        is dispatched behind that step, and the host continues.
+        Waits for the step that computes it if `waits`, and always on CPU. On other platforms the
+        device reads after that step, and the host continues.
         """
         held = self.held
-        # Not under the lock: the step may call back code that reads a variable and needs the lock.
+        # Not under the lock: a callback of the step may read a variable, which needs the lock.
         is_gone = (waits or self.strategy.devices.platform == "cpu") and is_lost(held)
         with self.lock:
             if of.storage is self:  # not moved meanwhile
@@ -210,9 +210,9 @@ class StorageOnDevices(Storage):
         return held
 
     def require_value(self, *, is_known_lost: bool = False) -> None:
-        """Raise `RuntimeFailure` for a value that was declared by its shape, or is lost.
+        """Raise `RuntimeFailure` for a value that was only declared by its shape, or is lost.
 
-        Under the lock, since during a step the buffers it donated are deleted, too.
+        Call it under the lock, since the donated buffers are deleted during a step, too.
         """
         held, devices = self.held, self.strategy.devices
         if isinstance(held, jax.ShapeDtypeStruct):
@@ -237,7 +237,7 @@ class StorageOnDevices(Storage):
             )
 
     def _last_to_assign(self) -> Any:
-        """Return the last called of the programs that assign the value; None if unknown."""
+        """Return the program that was called last and assigns the value; None if unknown."""
         writers = list(self.strategy.buffers.writers)
         programs = [program for program in writers if program.assigns(self.holder)]
         return max(programs, key=lambda program: program.last_call, default=None)
@@ -247,7 +247,7 @@ class StorageOnDevices(Storage):
         return jnp.array(self.held, copy=True)
 
     def one_value(self) -> Any:
-        """Return a copy of the one value that the stored array stands for, or its shape."""
+        """Return a copy of the value that the stored array represents, or its shape."""
         return self.copy() if isinstance(self.held, jax.Array) else self.held
 
     def host_copy(self) -> Any:
@@ -255,7 +255,7 @@ class StorageOnDevices(Storage):
         return host_copy(self.held)
 
     def copied(self) -> StorageOnDevices:
-        """Return storage of its own with the same value."""
+        """Return new storage with a copy of the value."""
         return replace(self, holder=HeldBuffer(self.strategy, jnp.array(self.held, copy=True)))
 
     def write(self, array: Any) -> None:
@@ -267,7 +267,7 @@ class StorageOnDevices(Storage):
         zeros = np.broadcast_to(np.zeros((), self.held.dtype), self.shape)
         if self.layout is PER_REPLICA:
             return self.strategy.place_variable(zeros, PER_REPLICA)
-        return array_of_full(zeros, self.home)  # the same on all
+        return array_of_full(zeros, self.home)  # equal on all replicas
 
     @property
     def home(self) -> jax.sharding.Sharding:
@@ -276,7 +276,7 @@ class StorageOnDevices(Storage):
 
     @property
     def own_span(self) -> Span:
-        """Return the part of the value that the devices of this process hold."""
+        """Return the part of the value that this process's devices hold."""
         return held_span(self.home, self.shape, self.sharded_along or 0)
 
     def resharded(self, layout: Layout, why: str) -> jax.Array:
@@ -286,23 +286,23 @@ class StorageOnDevices(Storage):
         return resharded(self.buffer, home, devices, self.gathering(why), here())
 
     def gathering(self, why: str) -> str:
-        """Return what workers do that gather the value, for errors."""
+        """Describe the gathering of the value by all workers, for errors."""
         return f"{why} variable {self.name!r}, which is in slices over all workers,"
 
 
 @dataclass(eq=False)
 class UnshardedStorage(StorageOnDevices):
-    """Each replica stores the full value; if `is_per_replica`, one of its own."""
+    """Each replica stores the full value; with `is_per_replica`, its own value."""
 
     is_per_replica: bool = False
 
     @property
     def layout(self) -> Layout:
-        """Return how the stored array is distributed."""
+        """Return the layout of the stored array."""
         return PER_REPLICA if self.is_per_replica else MIRRORED
 
     def in_graph(self, pack: str, strategy: StrategyBase) -> StoredUnsharded:
-        """Return the storage as data; what has no value yet, or is another's, enters no pack."""
+        """Return the storage for a graph; no pack without a value, or of another strategy."""
         has_value = isinstance(self.held, jax.Array) and not self.held.is_deleted()
         is_alone = self.holder.has_left_pack or self.strategy is not strategy or not has_value
         return StoredUnsharded(is_alone)
@@ -316,7 +316,7 @@ class ShardedStorage(StorageOnDevices):
 
     @property
     def layout(self) -> Layout:
-        """Return how the stored array is distributed."""
+        """Return the layout of the stored array."""
         return self.strategy.devices.slices(self.dimension)
 
     @property
@@ -328,16 +328,16 @@ class ShardedStorage(StorageOnDevices):
         return not is_held_here(held.sharding, self.shape)
 
     def agree_to_copy(self) -> None:
-        """Return once all workers are about to gather the value."""
+        """Wait until all workers are about to gather the value."""
         if self.is_over_workers:
             agree_to_gather(self.gathering("reading"), self.strategy.devices, here())
 
     def copy(self) -> Any:
-        """Return the value put together of its shards."""
+        """Return the value gathered from its shards."""
         return self.resharded(MIRRORED, "reading")
 
     def in_graph(self, pack: str, strategy: StrategyBase) -> StoredSharded:
-        """Return the storage as data."""
+        """Return the storage as a graph states it."""
         return StoredSharded(self.dimension)
 
 
@@ -364,7 +364,7 @@ class PackedStorage(StorageOnDevices):
         return self.buffer
 
     def copied(self) -> UnshardedStorage:
-        """Return storage of its own with the same value."""
+        """Return new storage with a copy of the value."""
         return UnshardedStorage(self.name, self.shape, HeldBuffer(self.strategy, self.buffer))
 
     def write(self, array: Any) -> None:
@@ -372,17 +372,17 @@ class PackedStorage(StorageOnDevices):
         self.holder.write(self.start, array)
 
     def in_graph(self, pack: str, strategy: StrategyBase) -> StoredInPack:
-        """Return the storage as data."""
+        """Return the storage as a graph states it."""
         return StoredInPack(pack, self.start, self.holder.size)
 
 
 @dataclass(eq=False)
 class CopiesStorage(StorageOnDevices):
-    """Each replica stores a copy of its own of what users see as one value."""
+    """Each replica stores its own copy of a value that users see as one."""
 
     @property
     def layout(self) -> Layout:
-        """Return how the stored array is distributed."""
+        """Return the layout of the stored array."""
         return PER_REPLICA
 
     def one_value(self) -> Any:
@@ -392,18 +392,18 @@ class CopiesStorage(StorageOnDevices):
         return mean_of_copies(self.held, self.shape, self.strategy.devices)
 
     def copied(self) -> UnshardedStorage:
-        """Return storage of its own of the value that stands for all copies."""
+        """Return new unsharded storage with the mean of the copies."""
         return UnshardedStorage(self.name, self.shape, HeldBuffer(self.strategy, self.one_value()))
 
     def in_graph(self, pack: str, strategy: StrategyBase) -> StoredInCopies:
-        """Return the storage as data."""
+        """Return the storage as a graph states it."""
         return StoredInCopies()
 
 
 def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevices:
-    """Return storage of the same value in the form that a graph asks for; under the lock.
+    """Return storage of the same value in the form that a graph states; under the lock.
 
-    A variable that the graph has in no pack leaves its pack. Copies stay copies.
+    A variable leaves its pack if the graph states none. Copies stay copies.
     """
     along = form.dimension if isinstance(form, StoredSharded) else None
     if isinstance(storage, CopiesStorage):
@@ -431,19 +431,19 @@ def _in_copies(storage: StorageOnDevices) -> CopiesStorage:
 
 
 def out_of_pack(storage: StorageOnDevices, array: jax.Array) -> UnshardedStorage:
-    """Return storage of a value, an array, that leaves its pack; under the lock."""
+    """Return storage of an array whose value leaves its pack; under the lock."""
     storage.strategy.buffers.layout += 1
     holder = HeldBuffer(storage.strategy, array, has_left_pack=True)
     return UnshardedStorage(storage.name, storage.shape, holder)
 
 
 def packed(storages: Sequence[StorageOnDevices]) -> list[PackedStorage]:
-    """Return storage of values of one dtype in a new pack, in their order; under the lock."""
+    """Return the storage of values of one dtype in a new pack, in order; under the lock."""
     strategy = storages[0].strategy
     values = [np.asarray(storage.buffer).reshape(-1) for storage in storages]
     with jax.enable_x64(True):  # values made under `jax_enable_x64` keep 64 bits
         pack = VariablePack(strategy, mirrored_on(strategy.devices, np.concatenate(values)))
-    strategy.buffers.layout += 1  # steps that take the single values must not run
+    strategy.buffers.layout += 1  # steps that use the separate buffers must not run
     starts = accumulate([value.size for value in values], initial=0)
     return [
         PackedStorage(storage.name, storage.shape, pack, start)

@@ -1,8 +1,8 @@
-"""The value of one variable, whatever storage it has.
+"""The value of one variable, independent of its storage.
 
 Programs keep this object while the value is moved from one storage to another, under the lock of
-the buffers. What waits for devices is done before the lock is taken; so whoever has waited looks
-whether the value is still where it was, and begins again if it is not.
+the buffers. A method waits for devices before it takes the lock. Then it checks whether the value
+still has the same storage, and begins again if not.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ Result = TypeVar("Result")
 
 
 class StoredValue:
-    """A value, and the storage that it has now."""
+    """A value, with its current storage."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take the first storage; it is kept as long as the value."""
+        """Begin with a storage."""
         self.storage = storage
         self.added: dict[tuple[object, ...], StoredValue] = {}
-        """The values that local steps keep for this one, by role and by what they serve."""
+        """The values that local steps added for this one, by role and served parameters."""
 
     @property
     def on_devices(self) -> StorageOnDevices:
-        """Return the storage of a value that is on devices of this process's strategy."""
+        """Return the storage, which must be on devices of this process's strategy."""
         assert isinstance(self.storage, StorageOnDevices)
         return self.storage
 
     @property
     def anchor(self) -> StoredValue | None:
-        """Return the value at the last synchronization, if there is one."""
+        """Return the value at the last synchronization; None if there is none."""
         return self.added.get((Anchor(()),))
 
     def copy(self) -> Any:
-        """Return a copy as users see the value, taken between steps."""
+        """Return a copy as users see the value, made between steps."""
         return self._between_steps(
             lambda storage: storage.copy(), prepare=lambda storage: storage.agree_to_copy()
         )
 
     def copied(self) -> StoredValue:
-        """Return a value of its own that is equal, in the same form but for packs."""
+        """Return a copy as a new value, stored in the same form but in no pack."""
         return StoredValue(self._between_steps(lambda storage: storage.copied()))
 
     def _between_steps(
@@ -65,7 +65,7 @@ class StoredValue:
                     return act(storage)
 
     def host_copy(self) -> Any:
-        """Return a copy in the memory of the host; None where the devices must build it."""
+        """Return a copy in the memory of the host; None if the devices must compute it."""
         storage = self.storage
         if storage.pack is not None or not storage.is_complete_here:
             return None
@@ -75,7 +75,7 @@ class StoredValue:
             return storage.host_copy() if is_there else None
 
     def replace(self, array: Any, storage: Storage) -> bool:
-        """Store an array that was placed for a storage; return False if the value has moved."""
+        """Store an array placed for a storage; return False if the value has moved meanwhile."""
         pack = storage.pack
         held = None if pack is None else pack.held
         is_lost_pack = held is not None and is_lost(held)
@@ -90,9 +90,9 @@ class StoredValue:
             return True
 
     def renew_if_lost(self) -> None:
-        """Replace a lost value by zeros, for a step that assigns the variable without reading it.
+        """Replace a lost value by zeros, for a step that assigns the variable but never reads it.
 
-        The step takes the buffer although it ignores the value, and a lost buffer cannot be passed.
+        The step receives the buffer although it ignores the value, and cannot receive a lost one.
         """
         storage = self.on_devices
         held = storage.held
@@ -104,9 +104,9 @@ class StoredValue:
                     self.replace(zeros, storage)
 
     def begin_with_zeros(self) -> bool:
-        """Give zeros to a variable that was declared by its shape; return whether it was.
+        """Set the value to zeros if only its shape is known; return whether that was so.
 
-        For a step that takes the buffer, assigns it, and ignores the value.
+        It is for a step that receives the buffer, ignores the value, and assigns it.
         """
         with self.storage.lock:
             storage = self.on_devices
@@ -117,18 +117,18 @@ class StoredValue:
             return True
 
     def store_as(self, form: VariableStorage) -> None:
-        """Move the value to the storage that a graph asks for; under the lock."""
+        """Move the value to the storage that a graph states; under the lock."""
         self.storage = in_form(self.on_devices, form)
 
     @property
     def own_span(self) -> Span:
-        """Return the part of a sharded value that the devices of this process hold."""
+        """Return the part of a sharded value that this process's devices hold."""
         return self.on_devices.own_span
 
     def copy_of_own_shards(self) -> tuple[Span, Any] | None:
-        """Return, in the memory of the host, the shards that this process saves for all.
+        """Return the shards that this process saves for all processes, in the memory of the host.
 
-        It is None if other processes hold the same shards and save them.
+        Return None if other processes hold the same shards and save them.
         """
         while True:
             storage = self.on_devices
@@ -139,7 +139,7 @@ class StoredValue:
                     return None if span is None else (span, copy_of_span(held, span))
 
     def assign_own_shards(self, values: Any) -> None:
-        """Replace a sharded value; each process gives the shards of `own_span`."""
+        """Replace a sharded value by the shards of `own_span`, given by each process."""
         while True:
             storage = self.on_devices
             array = array_of_span(values, storage.own_span, storage.shape, storage.home)

@@ -1,4 +1,4 @@
-"""Pytrees of variables: make them, read them, assign them, all at once."""
+"""Pytrees of variables: how to make, read and assign all variables at once."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def variables(tree: Tree, **options: Any) -> Tree: ...
 
 
 def variables(tree: Any, **options: Any) -> Any:
-    """Return the pytree with every array replaced by a `Variable` named after its place.
+    """Return the pytree with every array replaced by a `Variable` named after its path.
 
     `options` are options of `Variable`, the same for all. A Python number becomes a variable too; a
-    function, such as a layer's activation, stays as it is. Raises `ArgumentTypeError` for a leaf of
-    another kind, and for a pytree whose class cannot hold variables.
+    function, such as a layer's activation, is kept. Raises `ArgumentTypeError` for any other leaf,
+    and for a pytree whose class cannot hold variables.
 
     >>> import jax.numpy as jnp
     >>> params = variables({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
@@ -138,7 +138,7 @@ def assign(tree: Any, values: Any) -> None:
                 source=here(),
                 hint="make variables of all leaves: gd.variables(tree)",
             )
-    # All are checked before the first is written: a refused call must not assign half of them.
+    # All values are checked before the first is written, so that an error leaves all unchanged.
     arrays = [target.checked(value) for _, target, value in pairs]
     for (_, target, _), array in zip(pairs, arrays, strict=True):
         target.write("assign", array)

@@ -1,8 +1,8 @@
 """Variables: named state that stays on the strategy's devices between steps.
 
-A variable belongs to the strategy that was current when it was made. Steps donate its buffer, so
-nobody else may hold it: an initial value is copied in, and a value read outside a function is a
-copy.
+A variable belongs to the strategy that was current when it was made. Steps donate its buffer, to
+which no other object may refer: an initial value is copied, and a value read outside a function is
+a copy.
 
 `VariableSynchronization` says how the copies on the replicas relate, `VariableAggregation` how the
 replicas' writes are combined. Every combination means the same as in `tf.distribute`, except that
@@ -77,7 +77,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
 
     `initial_value` is an array, a number, a function without arguments that returns either, or a
     `jax.ShapeDtypeStruct`. With a shape the variable has no value before it is assigned, and
-    functions that use it can be compiled but not run. On devices that are not here every variable
+    functions that use it can be compiled but not run. On absent devices every variable
     has only a shape. Inside a function the initial value must be concrete, and only the function's
     first trace may make variables; in a replica function the value of replica 0 is taken.
     `constraint` is kept for optimizers. Raises `ArgumentError` for options that contradict each
@@ -142,15 +142,15 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
 
     @property
     def storage(self) -> Storage:
-        """Return how the value is stored now."""
+        """Return the current storage of the value."""
         return self.stored.storage
 
     _is_made = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
-        """Make an object; replicas that are traced separately get the same object.
+        """Return a new object; replicas that are traced separately get the same object.
 
-        A strategy that splits variables makes an object of another class, in shards.
+        A strategy that splits variables returns a `ShardedVariable` instead.
         """
         shards = current_strategy().variable_in_shards(args, kwargs)
         if shards is not None:
@@ -178,7 +178,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
 
     @classmethod
     def stored_elsewhere(cls, strategy: Any, storage: Storage, declared: GraphVariable) -> Self:
-        """Return the variable that stands in this process for a value in another one."""
+        """Return a variable of this process for a value that another process stores."""
         variable = object.__new__(cls)
         variable.constraint, variable.strategy, variable.name = None, strategy, declared.name
         variable.shape, variable.dtype = declared.type.shape, numpy_dtype(declared.type.dtype)
@@ -190,7 +190,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         return variable
 
     def claim(self, trace: Trace) -> None:
-        """Make its strategy the strategy of the traced program; a plain variable leaves it open."""
+        """Make its strategy the traced program's strategy, unless the variable is plain."""
         trace.claim(self.strategy, firmly=not self.is_plain)
 
     def read_value(self) -> jax.Array:
@@ -230,7 +230,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         return value if is_key else np.asarray(value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the value in the memory of the host; slices are put together there."""
+        """Return the value in the memory of the host, where shards are joined."""
         if current_trace() is not None or self.storage.sharded_along is None:
             return super().__array__(dtype, copy)
         self.require_same_strategy()
@@ -239,7 +239,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
 
     @property
     def is_read_by_all(self) -> bool:
-        """Whether all processes must read the value together, since none holds the full value."""
+        """Return whether all processes must read together, since none holds the full value."""
         return not (self.is_mirrored and self.storage.is_complete_here)
 
     def copies(self) -> jax.Array:
@@ -286,7 +286,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         return self if current_trace() is None and self.is_mirrored else self.read_value()
 
     def write(self, method: str, array: Any) -> None:
-        """Carry out `assign`, `assign_add` or `assign_sub`, without reading the new value.
+        """Apply `assign`, `assign_add` or `assign_sub`, without reading the new value.
 
         `array` is a result of `checked`.
         """
@@ -317,12 +317,12 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             self._update(trace, array if method == "assign_add" else -array, in_replica)
 
     def store(self, array: Any) -> None:
-        """Set the value outside functions, on all replicas alike."""
+        """Set the value on all replicas, outside functions."""
         is_placed = False
         while not is_placed:
             storage = self.storage
             buffer = self.strategy.place_variable(array, storage.layout)
-            # Under a trace of JAX the copy is a tracer even if the array is none.
+            # In a JAX trace the copy is a tracer even if the array is not.
             require_no_jax_trace(self, buffer, "assigned")
             is_placed = self.stored.replace(buffer, storage)
 
@@ -344,7 +344,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             trace.write(self, combined_copies(self, trace.read(self)) + delta, "cross")
 
     def _part(self, value: jax.Array, in_replica: bool) -> jax.Array:
-        """Return the array for the replica's copy: its share of a total, or the value."""
+        """Return the array for the replica's own copy: its share of a total, or the value."""
         if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
             return value
         return self.share(value)
@@ -356,13 +356,13 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
     def checked(self, value: Any) -> Any:
         """Return the value as an array of the variable's shape and dtype, for `write`.
 
-        It stays a NumPy array if it is to be placed in slices.
+        It stays a NumPy array if it is to be sharded.
         """
         self.require_same_strategy()
         return checked_value(self, value)
 
     def through_function(self, method: str, *arguments: Any) -> Any:
-        """Call a method inside a function that is compiled for it, and kept."""
+        """Call a method inside a function that is compiled for it once."""
         implicit = self._implicit.get(method)
         if implicit is None:
             implicit = self.strategy.compiled(getattr(self, method), f"{self.name}_{method}")
@@ -373,7 +373,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
     _as_array = read_value
 
     def how_to_read(self) -> str:
-        """Return how users write the value, for errors."""
+        """Return the expression by which users read the value, for errors."""
         if self.is_mirrored or self.aggregation is not VariableAggregation.NONE:
             return super().how_to_read()
         if in_replica_context_of_a_run():

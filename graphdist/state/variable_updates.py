@@ -1,6 +1,6 @@
-"""Updates that all kinds of variables share: scatter updates, and in-place operators.
+"""Updates of all kinds of variables: scatter updates, and in-place operators.
 
-The operators are refused: they would put an array in a variable's place.
+In-place operators raise an error, since Python would bind the variable's name to an array.
 
 Scatter updates change some rows of a variable, by index. In cross-replica context they change the
 variable's value. In replica context the replicas' slices are combined as the variable's aggregation
@@ -32,7 +32,7 @@ from graphdist.values.distributed import type_name
 class IndexedSlices:
     """Rows of an array: `values[i]` belongs to row `indices[i]`.
 
-    `values` has shape [n, ...], `indices` [n]; `dense_shape` is kept for `tf.IndexedSlices`' sake.
+    `values` has shape [n, ...], `indices` [n]; `dense_shape` exists as in `tf.IndexedSlices`.
 
     >>> import graphdist as gd
     >>> w = gd.Variable(jnp.zeros(3))
@@ -78,11 +78,11 @@ class ScatterUpdates:
         return self._scatter("scatter_div", slices, read_value)
 
     def scatter_min(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Keep the smaller of rows of the value and slices."""
+        """Replace rows of the value by the elementwise minimum with slices."""
         return self._scatter("scatter_min", slices, read_value)
 
     def scatter_max(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Keep the larger of rows of the value and slices."""
+        """Replace rows of the value by the elementwise maximum with slices."""
         return self._scatter("scatter_max", slices, read_value)
 
     def scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
@@ -99,7 +99,7 @@ class ScatterUpdates:
         self.claim(trace)
         entry = current_entry()
         context = None if entry is None else entry.replica_context
-        # Replicas change a plain variable in turn: the result is as if one applied all slices.
+        # Replicas change a plain variable one after the other, as if one applied all slices.
         in_turn = self.is_plain and method != "scatter_update"
         if context is not None and in_turn and context.num_replicas_in_sync > 1:
             warn_of_changes_in_turn(self, method, context.num_replicas_in_sync)
@@ -144,7 +144,7 @@ def _scattered(value: jax.Array, method: str, slices: IndexedSlices) -> jax.Arra
 
 
 def _combined(variable: Any, context: Any, slices: IndexedSlices) -> IndexedSlices:
-    """Return the slices of all replicas, for an aggregation that is a sum or a mean."""
+    """Return the slices of all replicas for a sum, or scaled for a mean."""
     values = jnp.asarray(slices.values, variable.dtype)
     if variable.aggregation is VariableAggregation.MEAN:
         values = values / context.num_replicas_in_sync
@@ -153,7 +153,7 @@ def _combined(variable: Any, context: Any, slices: IndexedSlices) -> IndexedSlic
 
 
 class InPlaceOperators:
-    """Operators that Python would carry out by binding the variable's name to a new array."""
+    """Operators that Python would evaluate by binding the variable's name to a new array."""
 
     name: str
 
