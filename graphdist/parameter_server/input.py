@@ -26,7 +26,7 @@ from graphdist.tracing.user_lines import here
 
 
 class DatasetOfWorkers:
-    """A distributed dataset that each worker makes; the coordinator has none of its elements."""
+    """A distributed dataset that each worker makes; the coordinator never has its elements."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         """Keep the function that makes the dataset from a worker's strategy."""

@@ -78,7 +78,7 @@ class WorkerActors:
                 time.sleep(_POLL_SECONDS)
 
     def miss(self, worker: int, why: str) -> str:
-        """Record a missing worker; if all are missing, return the reasons."""
+        """Record that a worker is missing; return the reasons if all workers are."""
         with self._lock:
             self._missing[worker] = why
             if len(self._missing) < len(self.actors):
