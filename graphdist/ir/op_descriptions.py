@@ -1,4 +1,4 @@
-"""What each operation of a graph is, in a sentence for readers: the page of operations."""
+"""One sentence about each operation of a graph, for the page of operations."""
 
 from __future__ import annotations
 
@@ -101,4 +101,4 @@ DESCRIPTIONS = {
     "return slices and the others mirrored values; per_replica if the index differs between "
     "replicas. With `every`, only every so-many-th step takes the last branch.",
 }
-"""What each operation is, and after the colon how its results are distributed, in a sentence."""
+"""A sentence for each operation: what it is and, after the colon, the layout of its results."""

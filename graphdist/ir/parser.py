@@ -233,7 +233,7 @@ class _Parser:
             self.cursor.fail(f"{name} is defined twice", place)
         scope[name] = value
         if not name[1:].isdigit():
-            value.hint = name[1:]  # nobody has seen the value yet
+            value.hint = name[1:]  # safe: nothing else refers to the value yet
         return value
 
     def _node(self, builder: Builder, scope: dict[str, Value]) -> None:
@@ -264,7 +264,7 @@ class _Parser:
                 if op.rule or self.ops:
                     rule = f"the rule of {op.name}"
                     cursor.fail(f"{name} is {value.type} by {rule}, the text says {type}", place)
-                value.type = type  # nobody has seen the value yet
+                value.type = type  # safe: nothing else refers to the value yet
             self._define(scope, name, value, place)
 
     def _head(self, scope: Mapping[str, Value]) -> _Head:

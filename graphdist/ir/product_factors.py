@@ -44,7 +44,7 @@ def _product(
     ragged: tuple[int, ...],
     groups: tuple[int, ...],
 ) -> Factors:
-    """Return the factors of a product: those of the left operand's dimensions come first.
+    """Return the factors of a product, numbered by the left operand's dimensions first.
 
     The result has the batch dimensions, then the free dimensions of left and right. A dimension of
     groups precedes them if a contracted dimension is ragged.

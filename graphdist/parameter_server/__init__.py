@@ -1,4 +1,4 @@
-"""Asynchronous training: variables on servers, steps on workers, a coordinator that schedules them.
+"""Asynchronous training: variables on servers, steps on workers, which a coordinator schedules.
 
 The engine is Ray (extra `ps`), which `ray_cluster.py` imports for the other modules.
 """

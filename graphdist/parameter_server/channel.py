@@ -1,14 +1,14 @@
 """A connection that carries messages with arrays, between processes that know one key.
 
-A message is a pickle whose arrays follow it, uncopied. Before it come the numbers of arrays and of
-bytes, which are not trusted: memory is filled as bytes arrive, and a message that says nonsense
-ends the connection. A request is complete or it is not carried out.
+A message is a pickle, after which its arrays follow, uncopied. A header states the number of arrays
+and of bytes. It is not trusted: memory is filled only as bytes arrive, and an invalid message ends
+the connection. An incomplete request is not run.
 
 Both ends first prove that they know the key, by an HMAC (RFC 2104, with SHA-256) over random bytes
-of both and the name of the end. So the key is never sent, and a proof that was overheard is of no
-use on another connection. Nothing is unpickled before.
+of both ends and the name of the end. So the key is never sent, and an intercepted proof is useless
+on another connection. Nothing is unpickled before both proofs.
 
-No call waits in the system for long: after a moment it asks `on_wait` whether to wait on.
+No system call blocks for long: after a short time `on_wait` decides whether to wait on.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ import numpy as np
 SECONDS_OF_A_WAIT = 2.0
 _SIZES = struct.Struct("!QQ")
 _BYTES_UNDER_WAY = 4 << 20
-"""The bytes that the system may keep between two processes."""
+"""The size of the system's socket buffers between two processes, in bytes."""
 _NONCE_BYTES = _PROOF_BYTES = 32
 
 
 class BadMessage(Exception):
-    """What arrived is no message, or the other end does not know the key."""
+    """The received bytes are no message, or the other end does not know the key."""
 
 
 class Channel:
-    """One end of a connection; a thread uses it at a time."""
+    """One end of a connection, which one thread uses at a time."""
 
     def __init__(self, stream: socket.socket, on_wait: Callable[[], None]) -> None:
-        """Take a connected socket; `on_wait` raises an error if waiting is of no use."""
+        """Use a connected socket; `on_wait` raises an error if waiting is useless."""
         self._stream, self.on_wait = stream, on_wait
         self.deadline = float("inf")
-        """When a call that waits raises `TimeoutError`, in the seconds of `time.monotonic`."""
+        """When a waiting call raises `TimeoutError`, in seconds of `time.monotonic`."""
         stream.settimeout(SECONDS_OF_A_WAIT)
-        # Small messages go at once, large ones in large pieces.
+        # Small messages are sent at once, large ones in large pieces.
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             stream.setsockopt(socket.SOL_SOCKET, buffer, _BYTES_UNDER_WAY)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._stream.close()
 
     def prove(self, key: bytes) -> None:
-        """Prove to a listener that this end knows the key; raises `BadMessage` if it does not.
+        """Prove that this end knows the key; raise `BadMessage` if the listener does not know it.
 
-        A listener that does not accept this end closes the connection: `EOFError`.
+        Raises `EOFError` if the listener rejects the proof and closes the connection.
         """
         theirs, ours = self._received(_NONCE_BYTES), secrets.token_bytes(_NONCE_BYTES)
         self._send(memoryview(ours + _proof(key, b"asks", theirs, ours)))
@@ -66,7 +66,7 @@ class Channel:
             raise BadMessage("the listener does not know the key")
 
     def require_proof(self, key: bytes) -> None:
-        """Have the end that has connected prove that it knows the key; raises `BadMessage`."""
+        """Require the connecting end to prove that it knows the key; raise `BadMessage` if not."""
         ours = secrets.token_bytes(_NONCE_BYTES)
         self._send(memoryview(ours))
         said = bytes(self._received(_NONCE_BYTES + _PROOF_BYTES))
@@ -86,7 +86,7 @@ class Channel:
             self._send(view)
 
     def receive(self) -> Any:
-        """Return the next message; raises `EOFError`, `OSError` or `BadMessage`."""
+        """Return the next message; raise `EOFError`, `OSError` or `BadMessage`."""
         count, head_bytes = _SIZES.unpack(self._received(_SIZES.size))
         sizes = struct.unpack(f"!{count}Q", self._received(8 * count))
         head = self._received(head_bytes)
@@ -102,7 +102,7 @@ class Channel:
 
     def _received(self, size: int) -> memoryview:
         try:
-            found: memoryview = np.empty(size, np.uint8).data  # the system gives it as it is filled
+            found: memoryview = np.empty(size, np.uint8).data  # the system allocates it lazily
         except (MemoryError, OverflowError, ValueError) as error:
             raise BadMessage(f"a message with a part of {size} bytes") from error
         left = found
@@ -114,14 +114,14 @@ class Channel:
         return found
 
     def _turn(self, call: Callable[[memoryview], int], view: memoryview) -> int:
-        """Return how many bytes a call has sent or received."""
+        """Return the number of bytes that a call has sent or received."""
         while True:
             if time.monotonic() > self.deadline:
                 raise TimeoutError(errno.ETIMEDOUT, "it took too long")
             try:
                 return call(view)
             except TimeoutError as error:
-                if error.errno is not None:  # the system's own: the other machine does not answer
+                if error.errno is not None:  # from the system: the other machine does not answer
                     raise
             self.on_wait()
 

@@ -1,8 +1,8 @@
-"""Closures that wait for a worker, and what becomes of them.
+"""The queue of closures that wait for a worker, and their results.
 
-A closure is run at least once: one whose worker is lost goes back to the front. The first error
-stays until `wait`, `is_idle` or `put` raises it, once; it cancels all closures that wait. Those
-that run already run to their end. To close the queue is such an error, if closures are left.
+A closure runs at least once: if its worker is lost, it returns to the front of the queue. The first
+error is kept until `wait`, `is_idle` or `put` raises it, once. It cancels all waiting closures;
+running ones run to their end. Closing the queue is such an error, if closures are left.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from graphdist.parameter_server.time_limit import TimeLimit
 from graphdist.tracing.user_lines import here
 
 MOST_WAITING = 256 * 1024
-"""How many closures may wait before `put` waits for room."""
+"""The number of waiting closures at which `put` waits for room."""
 
 
 SHUT_DOWN = "the strategy was shut down"
 
 
 class RemoteValue:
-    """The result of a scheduled function, once it has run."""
+    """The result of a scheduled function, available once it has run."""
 
     def __init__(self, name: str = "function") -> None:
-        """Begin without a result; `name` is the function's."""
+        """Begin without a result; `name` is the name of the function."""
         self._name = name
         self._changed = Condition()
         self._is_done = False
@@ -42,13 +42,13 @@ class RemoteValue:
         """The index of the worker that runs the function; None before and after."""
 
     def set(self, load: Callable[[TimeLimit], Any]) -> None:
-        """Take the function that loads the result, within a limit."""
+        """Set the function that loads the result within a time limit."""
         with self._changed:
             self._load, self._is_done = load, True
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Take the error that is raised in place of a result."""
+        """Set the error to raise in place of a result."""
         with self._changed:
             self._error, self._is_done = error, True
             self._changed.notify_all()
@@ -56,8 +56,8 @@ class RemoteValue:
     def fetch(self, timeout: float | None = None) -> Any:
         """Return the result, its arrays as NumPy arrays; wait until the function has run.
 
-        Raises the function's error, `ClosureCancelledError` for a function that was not run, and
-        `WorkerTimeoutError` after `timeout` seconds: then it may be called again.
+        Raises the function's error, `ClosureCancelledError` for a function that did not run, and
+        `WorkerTimeoutError` after `timeout` seconds; then `fetch` may be called again.
         """
         return self.fetch_within(TimeLimit(timeout))
 
@@ -70,14 +70,14 @@ class RemoteValue:
                 raise with_line_of_user(self._error)
             if self._has_value:
                 return self._value
-        value = self._load(limit)  # each that asks has a limit of its own
+        value = self._load(limit)  # without the lock: each caller has its own limit
         with self._changed:
             if not self._has_value:
                 self._value, self._has_value = value, True
             return self._value
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the result, its arrays as arrays of JAX; raises as `fetch` does."""
+        """Return the result, its arrays as arrays of JAX; raise the errors of `fetch`."""
         import jax
         import numpy as np
 
@@ -104,25 +104,25 @@ class Waiting:
     arguments: bytes
     result: RemoteValue
     keeps: tuple[Any, ...] = ()
-    """What must live as long as the closure: its function and per-worker values."""
+    """The objects that must live as long as the closure: its function and per-worker values."""
     name: str = "function"
     attempt: int = 0
-    """How many workers were given it before, and were lost."""
+    """The number of workers that were lost while they ran it."""
 
 
 class ClosureQueue:
-    """Closures in order; any thread may call any method."""
+    """A queue of closures, whose methods any thread may call."""
 
     def __init__(self, most: int = MOST_WAITING) -> None:
-        """Start empty."""
+        """Begin with an empty queue."""
         self._most = most
         self._changed = Condition()
         self._waiting: deque[Waiting] = deque()
         self._running: dict[Waiting, float] = {}
-        """When the closures that run were taken."""
+        """The time at which each running closure was taken."""
         self._error: BaseException | None = None
         self._why_cancelled = ""
-        """Why closures were cancelled last."""
+        """The reason of the last cancellation."""
         self._is_closed = False
 
     @property
@@ -143,7 +143,7 @@ class ClosureQueue:
             self._changed.notify_all()
 
     def take(self, worker: int = 0) -> Waiting | None:
-        """Return the first closure, which the worker runs now; None when the queue is closed."""
+        """Return the first closure, for the worker to run; None if the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
             if self._is_closed:
@@ -155,7 +155,7 @@ class ClosureQueue:
             return closure
 
     def put_back(self, closure: Waiting) -> None:
-        """Return a closure whose worker is lost to the front, unless closures are cancelled."""
+        """Put a closure whose worker was lost back to the front, unless closures are cancelled."""
         with self._changed:
             self._end(closure)
             closure.attempt += 1
@@ -165,26 +165,26 @@ class ClosureQueue:
                 self._waiting.appendleft(closure)
 
     def finish(self, closure: Waiting, load: Callable[[TimeLimit], Any]) -> None:
-        """Note that a closure has run, and how its result is loaded."""
+        """Record that a closure has run, and how to load its result."""
         closure.result.set(load)
         with self._changed:
             self._end(closure)
 
     def fail(self, closure: Waiting, error: BaseException) -> None:
-        """Note the error of a closure, and cancel those that wait."""
+        """Record the error of a closure, and cancel the waiting closures."""
         closure.result.fail(error)
         with self._changed:
             self._end(closure)
             self._cancel_for(error, "another scheduled function failed before its turn")
 
     def fail_all(self, error: GraphdistError) -> None:
-        """Note an error that keeps closures from running, if there are any, and cancel those."""
+        """Cancel the waiting closures, if any, and record the error that prevents them."""
         with self._changed:
             if self._waiting:
                 self._cancel_for(error, error.what)
 
     def close(self) -> None:
-        """Cancel what waits, and let `take` return None; those that run are lost."""
+        """Cancel waiting closures, let `take` return None, and drop running closures."""
         with self._changed:
             self._is_closed = True
             if count := self._left():
@@ -193,9 +193,9 @@ class ClosureQueue:
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all closures have run, or those that run after an error; raise the error.
+        """Wait until all closures have run; after an error until running ones end, then raise it.
 
-        Raises `WorkerTimeoutError` if they have not within a time, and leaves all as it is.
+        Raises `WorkerTimeoutError` after `timeout` seconds, and changes nothing.
         """
         limit = TimeLimit(timeout)
         with self._changed:
@@ -212,7 +212,7 @@ class ClosureQueue:
                 )
 
     def is_idle(self) -> bool:
-        """Return whether no closure waits or runs; raises a pending error."""
+        """Return whether no closure waits or runs; raise a pending error."""
         with self._changed:
             self._raise()
             return not self._left()
@@ -248,15 +248,15 @@ class ClosureQueue:
 
 
 def with_line_of_user(error: BaseException) -> BaseException:
-    """Return an error of another thread with the line that asks for its result."""
+    """Return an error of another thread with the user's line that requests the result."""
     if isinstance(error, GraphdistError) and (error.source is None or error.source.frame is None):
-        error = copy(error)  # others ask for the same result, in other lines
+        error = copy(error)  # other lines may request the same result
         error.source = here()
     return error
 
 
 def cancelled(why: str, what: str = "a scheduled function was not run") -> ClosureCancelledError:
-    """Return the error of functions that do not run, or of results that are not there."""
+    """Return the error for functions that do not run, or for missing results."""
     first = "call coordinator.join() before strategy.shutdown()"
     hint = first if SHUT_DOWN in why else "schedule it again"
     return ClosureCancelledError(f"{what}: {why}", hint=hint)

@@ -1,7 +1,7 @@
-"""The coordinator: it gives functions to workers, one at a time to each, as they become free.
+"""The coordinator, which gives one function at a time to each worker that is free.
 
 Each worker has a thread here (`serving.py`), which takes a closure from the queue, sends it, and
-waits for what becomes of it.
+waits for its outcome.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _WITHOUT_ARGUMENTS = pickle.dumps(((), {}))
 class ClusterCoordinator:
     """Runs functions on the workers of a `ParameterServerStrategy`, asynchronously.
 
-    There is one for each strategy: made again it is the same object. Raises `ArgumentTypeError` for
-    another strategy.
+    There is one coordinator for each strategy: a second call returns the same object. Raises
+    `ArgumentTypeError` for another kind of strategy.
     """
 
     strategy: ParameterServerBase
@@ -74,7 +74,7 @@ class ClusterCoordinator:
         self.strategy = strategy
         self.queue = ClosureQueue()
         self.traffic = Traffic()
-        """Bytes sent so far, and how often workers died: a `Traffic`."""
+        """The bytes sent so far and the deaths of workers, as a `Traffic`."""
         self._numbers = count()
         self._functions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sent = Sent(strategy.num_workers)
@@ -92,13 +92,13 @@ class ClusterCoordinator:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> RemoteValue:
-        """Queue a `gd.function` for any worker, and return its result to come.
+        """Queue a `gd.function` for any worker, and return its future result.
 
-        Per-worker values among the arguments arrive as the worker's own. The function goes to a
-        worker with what it refers to as it was when it was first scheduled. It runs at least once:
-        again, if its worker dies. Raises `ArgumentTypeError` for anything but a `gd.function`,
-        `ArgumentError` for a `RemoteValue` among the arguments, and the first error of functions
-        scheduled before.
+        Per-worker values among the arguments become the worker's own values. The function is sent
+        to a worker with the objects that it refers to, in their state when it was first scheduled.
+        It runs at least once, and again if its worker dies. Raises `ArgumentTypeError` for anything
+        but a `gd.function`, `ArgumentError` for a `RemoteValue` among the arguments, and the first
+        error of functions scheduled before.
         """
         if not isinstance(fn, Function | BoundFunction):
             raise ArgumentTypeError(
@@ -128,10 +128,10 @@ class ClusterCoordinator:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> Traced:
-        """Trace a function as a worker of one device does, for the arguments of `schedule`.
+        """Trace a function, with the arguments of `schedule`, as a worker of one device does.
 
-        `trace(..).lower().explain()` says which server updates which variable, and the bytes sent.
-        An iterator of workers is replaced by elements of its dataset, which is made here.
+        `trace(..).lower().explain()` shows which server updates which variable, and the bytes sent.
+        A per-worker iterator is replaced by elements of its dataset, which is made here.
         """
         given = jax.tree.map(
             lambda leaf: leaf.here() if isinstance(leaf, PerWorkerIterator) else leaf,
@@ -144,20 +144,21 @@ class ClusterCoordinator:
     def join(self, timeout: float | None = None) -> None:
         """Wait until all scheduled functions have run.
 
-        Raises the first error of one, once; then those are cancelled that had not begun. What ran
-        before stays done. Raises `WorkerTimeoutError` after `timeout` seconds, which says what runs
-        on which worker: nothing is cancelled, and `join` may be called again.
+        Raises the first error of a function, once; functions that had not begun are then cancelled,
+        and the effects of finished ones remain. Raises `WorkerTimeoutError` after `timeout`
+        seconds, which names the functions that run on each worker: nothing is cancelled, and `join`
+        may be called again.
         """
         self.queue.wait(timeout)
 
     def done(self) -> bool:
-        """Return whether all scheduled functions have run; raises the first error, once."""
+        """Return whether all scheduled functions have run; raise the first error, once."""
         return self.queue.is_idle()
 
     def fetch(self, val: Any, timeout: float | None = None) -> Any:
         """Return a pytree with every `RemoteValue` replaced by its result; wait for all.
 
-        Raises `WorkerTimeoutError` if they have not come within `timeout` seconds.
+        Raises `WorkerTimeoutError` if a result is missing after `timeout` seconds.
         """
         limit = TimeLimit(timeout)
         return map_leaves(
@@ -167,11 +168,11 @@ class ClusterCoordinator:
         )
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """Return a dataset that each worker makes by calling a function, for its own iterators.
+        """Return a per-worker dataset, which each worker makes by calling a function.
 
-        `dataset_fn` returns any iterable dataset, or is one that can be sent. A worker makes it
-        when a function first needs it, and again after a restart. Give `iter` of the result to
-        `schedule`; the function calls `next` on it.
+        `dataset_fn` returns an iterable dataset, or is one that can be pickled. A worker makes the
+        dataset when a function first needs it, and again after a restart. Give `iter` of the result
+        to `schedule`; the function calls `next` on it.
         """
         data = as_bytes(dataset_fn, self.strategy, dataset_fn)
 
@@ -187,12 +188,12 @@ class ClusterCoordinator:
         return self._owned(PerWorkerDataset(number, make, iterator))
 
     def create_per_worker_resources(self, fn: Any) -> PerWorkerValues:
-        """Return what each worker gets by calling a function, once, and again after a restart."""
+        """Return a per-worker value: each worker calls `fn` once, and again after a restart."""
         data = as_bytes(fn, self.strategy, fn)
         return self._owned(PerWorkerValues(self._sent.add_value(data, is_iterator=False)))
 
     def worker_processes(self) -> list[int]:
-        """Return the process id of each worker; waits until all are started."""
+        """Return the process id of each worker, once all have started."""
         self.strategy.require_open()
         return self.workers.processes()
 
@@ -206,7 +207,7 @@ class ClusterCoordinator:
             return self._functions[key]
         number = self._sent.add_function(as_bytes(fn, self.strategy, key.fn))
         if isinstance(fn, BoundFunction):
-            key = fn  # it goes as it is, each time
+            key = fn  # it is pickled each time
         else:
             self._functions[key] = number
         self._sent.forget_with(key, number)
@@ -214,10 +215,10 @@ class ClusterCoordinator:
 
 
 def _end(threads: Sequence[Thread]) -> None:
-    """Wait until threads have ended that use Ray, before it is shut down."""
+    """Wait until the threads that use Ray have ended, before Ray is shut down."""
     deadline = time.monotonic() + _SECONDS_TO_END
     for thread in threads:
-        if thread is not current_thread():  # it may be the last that uses the strategy
+        if thread is not current_thread():  # it may hold the last reference to the strategy
             thread.join(max(0.0, deadline - time.monotonic()))
 
 

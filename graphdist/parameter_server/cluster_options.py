@@ -1,9 +1,9 @@
-"""What users say of a cluster: how many workers and servers, and Ray's options of workers."""
+"""The user's options of a cluster: the numbers of workers and servers, Ray's worker options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any  # Any: what users give, and Ray's options
+from typing import Any  # Any: values of users, and Ray's options
 
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.errors import ArgumentError
@@ -19,11 +19,11 @@ OWN: Mapping[str, Any] = {
     "max_task_retries": 0,
     "concurrency_groups": {GROUP: 1},
 }
-"""The options that all workers have."""
+"""The options of all workers."""
 
 
 def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]:
-    """Return how many workers and servers there are; raises as `ParameterServerStrategy` says."""
+    """Return the numbers of workers and servers; raise errors as `ParameterServerStrategy`."""
     if resolver is None:
         found = {
             "worker": whole_number(num_workers, "num_workers"),
@@ -56,11 +56,11 @@ def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[
 
 
 class _Actor:
-    """Stands for a worker: Ray checks options when it is told of a class."""
+    """A stand-in for a worker, since Ray checks options when it registers a class."""
 
 
 def checked_worker_options(given: Any) -> dict[str, Any]:
-    """Return the user's options; raises `ArgumentError` for those that Ray does not take."""
+    """Return the user's options; raise `ArgumentError` for options that Ray does not accept."""
     hint = 'worker_options are Ray\'s options of an actor, such as {"num_gpus": 1}'
     if not isinstance(given, Mapping | None):
         raise ArgumentError(

@@ -1,14 +1,14 @@
 """Connections between servers and the processes that use their variables.
 
-Ray starts the processes, finds out where they are and whether they are alive. Values go over a
-socket of their own: a request of Ray's with a megabyte costs several milliseconds, mostly in its
-store of objects, and each step makes two. A server listens on loopback where all processes are on
-one machine.
+Ray starts the processes, and knows their addresses and whether they are alive. Values are sent over
+separate sockets: a request of Ray's with a megabyte takes several milliseconds, mostly in its
+object store, and each step makes two. A server listens on loopback if all processes are on one
+machine.
 
-Everyone who reaches the port can connect. So each connection has a thread of its own from the
-start, which ends it unless it proves within seconds that it knows the strategy's key; and the
-number of strangers is bounded: the oldest is dropped for a new one. They can neither use up the
-files of the server nor keep workers out.
+Anyone who reaches the port can connect. So each connection has its own thread from the start, which
+closes it unless the other end proves within seconds that it knows the strategy's key. The number of
+strangers, which have not proved it yet, is bounded: the oldest is dropped for a new one. So
+strangers can neither exhaust the server's files nor keep workers out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from graphdist.errors import RuntimeFailure
 from graphdist.parameter_server.channel import BadMessage, Channel
 
 SECONDS_FOR_PROOF = 5.0
-"""How long a stranger may take to prove that it knows the key."""
+"""The time within which a stranger must prove that it knows the key, in seconds."""
 MAX_STRANGERS = 64
 _SECONDS_AFTER_REFUSAL = 0.05
 _SECONDS_TO_CONNECT = 20.0
@@ -34,19 +34,19 @@ _log = logging.getLogger("graphdist")
 
 
 class ServerIsSilent(Exception):
-    """A server cannot be asked any more; the text says what became of it, as in "has died"."""
+    """A server no longer answers; the text says why, such as "has died"."""
 
 
 class RequestListener:
     """Answers requests on a thread for each process that connects."""
 
     def __init__(self, host: str, key: bytes, answer: Callable[[str, Any], Any]) -> None:
-        """Listen; `answer` is called with the name of a request and its arguments."""
+        """Listen, and call `answer` with the name and the arguments of each request."""
         self._listener = socket.create_server((host, 0), backlog=128)
         self._key, self._answer = key, answer
-        self._strangers: dict[socket.socket, None] = {}  # in the order of their coming
+        self._strangers: dict[socket.socket, None] = {}  # in the order of connection
         self._lock = Lock()
-        """Held while strangers come and go."""
+        """Held while strangers are added or removed."""
         Thread(target=self._accept, daemon=True, name="graphdist-requests").start()
 
     @property
@@ -80,8 +80,8 @@ class RequestListener:
         with self._lock:
             for stream in list(self._strangers)[: max(0, len(self._strangers) - most)]:
                 del self._strangers[stream]
-                with suppress(OSError):  # its thread closes it, and nobody else: a number of a
-                    stream.shutdown(socket.SHUT_RDWR)  # file may be used again at once
+                with suppress(OSError):  # its thread alone closes it, since the number of a
+                    stream.shutdown(socket.SHUT_RDWR)  # closed file may be reused at once
 
     def _forget(self, stream: socket.socket) -> None:
         with self._lock:
@@ -112,31 +112,31 @@ class RequestListener:
             answer = False, error
         try:
             channel.send(answer)
-        except (pickle.PicklingError, TypeError, AttributeError):  # nothing is sent by then
+        except (pickle.PicklingError, TypeError, AttributeError):  # raised before anything is sent
             found = answer[1]
             channel.send((False, RuntimeFailure(f"{type(found).__name__}: {found}")))
 
 
 class ServerConnection:
-    """A process's connection to one server; it is opened when it is first used."""
+    """A process's connection to one server, which is opened on first use."""
 
     def __init__(
         self, address: Callable[[], tuple[str, int]], problem: Callable[[], str], key: bytes
     ) -> None:
-        """Take functions that find the server, and say why it cannot answer: "" if it can."""
+        """Keep functions that return the server's address, and its problem ("" if none)."""
         self._find, self._problem, self._key = address, problem, key
         self._address: tuple[str, int] | None = None
         self._channel: Channel | None = None
         self._lost_at, self._why = float("-inf"), ""
-        """When the server was found lost, and what had become of it."""
+        """The time at which the server was found lost, and the reason."""
         self._lock = RLock()
 
     @contextmanager
     def held(self, since: float) -> Iterator[None]:
-        """Keep the connection for one thread, from its request to the answer.
+        """Lock the connection for one thread, from its request to the answer.
 
-        Raises `ServerIsSilent` if another thread has found the server lost after `since`, in the
-        seconds of `time.monotonic`: of many that wait, one finds out what became of it.
+        Raises `ServerIsSilent` if another thread has found the server lost after `since`, in
+        seconds of `time.monotonic`, so that only one of many waiting threads has to find out.
         """
         with self._lock:
             if self._lost_at > since:
@@ -144,7 +144,7 @@ class ServerConnection:
             yield
 
     def request(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Send a request; raises `ServerIsSilent`."""
+        """Send a request; raise `ServerIsSilent` if the server is lost."""
         try:
             if self._channel is None:
                 self._channel = self._open()
@@ -153,7 +153,7 @@ class ServerConnection:
             raise self._lost(error) from error
 
     def close(self) -> None:
-        """Close it; the next request opens another one."""
+        """Close the connection; the next request opens a new one."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -170,7 +170,7 @@ class ServerConnection:
         return value
 
     def _open(self) -> Channel:
-        # Found once: a server that has started need not be given the time to start again.
+        # The address is found once: a server that has started needs no time to start again.
         self._address = self._address or self._find()
         stream = socket.create_connection(self._address, _SECONDS_TO_CONNECT)
         try:
@@ -182,12 +182,12 @@ class ServerConnection:
         return channel
 
     def _require_alive(self) -> None:
-        """Raise `ServerIsSilent` unless the server is alive: then it computes."""
+        """Raise `ServerIsSilent` unless the server is alive, and so still computing."""
         if problem := self._problem():
             raise self._silent(problem)
 
     def _lost(self, error: Exception) -> ServerIsSilent:
-        """Return what became of a server whose connection has failed."""
+        """Return the error for a server whose connection has failed."""
         broken = f"cannot be reached, since its connection has failed ({error})"
         return self._silent(self._problem() or broken)
 

@@ -1,11 +1,12 @@
-"""Whether a process of Ray's is alive, dead or silent.
+"""Heartbeats: whether a process of Ray's is alive, dead or silent.
 
-A process that is killed is known to Ray. One that is stopped, or whose machine cannot be reached,
-is only silent: so it is asked for a beat, its place, whenever an answer of it takes long. A thread
-that has nothing else to do answers: Ray's main thread in a server, whose requests have threads of
-their own, and in a worker a thread beside the one that runs functions. XLA computes without
-Python's lock, so a process that computes answers at once. It is silent if no answer comes within
-`silence_seconds` of `gd.config.set_worker_timeouts`, as for workers that train together.
+Ray knows when a process was killed. A process that is stopped, or whose machine cannot be reached,
+is only silent: so it is asked for a beat, the name of its process and host, whenever an answer
+takes long. An idle thread sends the beat: Ray's main thread in a server, whose requests have
+threads of their own, and in a worker a thread beside the one that runs functions. XLA computes
+without Python's lock, so a computing process sends it at once. A process is silent if no beat
+arrives within `silence_seconds` of `gd.config.set_worker_timeouts`, as for workers that train
+together.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from graphdist.parameter_server.ray_cluster import (
 )
 
 GROUP = "beats"
-"""The name by which Ray knows the thread of a worker that answers beats."""
+"""Ray's name for the thread of a worker that sends beats."""
 _SECONDS_BETWEEN_BEATS = 1.0
 _PARTS = 4
 
 
 def beat_of_worker(worker: Any) -> Any:
-    """Ask a worker for a beat, and return Ray's reference to its place."""
+    """Ask a worker for a beat, and return Ray's reference to it."""
     return ask(worker.place.options(concurrency_group=GROUP))
 
 
 def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> Any:
-    """Return the value of a reference, while the process that computes it beats.
+    """Return the value of a reference; wait as long as the process that computes it sends beats.
 
     Raises `ProcessIsSilent`, and Ray's errors for a process that has died.
     """
@@ -43,14 +44,14 @@ def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> A
 
 
 def wait_for(references: Sequence[Any], seconds: float) -> None:
-    """Wait until one of the values is there; raises `ProcessIsSilent` if none is in time."""
-    # In parts: while this process is stopped itself, its clock runs and nobody else is silent.
+    """Wait until one of the values is there; raise `ProcessIsSilent` if none is in time."""
+    # In parts: if this process itself is stopped, time passes although no other one is silent.
     if not any(comes(references, seconds / _PARTS) for _ in range(_PARTS)):
         raise ProcessIsSilent(f"has not answered for {seconds:g} s")
 
 
 def address_of_server(server: Any, start_seconds: float) -> tuple[str, int]:
-    """Return where a server listens; raises `OSError` if it is dead or does not start."""
+    """Return the address of a server; raise `OSError` if it is dead or does not start."""
     module = ray()
     try:
         address = ask(server.address)
@@ -76,6 +77,6 @@ def problem_of_server(server: Any, silence_seconds: float) -> str:
 
 
 def comes(references: Sequence[Any], seconds: float) -> bool:
-    """Return whether one of the values is there within a time."""
+    """Return whether one of the values is there within `seconds`."""
     require_running()
     return bool(ray().wait(list(references), timeout=seconds)[0])

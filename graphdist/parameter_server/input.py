@@ -1,12 +1,12 @@
-"""Input of workers: datasets and iterators that each worker makes, and their elements in steps.
+"""The input of workers: per-worker datasets and iterators, and their elements in steps.
 
-The coordinator has objects that stand for a worker's own values, which the worker makes when a
-function first needs them, and again after it was restarted.
+The coordinator has objects that stand for per-worker values. A worker makes its own value when a
+function first needs it, and again after a restart.
 
-A function that takes an iterator asks it for elements while it is traced. The elements are then
-arguments of the compiled step. How many it asks for depends on all that it is traced for: shapes,
-static arguments, the elements themselves. So a call takes as many as one of its calls has asked for
-at most, and the step returns, beside its result, how many it has used: the others go back.
+A function with an iterator requests elements while it is traced. The elements are then arguments of
+the compiled step. Their number depends on everything that is traced: shapes, static arguments, the
+elements themselves. So a call takes the largest number that any call has requested, and the step
+returns, beside its result, the number it used; unused elements are put back.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from graphdist.tracing.user_lines import here
 
 
 class DatasetOfWorkers:
-    """A distributed dataset that each worker makes; the coordinator has none of its elements."""
+    """A distributed dataset that each worker makes; the coordinator never has its elements."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
-        """Take the function that makes it of a worker's strategy."""
+        """Keep the function that makes the dataset from a worker's strategy."""
         self.make = make
 
     def __iter__(self) -> NoReturn:
@@ -55,7 +55,7 @@ class WorkerIterator:
         return self
 
     def take(self) -> Any:
-        """Return the next element; raises `OutOfRangeError` past the last."""
+        """Return the next element; raise `OutOfRangeError` after the last."""
         for element in self:
             return element
         raise OutOfRangeError(
@@ -65,15 +65,15 @@ class WorkerIterator:
         )
 
     def put_back(self, elements: Sequence[Any]) -> None:
-        """Return elements that were not used, which come next again."""
+        """Put unused elements back, as the next ones."""
         self._returned.extendleft(reversed(elements))
 
 
 class PerWorkerValues:
-    """One value on each worker; as an argument of a scheduled function it is the worker's own."""
+    """One value per worker; a scheduled function receives the value of its worker."""
 
     def __init__(self, number: int) -> None:
-        """Take the id by which workers know it."""
+        """Keep the id by which workers know the value."""
         self.number = number
 
 
@@ -81,7 +81,7 @@ class PerWorkerIterator(PerWorkerValues):
     """An iterator over each worker's dataset."""
 
     def __init__(self, number: int, dataset: PerWorkerDataset) -> None:
-        """Take the dataset, which is kept alive."""
+        """Keep the dataset alive."""
         super().__init__(number)
         self._dataset = dataset
 
@@ -91,7 +91,7 @@ class PerWorkerIterator(PerWorkerValues):
         return self._dataset.element_spec
 
     def here(self) -> WorkerIterator:
-        """Return an iterator of this process, over a dataset that is made here."""
+        """Return an iterator in this process, over a dataset that is made here."""
         return WorkerIterator(self._dataset.make())
 
     def __iter__(self) -> PerWorkerIterator:
@@ -116,7 +116,7 @@ class PerWorkerDataset(PerWorkerValues):
         make: Callable[[], Any],
         iterator: Callable[[PerWorkerDataset], PerWorkerIterator],
     ) -> None:
-        """Take functions that make the dataset here, and an iterator over it."""
+        """Keep functions that make the dataset here, and an iterator over it."""
         super().__init__(number)
         self.make, self._iterator = make, iterator
 
@@ -131,15 +131,15 @@ class PerWorkerDataset(PerWorkerValues):
 
 @dataclass(frozen=True)
 class _Place:
-    """Stands for an iterator among a step's arguments."""
+    """A placeholder for an iterator among a step's arguments."""
 
     number: int
 
 
 class _NeedsMore(BaseException):
-    """A trace asks an iterator for one element more than it was given.
+    """A trace requests more elements of an iterator than there are.
 
-    Not an `Exception`: the user's own handlers are not meant.
+    It is no `Exception`, so that the user's handlers do not catch it.
     """
 
     def __init__(self, number: int) -> None:
@@ -148,10 +148,10 @@ class _NeedsMore(BaseException):
 
 
 class ElementsInTrace:
-    """What a traced function gets in place of an iterator."""
+    """The object that a traced function receives in place of an iterator."""
 
     def __init__(self, number: int, elements: list[Any]) -> None:
-        """Take the iterator's number, and the elements that are there."""
+        """Keep the iterator's index, and the available elements."""
         self._number, self._elements = number, deque(elements)
         self.num_used = 0
 
@@ -174,15 +174,15 @@ class ElementsInTrace:
 
 
 class FunctionOfElements:
-    """A function as a worker runs it: elements of its iterators are arguments of the step."""
+    """A function as a worker runs it, with elements of its iterators as arguments of the step."""
 
     def __init__(self, function: Any) -> None:
-        """Take the user's function."""
+        """Keep the user's function."""
         self._function = function
         options = function.options if isinstance(function, Function) else ()
         self._with_elements = Function(self._filled, (), *options)
         self._most: dict[int, list[int]] = {}
-        """The most elements that a call has asked each iterator for, by the count of iterators."""
+        """The largest number of elements requested of each iterator, by the number of iterators."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Run the function with a closure's arguments."""
@@ -200,7 +200,7 @@ class FunctionOfElements:
     def _on_elements(
         self, plain: Callable[..., Any], run: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """Call `plain` with arguments that have no iterators, else `run` with the iterators."""
+        """Call `plain` if no argument is an iterator, else `run` with the iterators."""
         leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_iterator)
         iterators = [leaf for leaf in leaves if _is_iterator(leaf)]
         if not iterators:
@@ -211,7 +211,7 @@ class FunctionOfElements:
         return run(iterators, args, kwargs)
 
     def _run(self, iterators: Sequence[WorkerIterator], args: Any, kwargs: Any) -> Any:
-        """Run the step, and put back the elements that it has not used."""
+        """Run the step, and put unused elements back."""
         (result, used), taken = self._with_enough(self._with_elements, iterators, args, kwargs)
         for iterator, elements, count in zip(iterators, taken, used, strict=True):
             iterator.put_back(elements[count:])
@@ -220,7 +220,7 @@ class FunctionOfElements:
     def _with_enough(
         self, call: Callable[..., Any], iterators: Sequence[WorkerIterator], args: Any, kwargs: Any
     ) -> tuple[Any, list[list[Any]]]:
-        """Call a function with as many elements as it asks for, or more; return them too."""
+        """Call a function with enough elements; return its result and the elements."""
         most = self._most.setdefault(len(iterators), [0] * len(iterators))
         taken = [
             list(islice(iterator, count)) for iterator, count in zip(iterators, most, strict=True)
@@ -231,15 +231,15 @@ class FunctionOfElements:
             except _NeedsMore as more:
                 taken[more.number].append(iterators[more.number].take())
                 most[more.number] = max(most[more.number], len(taken[more.number]))
-            except Exception:  # of the user: the function has had its elements
+            except Exception:  # an error of the user's function, which has used its elements
                 raise
-            except BaseException:  # nothing has run, as before variables were brought together
+            except BaseException:  # nothing has run, such as for `VariablesApart`
                 for iterator, elements in zip(iterators, taken, strict=True):
                     iterator.put_back(elements)
                 raise
 
     def _filled(self, taken: Any, args: Any, kwargs: Any) -> Any:
-        """Call the user's function, which is traced; return how many elements it uses, too."""
+        """Trace the user's function; return its result and the number of elements it uses."""
         given = [ElementsInTrace(number, elements) for number, elements in enumerate(taken)]
         args, kwargs = jax.tree.map(
             lambda leaf: given[leaf.number] if isinstance(leaf, _Place) else leaf, (args, kwargs)

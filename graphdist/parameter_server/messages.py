@@ -1,4 +1,4 @@
-"""What coordinator, workers and servers send each other."""
+"""The messages between the coordinator, workers and servers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias  # Any: Ray's references, arrays, and users' results
 
 Key: TypeAlias = int
-"""The id of a variable: variables are counted as they are made."""
+"""The id of a variable, in the order of creation."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A read of a variable: of the rows with these indices, or of all."""
+    """A read of a variable: of the rows at these indices, or of all rows."""
 
     key: Key
     rows: Any = None
@@ -20,9 +20,9 @@ class Read:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A server's answer for variables it does not have: where each was moved, None if unknown.
+    """A server's answer for variables that it lacks: the new server of each, None if unknown.
 
-    A variable that is just being moved is on no server for a moment.
+    A variable that is being moved is on no server for a short time.
     """
 
     homes: Mapping[Key, int | None]
@@ -30,14 +30,14 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class UnknownUpdates:
-    """A server's answer for updates that it was not sent yet."""
+    """A server's answer for updates that it has not received yet."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """An update on one server: `update` names it, None to replace the variable.
+    """An update on one server: `update` is its name, None to replace the variable.
 
-    It takes the variables `keys` and the values with the indices `sent` of a request, and assigns
+    It reads the variables `keys` and the values at the indices `sent` of a request, and assigns
     the same variables.
     """
 
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Origin:
-    """The id of the closure that a request is for, and which attempt to run it this is."""
+    """The id of the closure that sends a request, and the number of its attempt."""
 
     closure: int
     attempt: int
@@ -62,9 +62,9 @@ class Closure:
     function: int
     arguments: bytes
     attempt: int
-    """How many workers were given it before, and were lost."""
+    """The number of workers that were lost while they ran it."""
     homes: tuple[int, Mapping[Key, int]]
-    """How many moves there were so far, and the servers of variables that were moved."""
+    """The number of moves so far, and the servers of variables that were moved."""
     forgotten: tuple[int, ...]
     """The ids of functions and values that the coordinator no longer has."""
 
@@ -78,7 +78,7 @@ class LargeResult:
 
 @dataclass(frozen=True)
 class Done:
-    """A closure has run; its result is the other value that the worker returns."""
+    """A closure has run; the worker returns this and the result."""
 
     bytes_read: int
     bytes_written: int
@@ -103,7 +103,7 @@ class LostServer:
 
 @dataclass(frozen=True)
 class Missing:
-    """A worker lacks functions or resources: it is new, or they are. Nothing has run."""
+    """A worker has not received some functions or per-worker values yet. Nothing has run."""
 
     function: int | None
     resources: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Apart:
-    """A closure updates variables together that are on different servers. Nothing has run."""
+    """A closure updates variables together that are on several servers. Nothing has run."""
 
     groups: Sequence[tuple[Key, ...]]
 
@@ -121,17 +121,17 @@ Outcome: TypeAlias = Done | ClosureFailed | LostServer | Missing | Apart
 
 @dataclass
 class Traffic:
-    """What the closures of a coordinator have sent, and how often they ran."""
+    """The traffic of a coordinator's closures, and how often they ran."""
 
     closures: int = 0
-    """How many have run to the end."""
+    """The number of closures that have run to the end."""
     run_again: int = 0
-    """How many were given to a worker again, since one had died or fallen silent with them."""
+    """The number of repeated runs, after a worker died or fell silent while it ran a closure."""
     written_twice: int = 0
-    """How many of these had written to variables before, so that their writes count twice."""
+    """The number of these whose first run had written to variables, so that writes count twice."""
     bytes_read: int = 0
     """The bytes of the values of variables that workers read."""
     bytes_written: int = 0
     """The bytes of gradients, indices of rows and other values that workers sent to servers."""
     worker_deaths: int = field(default=0)
-    """How many workers have died or fallen silent while they ran a function."""
+    """The number of workers that died or fell silent while they ran a function."""

@@ -1,6 +1,6 @@
-"""Partitioners: how many shards a variable of a shape is split into.
+"""Partitioners, which choose the number of shards of a variable.
 
-A partitioner is called with a shape and a dtype, and returns a count for each dimension. Only
+A partitioner is called with a shape and a dtype, and returns a number for each dimension. Only
 the first may be more than 1: variables are split along dimension 0.
 """
 
@@ -32,7 +32,7 @@ class Partitioner:
 
 
 class FixedShardsPartitioner(Partitioner):
-    """Splits every variable into so many shards, or into its rows if it has fewer.
+    """Splits every variable into `num_shards` shards, or into its rows if it has fewer.
 
     >>> FixedShardsPartitioner(2)((10, 3), "float32")
     [2, 1]
@@ -48,7 +48,7 @@ class FixedShardsPartitioner(Partitioner):
 
 
 class MinSizePartitioner(Partitioner):
-    """Splits a variable into as many shards as have `min_shard_bytes` each, at most `max_shards`.
+    """Splits a variable into the most shards of at least `min_shard_bytes`, up to `max_shards`.
 
     >>> MinSizePartitioner(4, max_shards=2)((6, 1), "float32")
     [2, 1]
@@ -74,7 +74,7 @@ class MinSizePartitioner(Partitioner):
 class MaxSizePartitioner(Partitioner):
     """Splits a variable into the fewest shards of at most `max_shard_bytes` each.
 
-    A shard has at least one row. There are at most `max_shards`, if it is given.
+    A shard has at least one row. `max_shards` limits their number, if given.
 
     >>> MaxSizePartitioner(4)((6, 1), "float32")
     [6, 1]
@@ -103,7 +103,7 @@ class MaxSizePartitioner(Partitioner):
 
 
 def _along(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
-    """Return 1 for every dimension but `axis`, which has between 1 and its rows in shards."""
+    """Return 1 shard for each dimension but `axis`, which has between 1 and its number of rows."""
     shards = [1] * len(shape)
     rows = _rows(shape, axis)
     shards[axis] = max(1, min(num_shards, rows))

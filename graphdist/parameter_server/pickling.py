@@ -1,9 +1,10 @@
-"""Functions and arguments as bytes for another process, and what their objects become there.
+"""The pickling of functions and arguments for another process.
 
-Functions go by value, with what they refer to, functions of the user's modules too: a worker does
-not import the program that coordinates. A variable becomes the one of the worker that stands
-for the same value, the strategy becomes the worker's, an iterator over a per-worker dataset the
-worker's own. A `gd.function` is a new one there, compiled by the worker for its devices.
+Functions are pickled by value, with the objects that they refer to, also functions of the user's
+modules, since a worker does not import the coordinator's program. A variable becomes the worker's
+variable for the same value, the strategy the worker's strategy, an iterator over a per-worker
+dataset the worker's own iterator. A `gd.function` becomes a new one, which the worker compiles for
+its devices.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from graphdist.strategies.base import CommonStrategy
 from graphdist.tracing.user_lines import here
 
 of_other_libraries: list[Callable[[Any, ParameterServerBase], Any]] = []
-"""Say how objects of other libraries are made again in a worker; higher packages add some."""
+"""Return how a worker recreates objects of other libraries; higher packages add functions."""
 
 
 def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes:
-    """Return a value as bytes; `of` is the function whose module goes by value."""
+    """Return a value as bytes; the module of the function `of` is pickled by value."""
     buffer = io.BytesIO()
     with _by_value(of):
         try:
@@ -55,7 +56,7 @@ def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes
 
 @cache
 def _pickler_class() -> Any:
-    """Return the pickler: Ray's, which sends functions by value, with more rules."""
+    """Return a pickler that extends Ray's, which pickles functions by value."""
     ray()
     base: Any = import_module("ray.cloudpickle").CloudPickler
 
@@ -72,7 +73,7 @@ def _pickler_class() -> Any:
 
 
 def _reduced(value: Any, strategy: ParameterServerBase) -> Any:
-    """Return how an object is made again in a worker; None where it is as everywhere."""
+    """Return how a worker recreates an object; None for the default."""
     if isinstance(value, Function):
         return Function, value.definition
     if isinstance(value, Variable):
@@ -107,7 +108,7 @@ def _reference(variable: Variable, strategy: ParameterServerBase) -> tuple[Any, 
 
 
 class _Strong:
-    """Stands in a worker for a weak reference: a function that returns the object."""
+    """A replacement of a weak reference in a worker: a function that returns the object."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -118,7 +119,7 @@ class _Strong:
 
 @contextmanager
 def _by_value(function: Any) -> Iterator[None]:
-    """Send a function's module by value, if it is the user's."""
+    """Pickle a function's module by value within the context, if it is the user's."""
     module = sys.modules.get(str(getattr(function, "__module__", "")))
     if module is None or not _is_users(module):
         yield
@@ -132,7 +133,7 @@ def _by_value(function: Any) -> Iterator[None]:
 
 
 def _is_users(module: ModuleType) -> bool:
-    """Return whether a module is part of the program, and of no installed package."""
+    """Return whether a module belongs to the user's program, not to an installed package."""
     file, package = getattr(module, "__file__", None), module.__name__.partition(".")[0]
     if module.__name__ == "__main__" or file is None or package == "graphdist":
         return False

@@ -1,10 +1,10 @@
-"""One compiled program of a function whose variables are on servers.
+"""A compiled program whose variables are on servers.
 
 It runs the graphs that `lower()` shows (`passes/servers/cut_step.py`). A call reads the variables
-that the worker's graph takes, runs it on this process's devices, and sends what it returns for the
-servers, which update the variables. It returns when they have. Where the step looks up rows of a
-table, another program computes the indices of the rows before. The shards of a table that a step
-joins are one table: a row is read of the shard that has it, once, and of no other.
+that are inputs of the worker's graph, runs this graph on the process's devices, sends the results
+for the servers, and waits until they have updated the variables. If the step looks up rows of a
+table, another program first computes their indices. If the step joins the shards of a table, they
+are one table: a row is read once, from the shard that has it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[
     strategy.keep_together([tuple(keys[name] for name in group) for group in cut.together])
 
     def program(graph: Graph, interface: Interface, history: tuple[PassRecord, ...] = ()) -> Any:
-        # Its variables are arguments, and its passes have run.
+        # Variables of the worker's graph are arguments, and the passes have run.
         logical = traced.graph if history else None
         own = replace(traced, graph=graph, interface=interface, variables=(), pipeline=())
         return compiled(replace(own, history=history, logical=logical), interface)
@@ -62,7 +62,7 @@ def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[
 
 
 def _require_on_servers(traced: Traced) -> None:
-    """Raise `ContextError` for a variable that is on no server."""
+    """Raise `ContextError` if a variable is on no server."""
     for variable in traced.variables:
         if not isinstance(variable.storage, ServerStorage):
             raise ContextError(
@@ -75,7 +75,7 @@ def _require_on_servers(traced: Traced) -> None:
 
 
 def _require_no_lost_writes(cut: CutStep) -> None:
-    """Raise `UnsupportedError` for an update that undoes what other workers have written."""
+    """Raise `UnsupportedError` for an update that overwrites updates of other workers."""
     for lost in lost_writes(cut):
         raise UnsupportedError(
             lost.what,
@@ -93,7 +93,7 @@ _BY_SERVER = (
 
 
 def _of_worker(interface: Interface, cut: CutStep) -> Interface:
-    """Return the interface of the worker's graph: more arguments, and a list of more results."""
+    """Return the interface of the worker's graph, with added arguments and a list of results."""
     names = [read.variables[0].name for read in cut.reads]
     more = cut.num_sent
     structure = jax.tree_util.treedef_tuple((interface.structure, jax.tree.structure([0] * more)))
@@ -123,12 +123,12 @@ def _of_indices(interface: Interface, cut: CutStep) -> Interface:
 
 
 def _key(type: Type) -> LeafKey:
-    """Return the key of an argument of a type."""
+    """Return the key of an argument with this type."""
     return leaf_key(jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)), False)
 
 
 class ProgramOnServers:
-    """The worker's compiled program, with what goes before and after it."""
+    """The worker's compiled program, with the reads before it and the updates after it."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ProgramOnServers:
         keys: dict[str, Key],
         strategy: Any,
     ) -> None:
-        """Take the function, and the programs of the worker and of the indices of its rows."""
+        """Keep the traced function, the worker's program and the program of row indices."""
         self.last_call = 0
         self.traced: Traced | None = traced
         self.cut = cut
@@ -161,15 +161,15 @@ class ProgramOnServers:
 
 
 class Reads:
-    """The reads of a step: of variables, and then of rows of tables."""
+    """The reads of a step: first of variables, then of rows of tables."""
 
     def __init__(self, reads: Sequence[ServerRead], keys: Mapping[str, Key]) -> None:
-        """Take the reads, and the keys of the variables by name."""
+        """Prepare the reads; `keys` has the ids of variables by name."""
         self._variables = [Read(keys[r.variables[0].name]) for r in reads if not r.is_of_rows]
         self._tables = [Table(read, keys) for read in reads if read.is_of_rows]
 
     def values(self, strategy: Any, indices: Sequence[Any]) -> list[Any]:
-        """Return the values of the variables, and the rows with these indices."""
+        """Return the values of the variables, and the rows at these indices."""
         wanted = [np.asarray(of_table)[..., 0].astype(np.int64) for of_table in indices]
         once = [table.once(asked) for table, asked in zip(self._tables, wanted, strict=True)]
         rows = [table.reads(sent) for table, sent in zip(self._tables, once, strict=True)]
@@ -182,22 +182,22 @@ class Reads:
 
 
 class Table:
-    """A table of which rows are read: a variable, or several in order."""
+    """A table whose rows are read: a variable, or the shards of one, in order."""
 
     def __init__(self, read: ServerRead, keys: Mapping[str, Key]) -> None:
-        """Take the read, and the keys of the variables by name."""
+        """Prepare the read; `keys` has the ids of variables by name."""
         self._keys, self._fill = [keys[variable.name] for variable in read.variables], read.fill
         self._ends = [0, *accumulate(variable.type.shape[0] for variable in read.variables)]
         row = read.variables[0].type
         self._nothing = np.zeros((1, *row.shape[1:]), numpy_dtype(row.dtype))
 
     def once(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the rows to read, each once: in a batch of words most are there several times."""
+        """Return the distinct rows to read: a batch of words has most words several times."""
         within = np.clip(asked, 0, self._ends[-1] - 1)
         return np.unique(within if self._fill is None else asked[within == asked])
 
     def reads(self, indices: np.ndarray[Any, Any]) -> list[Read]:
-        """Return the reads of these rows, of the variables that have them."""
+        """Return the reads of these rows from the variables that have them."""
         ranges = pairwise(np.searchsorted(indices, self._ends))
         return [
             Read(key, (indices[first:last] - start).astype(np.int32))
@@ -211,7 +211,7 @@ class Table:
         indices: np.ndarray[Any, Any],
         asked: np.ndarray[Any, Any],
     ) -> np.ndarray[Any, Any]:
-        """Return the rows that are asked for, of those that were read with their indices."""
+        """Return the rows at the indices `asked` from the rows that were read at `indices`."""
         rows = np.concatenate([*parts, self._nothing])
         found = rows[np.searchsorted(indices, np.clip(asked, 0, self._ends[-1] - 1))]
         if self._fill is not None:

@@ -1,19 +1,19 @@
-"""Ray: the processes that servers and workers run in. The only module that imports it.
+"""The cluster of Ray, in whose processes servers and workers run; no other module imports Ray.
 
-Where no cluster is given, one is started on this machine, in a folder of its own, and ended when no
-strategy uses it any more or the program ends. Ray ends it too when this process is killed. A
-program that has called `ray.init` itself keeps its cluster, as does one that gives an address.
+Without an address, a cluster is started on this machine, in its own folder, and ended when no
+strategy uses it any more or the program ends. Ray also ends it when this process is killed. A
+cluster at an address, or of a program that called `ray.init` itself, is kept.
 
-Ray starts a cluster by itself, with a wide-open door, where it is used without one. So processes
-are asked by `ask` and ended by `kill` alone, and answers are taken by `value_of`: these do not use
-it then. When the program ends, strategies are closed before Ray ends its cluster, since their
-threads would use it.
+If Ray is used without a cluster, it starts one that accepts any connection. So only `ask`, `kill`
+and `value_of` use processes, and they do nothing with Ray if there is no cluster. When the program
+ends, strategies are closed before Ray ends its cluster, since their threads use it.
 
-Everyone who can connect to a process of Ray's and has its token, or needs none, runs code there. A
-cluster that is started here listens on loopback alone: Ray does so where it supports one machine
-only, as on macOS, and takes this machine for one. Ray opens its folders to all users, so that they
-are put into one that is private. Its token is in a file that Ray makes readable for all, and that
-is made private before. A cluster without authentication is warned of, whoever started it.
+Anyone who can connect to a process of Ray's and has its token, or needs none, can run code there.
+So a cluster that is started here listens on loopback alone: Ray does so on platforms where it
+supports a single machine only, such as macOS, and is made to treat this machine as one. Ray's
+folders are readable for all users, so they are in a private folder. Ray would make the file of its
+token readable for all users, so it is made private before. Any cluster without authentication
+causes a warning.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_user
 
 _STORE_BYTES = 512 << 20
-"""The shared memory for values under way; it is taken as it is used."""
+"""The size of the shared memory for values in transit, which is allocated as it is used."""
 _FOLDER = "gd-ray-"
 _SHORT = Path("/tmp")
 _LONGEST = 17
-"""The most bytes of a folder in which Ray's is: Ray adds 86 for a socket, with process numbers of
-five digits, and 90 with seven. The names of sockets have at most 103 on macOS, 107 on Linux."""
+"""The largest length, in bytes, of the path of the folder for Ray's: Ray appends 86 bytes for a
+socket if process ids have five digits, 90 if seven. Names of sockets have at most 103 bytes on
+macOS, 107 on Linux."""
 _lock = RLock()
 _closing: list[weakref.finalize[Any, Any]] = []
-"""What closes each strategy that is open."""
+"""The finalizer of each open strategy."""
 _log = logging.getLogger("graphdist")
 
 
 def ray() -> Any:
-    """Return Ray's module; raises `MissingExtraError` where it is not installed."""
+    """Return Ray's module; raise `MissingExtraError` if it is not installed."""
     try:
         return import_module("ray")
     except ImportError as error:
@@ -66,26 +67,26 @@ def ray() -> Any:
 
 
 class ProcessIsSilent(Exception):
-    """A process does not answer; the text says for how long, or why."""
+    """A process does not answer; the text says since when, or why."""
 
 
 def require_running() -> None:
-    """Raise `ProcessIsSilent` if there is no cluster any more."""
+    """Raise `ProcessIsSilent` if the cluster has ended."""
     if not ray().is_initialized():
         raise ProcessIsSilent("is gone, with the cluster")
 
 
 def ask(method: Any, *arguments: Any) -> Any:
-    """Have a process of Ray's run a method, and return Ray's reference to the result.
+    """Run a method in a process of Ray's, and return Ray's reference to the result.
 
-    It makes an actor, too, given its class. Raises `ProcessIsSilent` if there is no cluster.
+    Given a class, it makes an actor. Raises `ProcessIsSilent` if there is no cluster.
     """
     require_running()
     return method.remote(*arguments)
 
 
 def value_of(reference: Any) -> Any:
-    """Return the value of one of Ray's references, once it is there.
+    """Wait for the value of one of Ray's references, and return it.
 
     Raises `ProcessIsSilent` if there is no cluster, and Ray's errors for a process that has died.
     """
@@ -94,21 +95,21 @@ def value_of(reference: Any) -> Any:
 
 
 def kill(actor: Any, *, restarts: bool = False) -> None:
-    """End the process of an actor, if there is a cluster; Ray may start it again."""
+    """End the process of an actor, if there is a cluster; Ray starts it again if `restarts`."""
     module = ray()
     if module.is_initialized():
         module.kill(actor, no_restart=not restarts)
 
 
 class Cluster:
-    """A use of Ray's cluster by one strategy."""
+    """The use of Ray's cluster by one strategy."""
 
     _num_users = 0
     _folder: Path | None = None
     """The folder of a cluster that was started here."""
 
     def __init__(self, num_processes: int, address: str | None) -> None:
-        """Join the cluster at an address, or start one for so many processes."""
+        """Join the cluster at an address, or start one for `num_processes` processes."""
         self._is_open = True
         with _lock:
             module = ray()
@@ -140,7 +141,7 @@ def close_at_exit(close: weakref.finalize[Any, Any]) -> None:
 
 @cache
 def _end_before_ray() -> None:
-    """Register what is done at the end of the program: it is done before what Ray registered."""
+    """Register the closing of strategies at exit, which runs before Ray's own exit handlers."""
     atexit.register(_close_all)
 
 
@@ -155,7 +156,7 @@ def _close_all() -> None:
 def _start(module: Any, num_processes: int) -> None:
     _remove_left_folders()
     _make_token_private()
-    # For this user alone.
+    # `mkdtemp` makes it accessible for this user alone.
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=_place()))
     Cluster._folder = folder
     with warnings.catch_warnings(), _on_loopback():
@@ -180,7 +181,7 @@ def _place() -> Path:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Have Ray take this machine for one that is in no cluster of several."""
+    """Make Ray treat this machine as a platform without clusters of several machines."""
     constants: Any = import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False
@@ -192,7 +193,7 @@ def _on_loopback() -> Iterator[None]:
 
 def _init(module: Any, num_processes: int, folder: Path) -> None:
     module.init(
-        # Actors take no share of the machine: they run wherever there is a process for them.
+        # Actors reserve no cores: each runs wherever there is a process for it.
         num_cpus=num_processes,
         include_dashboard=False,
         object_store_memory=_STORE_BYTES,
@@ -203,7 +204,7 @@ def _init(module: Any, num_processes: int, folder: Path) -> None:
 
 
 def _make_token_private() -> None:
-    """Make the file of Ray's token, if it is not there, and let nobody else read it.
+    """Make the file of Ray's token, if it is missing, readable for this user alone.
 
     Ray would make it with the permissions of any new file.
     """

@@ -1,12 +1,12 @@
-"""A parameter server: the values of variables, in a process of its own.
+"""A parameter server: a process that stores the values of variables.
 
-Requests are carried out one after the other, each completely: a reader sees all of a request's
-updates of this server, or none. Updates are compiled once, with XLA, for the CPU; all updates of a
-request run as one program.
+Requests run one after the other, each completely: a reader sees all of a request's updates on this
+server, or none. Updates are compiled once, with XLA, for the CPU; all updates of a request run as
+one program.
 
-A server keeps the ids of the closures that have written last. A closure that runs again, since
-its worker died, may have written already: then the answer says so. It was silent, perhaps, and not
-dead: what it sends after its closure was given to another worker is refused.
+A server keeps the ids of the closures that have written last. A closure that runs again, since its
+worker died, may have written already: then the answer says so. If the worker was only silent,
+requests that it sends after its closure was given to another worker raise an error.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from graphdist.parameter_server.ray_cluster import ray
 
 REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_updates", "apply", "end_attempts"})
 _REMEMBERED = 4096
-"""How many closures a server remembers, which is more than can be under way."""
+"""The number of closures that a server remembers, which exceeds the number that can run."""
 
 
 class ParameterServer:
     """The actor; see the module."""
 
     def __init__(self, enable_x64: bool, key: bytes, is_local: bool) -> None:
-        """Start without variables, and listen."""
+        """Begin without variables, and listen."""
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_x64", enable_x64)
         self._values: dict[Key, Any] = {}
@@ -52,7 +52,7 @@ class ParameterServer:
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._writers: OrderedDict[int, int] = OrderedDict()
         self._first_attempts: OrderedDict[int, int] = OrderedDict()
-        """The first attempt at a closure that may still write; 0 for closures not in it."""
+        """The first attempt at each closure that may still write; 0 for missing closures."""
         self._lock = Lock()
         host = "127.0.0.1" if is_local else ray().util.get_node_ip_address()
         self._listener = RequestListener(host, key, self._answer)
@@ -62,7 +62,7 @@ class ParameterServer:
         return self._listener.address
 
     def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Carry out one request; requests of all processes wait for each other."""
+        """Run one request, after the requests of other processes that came before."""
         if name not in REQUESTS:
             raise RuntimeFailure(f"a server has no request {name!r}")
         with self._lock:
@@ -73,22 +73,22 @@ class ParameterServer:
         return os.getpid()
 
     def place(self) -> str:
-        """Return where the server runs: its answer to a question whether it lives."""
+        """Return the process and host of the server, which it sends as a beat."""
         return f"process {os.getpid()} on {socket.gethostname()}"
 
     def create(self, key: Key, value: np.ndarray[Any, Any]) -> None:
-        """Take the first value of a variable, or of one that is moved here."""
+        """Store the first value of a variable, or the value of one that is moved here."""
         self._values[key] = np.array(value)
         self._moved.pop(key, None)
 
     def drop(self, keys: Sequence[Key]) -> None:
-        """Forget variables that nobody uses any more."""
+        """Drop variables that have no references any more."""
         for key in keys:
             self._values.pop(key, None)
             self._moved.pop(key, None)
 
     def give_up(self, key: Key, server: int) -> Any:
-        """Return the value of a variable that goes to another server; None if it is not here."""
+        """Drop a variable that moves to another server; return its value, None if missing."""
         if key not in self._values:
             return None
         self._moved[key] = server
@@ -105,14 +105,14 @@ class ParameterServer:
         ]
 
     def add_updates(self, modules: dict[str, bytes]) -> None:
-        """Take updates by their names."""
+        """Load updates, by name."""
         loaded = {name: export.deserialize(bytearray(modules[name])).call for name in modules}
         self._updates.update(loaded)
 
     def apply(self, changes: Sequence[Change], sent: Sequence[Any], origin: Origin | None) -> Any:
-        """Carry out changes; return whether the closure has written here before.
+        """Apply changes; return whether the closure has written here before.
 
-        Raises `RuntimeFailure` for a closure that was given to another worker meanwhile.
+        Raises `RuntimeFailure` if the closure was given to another worker meanwhile.
         """
         if origin and origin.attempt < self._first_attempts.get(origin.closure, 0):
             raise RuntimeFailure(
@@ -129,12 +129,12 @@ class ParameterServer:
         return self._note(origin)
 
     def end_attempts(self, closure: int, before: int) -> None:
-        """Refuse what attempts at a closure send that came before this one."""
+        """Reject later requests of attempts at a closure before the attempt `before`."""
         _remember(self._first_attempts, closure, before)
 
     def _replace(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
         for change in changes:
-            # A copy: what arrives is in memory that other processes share.
+            # A copy, since received arrays are in memory that other processes share.
             self._values[change.keys[0]] = np.array(sent[change.sent[0]])
 
     def _update(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
@@ -166,7 +166,7 @@ class ParameterServer:
         return Elsewhere({key: self._moved.get(key) for key in lacking}) if lacking else None
 
     def _note(self, origin: Origin | None) -> bool:
-        """Remember a closure; return whether it has written before."""
+        """Record a closure; return whether it has written before."""
         if origin is None:
             return False
         was_here = origin.closure in self._writers

@@ -1,8 +1,9 @@
-"""The servers as a process sees them: where each variable is, and requests that go there.
+"""The servers as a process sees them: the home of each variable, and the requests to servers.
 
-Variables go to the servers in turn, in the order in which they are made. One that is updated
-together with others is moved to their server; a request that comes to its old server is told the
-new one, and goes there. A request for variables of several servers is one to each, all at once.
+New variables are assigned to the servers round-robin. A variable that is updated together with
+others is moved to their server; its old server then answers requests with the new one, to which
+they are sent again. A request for variables of several servers becomes one request to each server,
+all sent at once.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 
 _SECONDS_OF_A_MOVE = 30.0
-"""How long a variable may be on its way from one server to another."""
+"""The time limit for the move of a variable from one server to another."""
 
 
 class ServerIsLost(Exception):
-    """A server does not answer any more; `why` says what became of it, as in "has died"."""
+    """A server no longer answers; `why` says the reason, such as "has died"."""
 
     def __init__(self, server: int, why: str) -> None:
-        """Say which."""
+        """Keep the index of the server and the reason."""
         super().__init__(server, why)
         self.server, self.why = server, why
 
 
 class Servers:
-    """The handles of all servers, and the homes of variables as far as they are known."""
+    """The handles of all servers, and the known homes of variables."""
 
     def __init__(self, actors: Sequence[Any], key: bytes, timeouts: WorkerTimeouts) -> None:
-        """Take the actors, the key that they know, and how long one may take to answer."""
+        """Keep the actors, the key that they know, and the time limits for their answers."""
         self.actors = list(actors)
         self._connections = [
             ServerConnection(
@@ -65,14 +66,14 @@ class Servers:
             for actor in actors
         ]
         self.moves = 0
-        """How many moves this process knows of."""
+        """The number of moves that this process knows."""
         self.moved: dict[Key, int] = {}
         self.bytes_read = 0
         self.bytes_written = 0
         self.wrote_before = False
-        """Whether a request of the current closure was for writes that had been made before."""
+        """Whether a request of the current closure repeated writes of an earlier attempt."""
         self.origin: Origin | None = None
-        """The closure that requests are for; None outside closures."""
+        """The closure that sends the requests; None outside closures."""
         self._updates: dict[str, Graph] = {}
         self._to_drop: deque[Key] = deque()
 
@@ -80,24 +81,24 @@ class Servers:
         return len(self.actors)
 
     def close(self) -> None:
-        """Close the connections, when the servers have ended."""
+        """Close the connections, once the servers have ended."""
         for connection in self._connections:
             connection.close()
 
     def home(self, key: Key) -> int:
-        """Return the index of a variable's server, as far as it is known here."""
+        """Return the index of a variable's server, as this process knows it."""
         return self.moved.get(key, key % len(self.actors))
 
     def create(self, key: Key, value: Any) -> None:
-        """Give a new variable its value."""
+        """Store a new variable on its server."""
         server = self.home(key)
         self._answers({server: ("create", (key, np.asarray(value)))})
         self._drop()
 
     def drop_later(self, key: Key) -> None:
-        """Forget a variable that nobody uses any more, when the next one is made.
+        """Drop a variable that has no references any more, when the next one is made.
 
-        Not at once: the garbage collector calls this anywhere, in the middle of a request too.
+        Not at once, since the garbage collector may call this in the middle of a request.
         """
         self._to_drop.append(key)
 
@@ -131,11 +132,11 @@ class Servers:
         self._carry_out([Change((key,), (0,), None)], [value])
 
     def changes(self, updates: Sequence[Update], keys: Mapping[str, Key]) -> list[Change]:
-        """Return updates as they are requested; `keys` are the variables by name."""
+        """Return updates as changes to request; `keys` has the ids of variables by name."""
         return [self._change(update, keys) for update in updates]
 
     def apply(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
-        """Carry out changes, and wait until they are done."""
+        """Apply changes on the servers, and wait until they are done."""
         self._carry_out(list(changes), sent)
 
     def _carry_out(self, changes: list[Change], sent: Sequence[Any]) -> None:
@@ -163,11 +164,11 @@ class Servers:
                 changes += of_server[server]
 
     def end_attempts(self, closure: int, before: int) -> None:
-        """Have all servers refuse what earlier attempts at a closure still send."""
+        """Make all servers reject later requests of earlier attempts at a closure."""
         self._answers(dict.fromkeys(range(len(self.actors)), ("end_attempts", (closure, before))))
 
     def move(self, key: Key, server: int) -> None:
-        """Move a variable to a server; only the coordinator does, and one at a time."""
+        """Move a variable to a server; only the coordinator calls it, one move at a time."""
         old = self.home(key)
         if old == server:
             return
@@ -178,7 +179,7 @@ class Servers:
         self.moves += 1
 
     def know(self, homes: tuple[int, Mapping[Key, int]]) -> None:
-        """Take over what the coordinator knows of moves."""
+        """Update the homes of variables from the coordinator's."""
         self.moves = homes[0]
         self.moved.update(homes[1])
 
@@ -192,7 +193,7 @@ class Servers:
         changed = tuple(keys[variable] for variable in update.variables)
         if not update.graph.nodes and len(changed) == len(update.sent) == 1:
             return Change(changed, update.sent, None)
-        graph = update.graph.replace(variables=())  # their values are arguments
+        graph = update.graph.replace(variables=())  # values of variables are arguments
         name = content_hash(graph)
         self._updates[name] = graph
         return Change(changed, update.sent, name)
@@ -200,7 +201,7 @@ class Servers:
     def _request(
         self, changes: Sequence[Change], sent: Sequence[Any]
     ) -> tuple[list[Change], list[Any]]:
-        """Return changes of one server with the values that they need, each once."""
+        """Return changes for one server, with each value that they need once."""
         needed = list(dict.fromkeys(index for change in changes for index in change.sent))
         index_of = {old: new for new, old in enumerate(needed)}
         own = [
@@ -214,10 +215,10 @@ class Servers:
         self._answers({server: ("add_updates", (modules,))})
 
     def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
-        """Return what servers answer to requests, all sent at once; raises `ServerIsLost`."""
+        """Send requests at once and return the servers' answers; may raise `ServerIsLost`."""
         order, began = sorted(requests), time.monotonic()
         with ExitStack() as held:
-            for server in order:  # all threads take them in one order
+            for server in order:  # all threads lock them in one order
                 with _lost(server):
                     held.enter_context(self._connections[server].held(began))
             try:
@@ -231,13 +232,13 @@ class Servers:
                 return answers
             except (
                 BaseException
-            ):  # an interrupt too: an answer that is left would be the next one's
+            ):  # on interrupts, too: an unread answer would be taken for the next one's
                 for server in order:
                     self._connections[server].close()
                 raise
 
     def _follow(self, answer: Elsewhere, deadline: float) -> None:
-        """Note new homes; wait a moment if a variable is on its way."""
+        """Record new homes; wait a short time if a variable is being moved."""
         known = {key: server for key, server in answer.homes.items() if server is not None}
         self.moved.update(known)
         if len(known) < len(answer.homes):
@@ -252,8 +253,8 @@ class Servers:
 def _as_module(graph: Graph) -> bytes:
     """Return an update as a module of StableHLO for the CPU, which a server loads.
 
-    A graph has parameters that no other process can be given, such as the computation of a scatter.
-    A module has all in it, and it is data: to load it runs nothing.
+    A graph has parameters that cannot be pickled, such as the computation of a scatter. A module is
+    complete, and it is data: loading it runs no code.
     """
     types = [value.type for value in graph.inputs]
     avals = [jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)) for type in types]

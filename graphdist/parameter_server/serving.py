@@ -1,10 +1,10 @@
-"""The threads that give closures to workers, one for each worker, and what workers are sent.
+"""The threads that give closures to workers, one for each, and send functions and values.
 
-What a worker lacks is sent when it says so. A worker that dies is started again by Ray, and its
-closure goes back to the queue. One that is silent (`heartbeats.py`) is killed first, as far as that
-can be done, and in either case the servers refuse from then on what it sends for that closure. A
-worker gets its first closure when it has started. If none is left, and none comes back within
-`start_seconds` of `gd.config.set_worker_timeouts`, closures that wait are cancelled with an error.
+A worker is sent a function or value when it reports that it lacks it. If a worker dies, Ray starts
+it again, and its closure returns to the queue. A silent worker (`heartbeats.py`) is killed first,
+if possible. In either case the servers then reject its requests for that closure. A worker gets its
+first closure once it has started. If no worker is left, and none returns within `start_seconds` of
+`gd.config.set_worker_timeouts`, waiting closures are cancelled with an error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from graphdist.tracing.user_lines import here
 
 _SECONDS_OF_A_WAIT = 1.0
 _POLL_SECONDS = 0.05
-"""How often a worker that is being started again is asked whether it is there."""
+"""The interval at which a restarting worker is asked whether it is there."""
 _log = logging.getLogger("graphdist")
 
 
@@ -56,37 +56,37 @@ _RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Exit|Interrupt)\b.*", re.MULTIL
 
 
 def _in_one_line(error: Exception) -> str:
-    """Return an error of Ray's: what was raised in the process, if there is a traceback."""
+    """Return the last line of the traceback in an error of Ray's, else its first line."""
     said = str(error)
     raised: list[str] = _RAISED.findall(said)
     return raised[-1] if raised else said.partition("\n")[0]
 
 
 class Sent:
-    """What workers may need, as bytes by id, until nobody uses it any more."""
+    """The functions and values that workers may need, as bytes by id, while they are in use."""
 
     def __init__(self, num_workers: int) -> None:
-        """Start empty."""
+        """Begin without functions and values."""
         self._numbers = count()
         self._forgotten: list[deque[int]] = [deque() for _ in range(num_workers)]
-        """For each worker, the ids of what it need not keep."""
+        """For each worker, the ids of functions and values to forget."""
         self.functions: dict[int, bytes] = {}
         self.values: dict[int, tuple[bytes, bool]] = {}
 
     def add_function(self, data: bytes) -> int:
-        """Return the id of a function."""
+        """Add a function, and return its id."""
         number = next(self._numbers)
         self.functions[number] = data
         return number
 
     def add_value(self, data: bytes, is_iterator: bool) -> int:
-        """Return the id of a per-worker value."""
+        """Add a per-worker value, and return its id."""
         number = next(self._numbers)
         self.values[number] = data, is_iterator
         return number
 
     def forget_with(self, owner: Any, number: int) -> None:
-        """Forget a function or value when its owner is gone, here and in the workers."""
+        """Forget a function or value, here and in the workers, once its owner is gone."""
         weakref.finalize(owner, self._forget, number).atexit = False
 
     def _forget(self, number: int) -> None:
@@ -96,7 +96,7 @@ class Sent:
             of_worker.append(number)
 
     def forgotten_by(self, worker: int) -> tuple[int, ...]:
-        """Return the ids of what a worker need not keep, each once."""
+        """Return the ids that a worker should forget, and remove them from its list."""
         of_worker = self._forgotten[worker]
         return tuple(of_worker.popleft() for _ in range(len(of_worker)))
 
@@ -113,11 +113,11 @@ class Serving:
         sent: Sent,
         strategy: ParameterServerBase,
     ) -> None:
-        """Take the queue, and the actor of a worker."""
+        """Prepare to serve one worker from the queue."""
         self._queue, self._traffic, self._sent = queue, traffic, sent
         self._workers, self._index = workers, index
         self._actor = workers.actors[index]
-        # Weakly: a strategy that nobody uses any more ends its workers, and this thread with them.
+        # Weakly: a strategy without references ends its workers, and this thread with them.
         self._strategy = weakref.ref(strategy)
         self._servers, self._timeouts = strategy.servers, strategy.timeouts
         self._place = ""
@@ -135,7 +135,7 @@ class Serving:
                 self._await_worker()
 
     def _run(self, closure: Waiting) -> bool:
-        """Have the worker run a closure; put it back, and return True, if the worker is lost."""
+        """Run a closure on the worker; if the worker is lost, put it back and return True."""
         module = ray()
         try:
             outcome, load = self._outcome(closure)
@@ -156,7 +156,7 @@ class Serving:
         return True
 
     def _give_back(self, closure: Waiting, why: str) -> None:
-        """Put a closure back for another worker, once the lost one cannot write for it any more."""
+        """Put a closure back, once the lost worker can no longer write for it."""
         if not self._queue.is_closed:
             _log.warning(
                 "worker %d, %s, %s: %r is run again", self._index, self._place, why, closure.name
@@ -172,7 +172,7 @@ class Serving:
             self._queue.put_back(closure)
 
     def _outcome(self, closure: Waiting) -> tuple[Any, Callable[[TimeLimit], Any]]:
-        """Return what becomes of a closure, once the worker has all that it needs."""
+        """Return a closure's outcome and the loader of its result; send what the worker lacks."""
         while True:
             moved = (self._servers.moves, dict(self._servers.moved))
             message = Closure(
@@ -193,11 +193,11 @@ class Serving:
                 return outcome, partial(self._loaded, result)
 
     def _answer(self, reference: Any) -> Any:
-        """Return what the worker answers; raises `ProcessIsSilent`, and Ray's errors."""
+        """Return the worker's answer; raise `ProcessIsSilent` or Ray's errors."""
         return answer(reference, partial(beat_of_worker, self._actor), self._timeouts.silence)
 
     def _send(self, missing: Missing) -> ClosureFailed | None:
-        """Send a worker what it lacks; return the error that it raised there."""
+        """Send the worker missing functions and values; return the error that they raised there."""
         if missing.function is not None:
             data = self._sent.functions[missing.function]
             found: ClosureFailed | None = self._answer(
@@ -233,7 +233,7 @@ class Serving:
         return outcome.error
 
     def _await_worker(self) -> None:
-        """Wait until the worker has started, as often as it takes; say so if it takes long."""
+        """Wait until the worker has started, after any number of restarts; report long delays."""
         module = ray()
         late_at = time.monotonic() + self._timeouts.start
         beat, last_error = None, ""
@@ -254,7 +254,7 @@ class Serving:
                 late_at = time.monotonic() + self._timeouts.start
 
     def _miss(self, last_error: str) -> None:
-        """Start a worker again that does not come; end what waits if there is no other."""
+        """Restart a worker that does not start; cancel waiting closures if there is no other."""
         why = f"has not started within {self._timeouts.start:g} s"
         if last_error:
             why += f" ({last_error})"
@@ -270,9 +270,9 @@ class Serving:
             )
 
     def _loaded(self, result: Any, limit: TimeLimit) -> Any:
-        """Return a result; raises `ClosureCancelledError` if it is lost with its worker.
+        """Return a result; raise `ClosureCancelledError` if it was lost with its worker.
 
-        Raises `WorkerTimeoutError` if the limit passes before.
+        Raises `WorkerTimeoutError` if the limit passes first.
         """
         if not isinstance(result, LargeResult):
             return result

@@ -1,6 +1,6 @@
 """The storage of a variable whose value is on a server.
 
-Reads fetch the value, writes replace it. What programs read and write goes through `program.py`.
+Reads fetch the value, writes replace it. Programs read and write variables by `program.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphdist.tracing.user_lines import here
 
 @dataclass(eq=False)
 class ServerStorage(Storage):
-    """The value of a variable on a server; `key` names it there."""
+    """The value of a variable on a server; `key` is its id there."""
 
     lock: ClassVar[AbstractContextManager[Any]] = nullcontext()
     name: str
@@ -33,7 +33,7 @@ class ServerStorage(Storage):
 
     @property
     def server(self) -> int:
-        """Return the index of the server, as far as it is known in this process."""
+        """Return the index of the server, as this process knows it."""
         home: int = self.strategy.servers.home(self.key)
         return home
 
@@ -48,22 +48,22 @@ class ServerStorage(Storage):
         return np.array(self.strategy.read([Read(self.key)])[0])
 
     def holds(self, array: Any) -> bool:
-        """Return True: no step takes the value from the server."""
+        """Return True, since no step donates a value on a server."""
         return True
 
     def require_kept(self, of: StoredValue, *, waits: bool = False) -> None:
-        """Do nothing: a request finds out whether the server is there."""
+        """Do nothing, since a request finds out whether the server is there."""
 
     def write(self, array: Any) -> None:
         """Replace the value on the server."""
         self.strategy.assign(self.key, np.asarray(array))
 
     def in_graph(self, pack: str, strategy: Any) -> StoredOnServer:
-        """Return the storage as data."""
+        """Return the storage as a graph states it."""
         return StoredOnServer(self.server)
 
     def copied(self) -> ServerStorage:
-        """Return storage of its own with the same value."""
+        """Return new storage with a copy of the value."""
         copied: ServerStorage = self.strategy.storage_elsewhere(self.name, self.host_copy())
         return copied
 
@@ -75,7 +75,7 @@ def on_server(variable: Variable) -> ServerStorage:
 
 
 def require_storable(name: str, value: Any) -> None:
-    """Raise `UnsupportedError` for a value that no server takes."""
+    """Raise `UnsupportedError` for a value that servers cannot store."""
     if isinstance(value, jax.ShapeDtypeStruct):
         raise UnsupportedError(
             f"variable {name!r} is declared by its shape: a parameter server needs its value",

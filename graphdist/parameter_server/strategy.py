@@ -1,8 +1,9 @@
 """The strategy of parameter servers, in the program that coordinates and in its workers.
 
-Variables are on servers. Any process may run a function that uses them: it reads what it needs,
-runs its half of the step on its own devices, and sends the rest to the servers. The program that
-makes the strategy does so when it calls a function itself; `ClusterCoordinator` has workers do it.
+Variables are on servers. Any process may run a function that uses them: it reads the variables,
+runs the worker's part of the step on its own devices, and sends the updates to the servers. The
+program that makes the strategy does so when it calls a function itself; `ClusterCoordinator` lets
+workers do so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 from itertools import count
 from secrets import token_bytes
 from threading import Lock
-from typing import Any  # Any: users' values, resolvers, Ray's handles
+from typing import Any  # Any: users' values, resolvers, and Ray's handles
 from uuid import uuid4
 
 import jax
@@ -51,7 +52,7 @@ from graphdist.values.distributed import type_name
 from graphdist.whole_numbers import whole_number
 
 _moving = Lock()
-"""Variables are moved by one thread at a time."""
+"""Held while variables are moved, by one thread at a time."""
 
 
 class StrategyOnServers(CommonStrategy):
@@ -60,17 +61,17 @@ class StrategyOnServers(CommonStrategy):
     keeps_one_value = True
     servers: Servers
     refuses_lost_updates = False
-    """Whether functions run beside others, and none may undo what another has written."""
+    """Whether functions run concurrently, and none may overwrite another one's updates."""
 
     def program_of(self, traced: Any, interface: Any, compiled: Callable[..., Any]) -> Any:
-        """Return the program of a traced function, cut if it uses variables."""
+        """Return the program of a traced function, split if variables are on servers."""
         if not any(isinstance(v.storage, ServerStorage) for v in traced.variables):
             return compiled(traced, interface)
         return program_on_servers(traced, interface, compiled)
 
     @property
     def target(self) -> Target:
-        """Return the target of its programs, whose variables are on servers."""
+        """Return the target of programs whose variables are on servers."""
         return replace(super().target, cuts_updates=True)
 
     def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
@@ -78,7 +79,7 @@ class StrategyOnServers(CommonStrategy):
         return self.servers.read(wanted)
 
     def apply(self, changes: Sequence[Change], sent: Any) -> None:
-        """Have servers change variables, and wait until they have."""
+        """Apply changes on the servers, and wait until they are done."""
         self.servers.apply(changes, sent)
 
     def assign(self, key: Key, value: Any) -> None:
@@ -86,12 +87,12 @@ class StrategyOnServers(CommonStrategy):
         self.servers.assign(key, value)
 
     def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
-        """See to it that the variables of each group are on one server."""
+        """Ensure that the variables of each group are on one server."""
         raise NotImplementedError
 
 
 class ParameterServerExtended(StrategyExtended):
-    """What libraries ask of the strategy: variables may be made beside others."""
+    """The methods for libraries, which can also make a variable on the server of another one."""
 
     beside: Variable | None = None
 
@@ -140,7 +141,7 @@ class ParameterServerBase(StrategyOnServers):
         self.allow_lost_updates = allow_lost_updates
         self.address = address
         self.timeouts = worker_timeouts()
-        """How long servers and workers may take to start, and to answer."""
+        """The time limits for servers and workers to start, and to answer."""
         self.coordinator: Any = None
         """The coordinator of the workers; None until one is made."""
         self.names: dict[Key, str] = {}
@@ -151,7 +152,7 @@ class ParameterServerBase(StrategyOnServers):
         options = {"num_cpus": 0} if address is None else {}
         actor = ray().remote(max_restarts=0, **options)(ParameterServer)
         settings: Any = jax.config
-        # Workers find servers by name: an actor that is started again may not be given handles.
+        # Workers find servers by name, since a restarted actor cannot receive handles.
         self.server_names = [f"graphdist-server-{uuid4().hex}" for _ in range(num_servers)]
         self.key = token_bytes(32)
         """The secret that all processes of the strategy know."""
@@ -159,7 +160,7 @@ class ParameterServerBase(StrategyOnServers):
         actors = [ask(actor.options(name=name), *given) for name in self.server_names]
         self.servers = Servers(actors, self.key, self.timeouts)
         self.closing: list[Callable[[], None]] = []
-        """Called when the strategy is closed."""
+        """Functions to call when the strategy is closed."""
         given_back = self._cluster, self.servers, self.closing
         self._close = weakref.finalize(self, _close, *given_back)
         close_at_exit(self._close)
@@ -167,13 +168,13 @@ class ParameterServerBase(StrategyOnServers):
     def shutdown(self) -> None:
         """End the servers and workers, and the cluster if no other strategy uses it.
 
-        Variables are lost: what uses them or the workers afterwards raises `ContextError`.
-        It happens by itself when the program ends.
+        Variables are lost, and later uses of them or of the workers raise `ContextError`. The end
+        of the program shuts the strategy down, too.
         """
         self._close()
 
     def require_open(self) -> None:
-        """Raise `ContextError` once the strategy was shut down, or Ray with it."""
+        """Raise `ContextError` if the strategy, or Ray, was shut down."""
         if self._close.alive and ray().is_initialized():
             return
         what = "cluster of Ray" if self._close.alive else "strategy"
@@ -184,11 +185,11 @@ class ParameterServerBase(StrategyOnServers):
         )
 
     def server_of(self, variable: Variable) -> int:
-        """Return the index of the server that has a variable."""
+        """Return the index of the server that stores a variable."""
         return on_server(variable).server
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
-        """Put the value of a new variable on the next server, and return its storage."""
+        """Store the value of a new variable on the next server, and return its storage."""
         self.require_open()
         require_storable(name, value)
         key = next(self._keys)
@@ -204,7 +205,7 @@ class ParameterServerBase(StrategyOnServers):
         return storage
 
     def variable_in_shards(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return a new variable in as many shards as the partitioner says, None for one."""
+        """Return a new variable with the partitioner's number of shards; None if it is 1."""
         if self.variable_partitioner is None or self._is_splitting:
             return None
         entry = current_entry()
@@ -229,7 +230,7 @@ class ParameterServerBase(StrategyOnServers):
             self._is_splitting = False
 
     def _shards(self, value: np.ndarray[Any, Any]) -> int:
-        """Return what the partitioner says; raises `ArgumentError` for what cannot be done."""
+        """Return the partitioner's number of shards; raise `ArgumentError` if it is impossible."""
         assert self.variable_partitioner is not None
         counts = list(self.variable_partitioner(shape=value.shape, dtype=value.dtype))
         if len(counts) != value.ndim or any(int(n) != 1 for n in counts[1:]) or counts[0] < 1:
@@ -242,22 +243,22 @@ class ParameterServerBase(StrategyOnServers):
         return min(int(counts[0]), max(1, value.shape[0]))
 
     def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
-        """Return the values of variables, or rows of them; raises `ServerLostError`."""
+        """Return the values of variables, or rows of them; may raise `ServerLostError`."""
         with self._asking_servers():
             return super().read(wanted)
 
     def apply(self, changes: Sequence[Change], sent: Any) -> None:
-        """Have servers change variables, and wait; raises `ServerLostError`."""
+        """Apply changes on the servers, and wait; may raise `ServerLostError`."""
         with self._asking_servers():
             super().apply(changes, sent)
 
     def assign(self, key: Key, value: Any) -> None:
-        """Replace the value of a variable; raises `ServerLostError`."""
+        """Replace the value of a variable; may raise `ServerLostError`."""
         with self._asking_servers():
             super().assign(key, value)
 
     def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
-        """Move variables that are updated together to the server of the first of them."""
+        """Move the variables of each group to the server of its first one."""
         with _moving, self._asking_servers():
             for first, *others in groups:
                 for key in others:
@@ -273,7 +274,7 @@ class ParameterServerBase(StrategyOnServers):
             raise with_line_of_user(self.lost(lost.server, lost.why)) from lost.__cause__
 
     def lost(self, server: int, why: str) -> ServerLostError:
-        """Return the error for a server that is lost, with the names of its variables."""
+        """Return the error for a lost server, with the names of its variables."""
         names = [repr(n) for key, n in self.names.items() if self.servers.home(key) == server]
         listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         return ServerLostError(
@@ -289,7 +290,7 @@ class ParameterServerBase(StrategyOnServers):
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
     ) -> Any:
-        """Run the function in this process, with a warning: workers run scheduled functions."""
+        """Run the function in this process, and warn that workers run only scheduled functions."""
         if current_trace() is None:
             warnings.warn(
                 "strategy.run of a ParameterServerStrategy runs in the coordinator's process: give "
@@ -313,8 +314,8 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
     """Keeps variables on servers, which workers update asynchronously.
 
     The program that makes it coordinates: it makes variables inside `scope()` and schedules
-    functions with `gd.coordinator.ClusterCoordinator(strategy)`. A variable is on one server, and
-    variables go to the servers in turn. With a `variable_partitioner` (a function of shape and
+    functions with `gd.coordinator.ClusterCoordinator(strategy)`. Each variable is on one server:
+    new ones are assigned round-robin. With a `variable_partitioner` (a function of shape and
     dtype, see `gd.experimental.partitioners`) a variable is split along dimension 0 into a
     `gd.ShardedVariable`.
 
@@ -323,9 +324,9 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
     or one that is started on this machine. `worker_options` are Ray's options of a worker, such as
     {"num_gpus": 1}. A worker with several devices runs a replica on each: `devices_per_worker`.
 
-    An update that a server cannot make, such as a loop over several variables, is made by the
-    worker, which replaces the variable: of two workers the last one wins. With several workers it
-    is refused; `allow_lost_updates=True` allows it.
+    An update that a server cannot compute, such as a loop over several variables, is computed by
+    the worker, which replaces the variable, so that the last of several workers wins. With several
+    workers such an update raises an error, unless `allow_lost_updates=True`.
 
     Raises `MissingExtraError` without Ray, `ArgumentError` for a cluster without workers or
     servers, or with other jobs, and for counts and options that cannot be used.
@@ -336,13 +337,13 @@ class WorkerStrategy(StrategyOnServers, Strategy):
     """The strategy in a worker: its own devices, and the variables on the servers."""
 
     def __init__(self, servers: Servers, devices: Devices, refuses_lost_updates: bool) -> None:
-        """Take the servers and the devices."""
+        """Use these servers and devices."""
         super().__init__(StrategyExtended(devices))
         self.servers = servers
         self.refuses_lost_updates = refuses_lost_updates
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
-        """Refuse: variables are made by the coordinator."""
+        """Raise an error, since only the coordinator makes variables."""
         raise ContextError(
             f"variable {name!r} is made in a function that a worker runs",
             source=here(),
@@ -358,13 +359,13 @@ class WorkerStrategy(StrategyOnServers, Strategy):
 
 
 class VariablesApart(BaseException):
-    """Variables must be moved before a step can run; the coordinator moves them.
+    """Variables must be on one server before a step can run; the coordinator moves them.
 
-    Not an `Exception`: the user's own handlers are not meant.
+    It is no `Exception`, so that the user's handlers do not catch it.
     """
 
     def __init__(self, groups: Sequence[tuple[Key, ...]]) -> None:
-        """Say which must be on one server."""
+        """Keep the groups of variables that must be on one server."""
         super().__init__(groups)
         self.groups = groups
 
@@ -379,7 +380,7 @@ def _close(cluster: Cluster, servers: Servers, closing: list[Callable[[], None]]
 
 
 def _forget(names: dict[Key, str], servers: Servers, key: Key) -> None:
-    """Drop a variable that nobody refers to any more."""
+    """Drop a variable that has no references any more."""
     names.pop(key, None)
     servers.drop_later(key)
 

@@ -1,20 +1,20 @@
-"""How long a user is willing to wait."""
+"""The limit of the time for which a user waits."""
 
 from __future__ import annotations
 
 import time
 from threading import TIMEOUT_MAX
-from typing import Any  # Any: what users give
+from typing import Any  # Any: values of users
 
 from graphdist.errors import ArgumentError
 from graphdist.tracing.user_lines import here
 
 
 class TimeLimit:
-    """A limit that begins now; None is for any time."""
+    """A limit of time from now on; None: no limit."""
 
     def __init__(self, timeout: Any) -> None:
-        """Take a number of seconds; raises `ArgumentError` for anything else."""
+        """Begin a limit of `timeout` seconds; raise `ArgumentError` if that is no number."""
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
             raise ArgumentError(
@@ -26,7 +26,7 @@ class TimeLimit:
         self._deadline = time.monotonic() + self._seconds
 
     def left(self) -> float | None:
-        """Return how many seconds are left, None for any number."""
+        """Return the seconds that are left; None without a limit."""
         left = max(0.0, self._deadline - time.monotonic())
         return None if left > TIMEOUT_MAX else left
 

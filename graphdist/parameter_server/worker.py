@@ -1,9 +1,9 @@
 """A worker: a process of JAX's that runs scheduled functions, one after the other.
 
-They run on one thread, and another one answers beats (`heartbeats.py`): it is not the main thread.
+Functions run on one thread, not the main thread; another one sends beats (`heartbeats.py`).
 
-It keeps the functions and per-worker values that it was sent. After a restart it has none, says so
-when it is asked to use one, and is sent it again.
+A worker keeps the functions and per-worker values that it was sent. After a restart it has none:
+when a closure needs one, the worker reports it as missing, and receives it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any  # Any: users' objects, and Ray's handles
+from typing import Any  # Any: objects of users, and Ray's handles
 from weakref import WeakValueDictionary
 
 import jax
@@ -57,7 +57,7 @@ imported_by_workers: list[str] = []
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker is told when it starts."""
+    """The settings with which a worker starts."""
 
     index: int
     num_devices: int
@@ -66,20 +66,20 @@ class Settings:
     """The names of the servers' actors."""
     key: bytes
     timeouts: WorkerTimeouts
-    """How long servers may take to answer."""
+    """The time limits for servers to answer."""
     refuses_lost_updates: bool
-    """Whether there are other workers, whose writes may not be lost."""
+    """Whether there are other workers, whose updates must not be lost."""
     path: list[str]
-    """Where the program that coordinates finds modules."""
+    """The folders in which the coordinator's program finds modules."""
     modules: tuple[str, ...]
-    """What the worker imports before it is sent anything."""
+    """The modules that the worker imports before it receives functions."""
 
 
 class ClosureWorker:
     """The actor; see the module."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take the devices."""
+        """Make the strategy on this process's devices."""
         global _worker
         sys.path += [folder for folder in settings.path if folder not in sys.path]
         jax.config.update("jax_enable_x64", settings.enable_x64)
@@ -91,7 +91,7 @@ class ClosureWorker:
         if len(found) < settings.num_devices:
             found = tuple(jax.devices("cpu"))
         actors = [ray().get_actor(name) for name in settings.servers]
-        # Servers have started when a function uses their variables.
+        # Servers have already started when a function uses their variables.
         timeouts = replace(settings.timeouts, start=settings.timeouts.silence)
         servers = Servers(actors, settings.key, timeouts)
         devices = Devices(found[: settings.num_devices])
@@ -106,11 +106,11 @@ class ClosureWorker:
         return os.getpid()
 
     def place(self) -> str:
-        """Return where the worker runs: its answer to a question whether it lives."""
+        """Return the process and host of the worker, which it sends as a beat."""
         return f"process {os.getpid()} on {socket.gethostname()}"
 
     def add_function(self, number: int, data: bytes) -> ClosureFailed | None:
-        """Take a function."""
+        """Load a function; return its error if that fails."""
         try:
             self._functions[number] = FunctionOfElements(pickle.loads(data))
         except BaseException as error:
@@ -118,7 +118,7 @@ class ClosureWorker:
         return None
 
     def add_value(self, number: int, data: bytes, is_iterator: bool) -> ClosureFailed | None:
-        """Make a value of the worker's own: what a function returns, or an iterator over it."""
+        """Make a per-worker value: the result of a function, or an iterator over it."""
         try:
             with Scope(self.strategy):
                 made = pickle.loads(data)
@@ -131,7 +131,7 @@ class ClosureWorker:
         return None
 
     def run(self, closure: Closure) -> tuple[Outcome, Any]:
-        """Run a closure; return what became of it, and the result of its function."""
+        """Run a closure; return its outcome, and the result of its function."""
         servers = self.strategy.servers
         servers.know(closure.homes)
         for number in closure.forgotten:
@@ -153,7 +153,7 @@ class ClosureWorker:
             return Apart(apart.groups), None
         except ServerIsLost as lost:
             return LostServer(lost.server, lost.why), None
-        except BaseException as error:  # one that is no Exception would be an error of Ray's
+        except BaseException as error:  # Ray would raise one that is no Exception as its own
             return failed(error), None
         finally:
             servers.origin = None
@@ -162,7 +162,7 @@ class ClosureWorker:
 
 
 _LARGEST_SENT = 64 << 10
-"""The bytes of a result that goes to the coordinator before it is fetched."""
+"""The largest size in bytes of a result that is sent to the coordinator at once."""
 _worker: ClosureWorker | None = None
 _is_running = False
 
@@ -194,7 +194,7 @@ def strategy_here() -> WorkerStrategy:
 
 
 def variable_here(key: Key, declared: GraphVariable, synchronization: str) -> Variable:
-    """Return the variable of this worker that stands for a value on a server."""
+    """Return this worker's variable for a value on a server."""
     worker = _here()
     found = worker.variables.get(key)
     if found is None:
@@ -206,7 +206,7 @@ def variable_here(key: Key, declared: GraphVariable, synchronization: str) -> Va
 
 
 def value_here(number: int) -> Any:
-    """Return this worker's own value of an id."""
+    """Return this worker's per-worker value with an id."""
     try:
         return _here().values[number]
     except KeyError:
@@ -228,16 +228,17 @@ def current_worker_index() -> int:
 
 
 def failed(error: BaseException) -> ClosureFailed:
-    """Return an error as it can be sent; one that cannot becomes a `RuntimeFailure`.
+    """Return an error in a form that can be pickled, a `RuntimeFailure` if necessary.
 
-    So does `SystemExit` or another error that is no `Exception`: it would end the program.
+    `SystemExit` and other errors that are no `Exception` become one, too, since raising them would
+    end the program.
     """
     said = f"{type(error).__name__}: {error}"
     if not isinstance(error, Exception):
         source = where_raised(error)
         refused = RuntimeFailure(f"a worker's function has raised {said}", source=source)
         refused.__cause__, error = error, refused
-    text = "".join(traceback.format_exception(error))  # it finds the lines of the sources, too
+    text = "".join(traceback.format_exception(error))  # includes the source lines
     error.__traceback__ = error.__cause__ = error.__context__ = None
     try:
         pickle.loads(pickle.dumps(error))

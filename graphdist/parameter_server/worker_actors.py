@@ -1,4 +1,4 @@
-"""The workers as the coordinator has Ray start them, end them and start them again."""
+"""The workers as actors, which the coordinator starts, ends and restarts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_
 from graphdist.tracing.user_lines import here
 
 _POLL_SECONDS = 0.05
-"""How often a worker that is being started again is asked whether it is there."""
+"""The interval at which a restarting worker is asked whether it is there."""
 
 
 class WorkerActors:
     """The actors of all workers."""
 
     def __init__(self, strategy: ParameterServerBase) -> None:
-        """Start them."""
+        """Start the actors."""
         defaults = {"num_cpus": 0} if strategy.address is None else {}
         settings: Any = jax.config
         actor = ray().remote(**OWN, **{**defaults, **strategy.worker_options})(ClosureWorker)
@@ -53,9 +53,9 @@ class WorkerActors:
         self._lock = Lock()
 
     def processes(self) -> list[int]:
-        """Return the process id of each worker; waits for those that are starting.
+        """Return the process id of each worker, once all have started.
 
-        Raises `WorkerTimeoutError` for one that takes too long.
+        Raises `WorkerTimeoutError` if a worker takes too long.
         """
         return [self._process(worker) for worker in range(len(self.actors))]
 
@@ -78,7 +78,7 @@ class WorkerActors:
                 time.sleep(_POLL_SECONDS)
 
     def miss(self, worker: int, why: str) -> str:
-        """Note that a worker does not come; return what is wrong with all if no other is there."""
+        """Record that a worker is missing; return the reasons if all workers are."""
         with self._lock:
             self._missing[worker] = why
             if len(self._missing) < len(self.actors):
@@ -86,14 +86,14 @@ class WorkerActors:
             return ", ".join(f"worker {each} {why}" for each, why in sorted(self._missing.items()))
 
     def come(self, worker: int) -> None:
-        """Note that a worker is there."""
+        """Record that a worker is there."""
         with self._lock:
             self._missing.pop(worker, None)
 
     def start_again(self, worker: int) -> None:
-        """End a worker's process, if it can be reached, and have Ray start another one."""
+        """End a worker's process, if it can be reached, and let Ray start another one."""
         module = ray()
-        with suppress(module.exceptions.RayError, ValueError):  # it is being started already
+        with suppress(module.exceptions.RayError, ValueError):  # it is already restarting
             kill(self.actors[worker], restarts=True)
 
     def end(self) -> None:
