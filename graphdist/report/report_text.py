@@ -79,14 +79,14 @@ def _memory(report: Report) -> Iterator[str]:
     if stored.sliced:
         yield (
             f"  variables {size_text(stored.held_bytes):>12}   of {size_text(stored.full_bytes)}: "
-            f"{stored.sliced} of {stored.count} are stored in slices"
+            f"{stored.sliced} of {stored.count} are stored sharded"
         )
     if report.parts is not None:
         parts = report.parts
         yield (
             f"  counted   {size_text(parts.total):>12}   variables {size_text(parts.variables)}, "
             f"slices of gradients {size_text(parts.gradients)}, saved for the way back "
-            f"{size_text(parts.saved)}, in full {size_text(parts.full)}"
+            f"{size_text(parts.saved)}, unsharded {size_text(parts.full)}"
         )
     yield from why_not(report)
 

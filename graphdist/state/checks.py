@@ -92,7 +92,7 @@ def _no_dimension_divides(variable: Declaration, count: int) -> ArgumentError:
         source=here(),
         hint=f"pad a dimension, to {padded}, or "
         f"{other or 'use a number of replicas that divides one'}; "
-        f"only variables of at most {LARGEST_UNSHARDED:,} elements are stored in full",
+        f"only variables of at most {LARGEST_UNSHARDED:,} elements are stored unsharded",
     )
 
 
@@ -104,7 +104,7 @@ def why_unsharded(variable: Declaration) -> str:
         return ""
     if dimension_to_shard(variable.shape, count) is not None:
         return ""
-    return f"in full, since no dimension divides by {count}"
+    return f"unsharded, since no dimension divides by {count}"
 
 
 def checked_value(variable: Declaration, value: Any) -> Any:

@@ -287,7 +287,7 @@ class StorageOnDevices(Storage):
 
     def gathering(self, why: str) -> str:
         """Describe the gathering of the value by all workers, for errors."""
-        return f"{why} variable {self.name!r}, which is in slices over all workers,"
+        return f"{why} variable {self.name!r}, which is sharded over all workers,"
 
 
 @dataclass(eq=False)

@@ -419,7 +419,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         if reason := why_unsharded(self):
             what = f"{what}, {reason}"
         if self.storage.is_over_workers:  # the value is read by all workers or by none
-            return f"{what}, in slices over {len(self.strategy.devices.workers or ())} workers>"
+            return f"{what}, sharded over {len(self.strategy.devices.workers or ())} workers>"
         if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"
         if type.size > LARGEST:

@@ -69,7 +69,7 @@ def test_methods_of_a_variable(workers: int, devices: int) -> None:
         for text in facts["shown"]:
             assert re.fullmatch(
                 r"<Variable '0_(mu|nu)_w' f32\[16,8\] sharded\(0\) on cpu:0, .*, "
-                rf"in slices over {workers} workers>",
+                rf"sharded over {workers} workers>",
                 text,
             )
 
@@ -81,7 +81,7 @@ def test_a_worker_that_does_not_read_is_named() -> None:
     assert outcome.status == 1
     error = errors_of(outcome, 0)
     assert re.search(
-        r"CollectiveTimeoutError: reading variable '\w+', which is in slices over all workers, "
+        r"CollectiveTimeoutError: reading variable '\w+', which is sharded over all workers, "
         r"waits for worker 1 \(.*\), which did not come within 6 s",
         error,
     )
@@ -196,7 +196,7 @@ def test_parameters_are_made_in_slices(
         assert said["held"].pop("small") == devices
         assert set(said["held"].values()) == {share}
         assert said["copied"] == share
-        assert (f"in slices over {workers} workers" in said["shown"]) == (share < 1)
+        assert (f"sharded over {workers} workers" in said["shown"]) == (share < 1)
     with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
         called = gd.Variable(np.zeros(LARGE, np.float32))
     gd.train.Checkpoint(called=called).read(tmp_path / "ckpt").expect_partial()

@@ -71,7 +71,7 @@ def test_variables_in_slices_are_counted_beside_what_they_take_in_full() -> None
     stored = report.variables
     assert (stored.count, stored.sliced) == (2, 1)
     assert (stored.full_bytes, stored.held_bytes) == (2 * full, full + full // 2)
-    assert "variables     3.00 MiB   of 4.00 MiB: 1 of 2 are stored in slices" in str(report)
+    assert "variables     3.00 MiB   of 4.00 MiB: 1 of 2 are stored sharded" in str(report)
 
 
 @pytest.mark.needs("tpu")

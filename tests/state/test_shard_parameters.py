@@ -128,8 +128,8 @@ def test_small_and_other_kinds_of_variables_stay_in_full() -> None:
         odd = gd.Variable(np.zeros((255, 129), "f"), name="odd")
     assert [each.storage.sharded_along for each in (small, on_read, keys, odd)] == [None] * 4
     np.testing.assert_allclose(on_read.read_value(), 4 * numbers(), rtol=1e-6)
-    assert "in full, since no dimension divides by 4" in repr(odd)
-    assert "in full" not in repr(small)
+    assert "unsharded, since no dimension divides by 4" in repr(odd)
+    assert "unsharded" not in repr(small)
 
 
 def test_a_variable_that_can_be_cut_nowhere() -> None:

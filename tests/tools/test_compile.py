@@ -175,7 +175,7 @@ def test_parameters_are_stored_in_slices(
     sharded = ["--shard-parameters", *option]
     assert main([target, "--topology", "v5e:2x2", *sharded, "--set", "width=1024"]) == 0
     printed = capsys.readouterr().out
-    assert "1 of 1 are stored in slices" in printed
+    assert "1 of 1 are stored sharded" in printed
     assert f"variables     {held}   of 4.00 MiB" in printed
 
 
