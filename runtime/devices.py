@@ -24,9 +24,9 @@ from jax.sharding import (
     SingleDeviceSharding,
 )
 
+from graphdist.ir.mesh import GROUP, MEMBER, REPLICA, MeshShape
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, sharded
-from graphdist.runtime.emit import GROUP, MEMBER, REPLICA
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.targets.topologies import DeviceError, Topology
 
@@ -102,9 +102,14 @@ class Devices:
         return all(len(set(numbers[i : i + count])) == 1 for i in range(0, len(numbers), count))
 
     @property
+    def mesh_shape(self) -> MeshShape:
+        """Return the numbers of replicas and of groups."""
+        return MeshShape(len(self), self.num_groups)
+
+    @property
     def group_size(self) -> int:
         """Return the number of replicas in a group, which is the number of shards of a value."""
-        return len(self) // self.num_groups
+        return self.mesh_shape.group_size
 
     def in_groups_of(self, group_size: int | None) -> Devices:
         """Return the devices with values sharded over groups of `group_size` replicas.
@@ -181,7 +186,7 @@ class Devices:
 
     def slices(self, dimension: int) -> Layout:
         """Return the layout of values that are sharded along a dimension over these devices."""
-        return sharded(dimension, self.num_groups)
+        return sharded(dimension, self.mesh_shape.axis)
 
     def sharding(self, layout: Layout | None) -> Sharding:
         """Return the sharding of a value with this layout."""
@@ -200,7 +205,7 @@ class Devices:
         if layout is MIRRORED:
             return PartitionSpec()
         dimension = (layout and layout.dimension) or 0
-        is_of_groups = layout is not None and layout.num_copies > 1
+        is_of_groups = layout is not None and layout.axis == MEMBER
         axes = REPLICA if self.num_groups == 1 else MEMBER if is_of_groups else (GROUP, MEMBER)
         return PartitionSpec(*[None] * dimension, axes)
 

@@ -1,8 +1,8 @@
 """SPMD graph -> a function of JAX arrays: the program of one device, node by node.
 
 Every node is bound once, in order, and nothing is added. A collective node becomes one collective
-in the module, or one for each of its `stages`. Collectives run over the axes of the mesh: `REPLICA`
-or, where values are sharded over groups of replicas, `GROUP` and `MEMBER`.
+in the module, or one for each of its `stages`. Collectives run over the axes of the mesh
+(`graphdist.ir.mesh`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphdist.ir.cost import every
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
-from graphdist.ir.op_parameters import OverReplicas
+from graphdist.ir.mesh import GROUP, MEMBER
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.extremes import extreme
@@ -30,14 +30,6 @@ from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import cut_apart
 from graphdist.runtime.random_slices import random_slice
-
-REPLICA = "replica"
-"""The name of the mesh axis over replicas."""
-GROUP, MEMBER = "group", "member"
-"""The names of the two mesh axes where values are sharded over groups of replicas.
-
-A replica's id is its group times the group size, plus its index in the group.
-"""
 
 Array: TypeAlias = Any
 Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
@@ -125,7 +117,7 @@ def _replicas() -> str | tuple[str, ...]:
 
 def _members(node: Node) -> str | tuple[str, ...]:
     """Return the axes over which a node communicates within its groups."""
-    return MEMBER if OverReplicas.of(node).num_copies > 1 else _replicas()
+    return _replicas() if ops.is_over_all(node) else MEMBER
 
 
 def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
@@ -158,10 +150,10 @@ def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
             tiled=True,
             axis_index_groups=groups,
         )
-    if params.num_copies > 1:
+    if params.num_groups > 1:
         total = lax.psum(total, GROUP)
     if params.reducer == "mean":
-        total = total / np.asarray(params.num_replicas, total.dtype)
+        total = total / np.asarray(params.mesh.num_replicas, total.dtype)
     return [total]
 
 

@@ -18,7 +18,8 @@ from jax.stages import Compiled, Lowered
 from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Stage
-from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
+from graphdist.ir.mesh import MeshShape
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import device_options
 from graphdist.runtime.devices import Devices
@@ -74,8 +75,9 @@ def emitted(
 
 def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
     """Return the types of a graph's inputs as arrays on the devices."""
+    mesh = devices.mesh_shape
     return [
-        global_aval(value.type, layout, len(devices)).update(sharding=devices.sharding(layout))
+        global_aval(value.type, layout, mesh).update(sharding=devices.sharding(layout))
         for value, layout in zip(graph.inputs, input_layouts(graph), strict=True)
     ]
 
@@ -169,22 +171,20 @@ def _copying(graph: Graph, program: Any) -> Any:
     return run
 
 
-def global_shape(type: Type, layout: Layout | None, num_replicas: int) -> tuple[int, ...]:
+def global_shape(type: Type, layout: Layout | None, mesh: MeshShape) -> tuple[int, ...]:
     """Return the shape of the array that holds the parts of all replicas."""
-    if layout is MIRRORED or num_replicas == 1:
+    if layout is MIRRORED or mesh.num_replicas == 1:
         return type.shape
-    dimension, copies = 0, 1
-    if layout is not None:
-        dimension, copies = layout.dimension or 0, layout.num_copies
-    shape = type.shape or (1,)
-    length = shape[dimension] * (num_replicas // copies)
+    layout = layout or PER_REPLICA
+    dimension, shape = layout.dimension or 0, type.shape or (1,)
+    length = shape[dimension] * mesh.size(layout.axis)
     return (*shape[:dimension], length, *shape[dimension + 1 :])
 
 
-def global_aval(type: Type, layout: Layout | None, num_replicas: int) -> jax.ShapeDtypeStruct:
+def global_aval(type: Type, layout: Layout | None, mesh: MeshShape) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the array that holds the parts of all replicas."""
     dtype = jax_dtype(type.dtype)
-    return jax.ShapeDtypeStruct(global_shape(type, layout, num_replicas), dtype)
+    return jax.ShapeDtypeStruct(global_shape(type, layout, mesh), dtype)
 
 
 def jax_dtype(name: str) -> Any:  # Any: random keys have a dtype that NumPy lacks

@@ -117,8 +117,9 @@ def strategy_that_runs(
             hint="give load a strategy of as many replicas, or compile the step for these",
         )
     devices = strategy.devices
-    if not _groups(graph) <= {devices.num_groups}:
-        size = len(devices) // max(_groups(graph))
+    is_sharded = any(variable.sharded_along is not None for variable in graph.variables)
+    if is_sharded and graph.num_groups != devices.num_groups:
+        size = graph.mesh.group_size
         raise ArtifactError(
             f"{name} shards variables over {size} replicas, {strategy} over {devices.group_size}",
             source=here(),
@@ -135,13 +136,6 @@ def strategy_that_runs(
             hint=f"save it for {platform} too: gd.aot.save(path, compiled, platforms=[..])",
         )
     return strategy
-
-
-def _groups(graph: Graph) -> set[int]:
-    """Return the number of copies of the sharded variables, each in a group; empty without any."""
-    return {
-        variable.num_copies for variable in graph.variables if variable.sharded_along is not None
-    }
 
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")

@@ -130,10 +130,10 @@ def _require_interface(interface: Interface, graph: Graph) -> None:
         shapes = (stated.shape, stated.shape or (1,))
         if value.type.dtype != stated.dtype or value.type.shape not in shapes:
             raise ValueError(f"argument {name!r} is {stated}, the step takes {value.type}")
+    if graph.num_replicas % graph.num_groups:
+        raise ValueError(f"{graph.num_replicas} replicas in {graph.num_groups} groups")
     for variable, value in zip(graph.variables, graph.inputs, strict=False):
-        if graph.num_replicas % variable.num_copies:
-            raise ValueError(f"variable {variable.name!r} has {variable.num_copies} copies")
-        if variable.held(graph.num_replicas)[:2] != value.type[:2]:
+        if variable.held(graph.mesh)[:2] != value.type[:2]:
             raise ValueError(f"variable {variable.name!r} is not {value.type}")
     results = len(graph.outputs) - len(graph.assigned)
     leaves = sum(leaf is OUTPUT or isinstance(leaf, MirroredLeaf) for leaf in interface.statics)

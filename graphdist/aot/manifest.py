@@ -30,7 +30,7 @@ def type_to_json(type: Type) -> dict[str, Any]:
     return {
         "dtype": type.dtype,
         "shape": list(type.shape),
-        "distribution": held and [held.kind, held.dimension, held.num_copies],
+        "distribution": held and [held.kind, held.dimension, held.axis],
     }
 
 
@@ -40,7 +40,7 @@ def type_from_json(data: Any) -> Type:
     layout: Layout | None = None
     if kind is not None:
         by_kind = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
-        layout = by_kind[kind[0]] if kind[0] in by_kind else sharded(*map(int, kind[1:]))
+        layout = by_kind[kind[0]] if kind[0] in by_kind else sharded(int(kind[1]), kind[2])
     return Type(str(data["dtype"]), tuple(map(int, data["shape"])), layout)
 
 
@@ -49,6 +49,7 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
     return {
         "name": graph.name,
         "num_replicas": graph.num_replicas,
+        "num_groups": graph.num_groups,
         "inputs": [
             {**type_to_json(value.type), "lies": str(layout)}
             for value, layout in zip(graph.inputs, input_layouts(graph), strict=True)
@@ -64,7 +65,6 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
                 "trainable": variable.trainable,
                 "donated": variable.assigned,
                 "sharded_along": variable.sharded_along,
-                "num_copies": variable.num_copies,
             }
             for variable in graph.variables
         ],
@@ -89,11 +89,11 @@ def boundary_from_json(data: Any) -> Graph:
                 variable["aggregation"],
                 variable["trainable"],
                 assigned=variable["donated"],
-                num_copies=variable["num_copies"],
             ).stored_along(variable["sharded_along"])
             for variable in data["variables"]
         ),
         tuple(map(bool, data["returns_per_replica"])),
+        int(data["num_groups"]),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias  # Any: JSON
 
+from graphdist.ir.mesh import MEMBER, REPLICA
 from graphdist.ir.types import dtype_name, is_dtype
 from graphdist.runtime.files.serialization import PLATFORMS
 
@@ -104,17 +105,14 @@ def _long_dtype(actual: Any, at: str) -> str | None:
     return _dtype(dtype_name(actual) if isinstance(actual, str) else actual, at)
 
 
-_copies = _count(1, MOST_REPLICAS)
-
-
 def _distribution(actual: Any, at: str) -> str | None:
-    known = (["mirrored", None, 1], ["per_replica", None, 1])
+    known = (["mirrored", None, REPLICA], ["per_replica", None, REPLICA])
     if actual is None or actual in known:
         return None
     if problem := mismatch(actual, [lambda element, at: None], at):
         return problem
     is_sharded = len(actual) == 3 and actual[0] == "sharded"
-    if is_sharded and not _count(0, 31)(actual[1], at) and not _copies(actual[2], at):
+    if is_sharded and not _count(0, 31)(actual[1], at) and actual[2] in (REPLICA, MEMBER):
         return None
     return _wrong(at, actual, "no distribution")
 
@@ -197,6 +195,7 @@ MANIFEST: Wanted = {
     "boundary": {
         "name": str,
         "num_replicas": _count(1, MOST_REPLICAS),
+        "num_groups": _count(1, MOST_REPLICAS),
         "inputs": [_TYPE],
         "outputs": [_TYPE],
         "output_shapes": [_shape],
@@ -210,7 +209,6 @@ MANIFEST: Wanted = {
                 "trainable": bool,
                 "donated": bool,
                 "sharded_along": _or_none(_count(0, 31)),
-                "num_copies": _copies,
             }
         ],
     },

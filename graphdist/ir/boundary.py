@@ -18,7 +18,7 @@ def input_layouts(graph: Graph) -> tuple[Layout | None, ...]:
 
 def output_layouts(graph: Graph) -> tuple[Layout | None, ...]:
     """Return the layout of every output, the assigned variables' first."""
-    held = [variable.held(graph.num_replicas) for variable in graph.assigned]
+    held = [variable.held(graph.mesh) for variable in graph.assigned]
     declared = tuple(_of(graph, type.layout) for type in held)
     rest = graph.outputs[len(declared) :]
     return (*declared, *(_of(graph, output.type.layout) for output in rest))

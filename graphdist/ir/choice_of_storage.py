@@ -78,11 +78,10 @@ def dimension_to_shard(
     return max(not_last or inside, key=lambda i: shape[i])
 
 
-def stored_for_scan(variable: GraphVariable, num_replicas: int) -> GraphVariable:
+def stored_for_scan(variable: GraphVariable, num_shards: int) -> GraphVariable:
     """Return a variable that a loop scans, sharded along an unscanned dimension if possible."""
     if variable.sharded_along != 0:
         return variable
-    num_shards = num_replicas // variable.num_copies
     return variable.stored_along(
         dimension_to_shard(variable.type.shape, num_shards, is_scanned=True)
     )

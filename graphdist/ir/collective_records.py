@@ -135,7 +135,7 @@ def collective_of(node: Node, times: int = 1, every: int = 1) -> Collective:
         size=sum(operand.type.size for operand in node.operands),
         bytes=sum(operand.type.bytes for operand in node.operands),
         group_size=replicas.group_size,
-        num_groups=replicas.num_copies,
+        num_groups=replicas.num_groups,
         pass_name=node.origin,
         source=node.source,
         times=times,

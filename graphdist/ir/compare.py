@@ -52,6 +52,7 @@ def first_difference(a: Graph, b: Graph) -> str | None:
     return (
         _unequal("stage: ", a.stage.value, b.stage.value)
         or _unequal("replicas: ", a.num_replicas, b.num_replicas)
+        or _unequal("groups: ", a.num_groups, b.num_groups)
         or _difference_of_variables(a, b)
         or _difference_of_graphs(a, b, "")
         or _unequal("returned per replica: ", _per_replica(a), _per_replica(b))
@@ -216,7 +217,9 @@ def content_hash(graph: Graph) -> str:
     """
     found = graph._cache.get(content_hash)
     if found is None:
-        lines = [f"{graph.stage.value} {graph.num_replicas} {_per_replica(graph)}"]
+        lines = [
+            f"{graph.stage.value} {graph.num_replicas} {graph.num_groups} {_per_replica(graph)}"
+        ]
         lines += map(_key, graph.variables)
         lines += [f"{variable.assigned} {variable.storage}" for variable in graph.variables]
         _describe(graph, lines)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
+from graphdist.ir.mesh import MeshShape
 from graphdist.ir.parameters import Parameters
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Type, own_slice
@@ -67,7 +68,7 @@ class Literal:
 
     >>> from graphdist.ir.types import Type
     >>> Literal.of(0.5, Type("f32", ()))
-    Literal(value=0.5, type=Type(dtype='f32', shape=(), layout=Layout(kind='mirrored', dimension=None, num_copies=1, reducer='')))
+    Literal(value=0.5, type=Type(dtype='f32', shape=(), layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='')))
     """  # noqa: E501 - the printed form is one line
 
     value: bool | int | float | complex
@@ -133,8 +134,7 @@ class GraphVariable:
     `type` is its value as a replica sees it. `is_local` marks a mutable cell that the program made,
     which lives from its first assignment to the end of the step.
 
-    `storage` is how the value is stored between steps. Where it is sharded, each of `num_copies`
-    groups of replicas has all shards. `role` is None for a variable of the user's.
+    `storage` is how the value is stored between steps. `role` is None for a variable of the user's.
     """
 
     name: str
@@ -145,7 +145,6 @@ class GraphVariable:
     assigned: bool = False
     is_local: bool = False
     storage: VariableStorage = UNSHARDED
-    num_copies: int = 1
     role: VariableRole | None = None
 
     @property
@@ -194,17 +193,17 @@ class GraphVariable:
         """Return whether both are one variable, which two graphs may use and store differently."""
         return self.declared == other.declared
 
-    def held(self, num_replicas: int) -> Type:
+    def held(self, mesh: MeshShape) -> Type:
         """Return the type of the value that each replica stores between steps.
 
         >>> from graphdist.ir.types import MIRRORED
-        >>> str(GraphVariable("m", Type("f32", (8, 3), MIRRORED)).stored_along(0).held(4))
+        >>> variable = GraphVariable("m", Type("f32", (8, 3), MIRRORED)).stored_along(0)
+        >>> str(variable.held(MeshShape(num_replicas=4)))
         'f32[2,3] sharded(0)'
         """
         if self.sharded_along is None:
             return self.type
-        num_slices = num_replicas // self.num_copies
-        return own_slice(self.type, self.sharded_along, num_slices, self.num_copies)
+        return own_slice(self.type, self.sharded_along, mesh)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -234,6 +233,7 @@ class Graph:
 
     `returns_per_replica` says for each output after the assigned variables whether the user gets
     it as one value per replica (True) or as one value (False); nested graphs leave it empty.
+    Variables that are sharded are sharded over the replicas of each of `num_groups` groups.
     """
 
     name: str
@@ -244,6 +244,7 @@ class Graph:
     outputs: tuple[Operand, ...]
     variables: tuple[GraphVariable, ...] = ()
     returns_per_replica: tuple[bool, ...] = ()
+    num_groups: int = 1
     _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -259,6 +260,11 @@ class Graph:
         from graphdist.ir.export import to_networkx  # networkx is slow to import
 
         return to_networkx(self)
+
+    @property
+    def mesh(self) -> MeshShape:
+        """Return the shape of the mesh of replicas."""
+        return MeshShape(self.num_replicas, self.num_groups)
 
     @property
     def assigned(self) -> tuple[GraphVariable, ...]:
@@ -278,6 +284,7 @@ class Graph:
         outputs: tuple[Operand, ...] | None = None,
         stage: Stage | None = None,
         variables: tuple[GraphVariable, ...] | None = None,
+        num_groups: int | None = None,
     ) -> Graph:
         """Return the graph with these parts replaced."""
         return Graph(
@@ -289,4 +296,5 @@ class Graph:
             self.outputs if outputs is None else outputs,
             self.variables if variables is None else variables,
             self.returns_per_replica,
+            self.num_groups if num_groups is None else num_groups,
         )

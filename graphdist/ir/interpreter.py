@@ -40,6 +40,7 @@ from graphdist.ir.arrays import (
 from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, P, TypedOp, Value
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
+from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     AlongAxis,
     CountingSteps,
@@ -93,7 +94,7 @@ def interpret(
     >>> interpret(graph, [[np.zeros(2), np.ones(2)]], evaluate=lambda node, arrays: []).outputs
     [[array([0., 0.]), array([1., 1.])]]
     """
-    machine = _Machine(evaluate, graph.num_replicas)
+    machine = _Machine(evaluate, graph.mesh)
     machine.state = {name: list(held) for name, held in (state or {}).items()}
     held_arguments = [list(argument) for argument in arguments]
     first = [machine.variable(v) for v in graph.variables] if graph.is_placed else []
@@ -103,7 +104,7 @@ def interpret(
         outputs = machine.run(graph, first + held_arguments, everyone)
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
-        cut = _cut(variable, graph.num_replicas)
+        cut = _cut(variable, graph.mesh)
         full = held if cut is None else collectives.all_gather(held, cut)
         machine.state[variable.name] = list(full)
     outputs = outputs[len(assigned) :]
@@ -113,12 +114,12 @@ def interpret(
     return Outcome(outputs, final)
 
 
-def _cut(variable: GraphVariable, num_replicas: int) -> AlongAxis | None:
+def _cut(variable: GraphVariable, mesh: MeshShape) -> AlongAxis | None:
     """Return how a variable is sharded over the replicas; None if it is unsharded."""
-    axis, copies = variable.sharded_along, variable.num_copies
+    axis = variable.sharded_along
     if axis is None:
         return None
-    return AlongAxis(axis, group_size=num_replicas // copies, num_copies=copies)
+    return AlongAxis(axis, group_size=mesh.group_size, num_groups=mesh.num_groups)
 
 
 def interpret_placed(
@@ -132,7 +133,7 @@ def interpret_placed(
     Variables come first among inputs and outputs, as they are stored: each replica holds its shard
     of a sharded variable.
     """
-    machine = _Machine(evaluate, graph.num_replicas, observe=observe)
+    machine = _Machine(evaluate, graph.mesh, observe=observe)
     with np.errstate(all="ignore"):
         return machine.run(graph, inputs, tuple(range(graph.num_replicas)))
 
@@ -153,10 +154,15 @@ class _Machine:
     """The replicas: their variables, and a way to run a graph on some of them."""
 
     evaluate: Evaluate
-    num_replicas: int
+    mesh: MeshShape
     state: dict[str, list[Array | None]] = field(default_factory=dict)
     local: set[str] = field(default_factory=set)  # mutable cells, which end with the step
     observe: Observe | None = None
+
+    @property
+    def num_replicas(self) -> int:
+        """Return the number of replicas in all groups."""
+        return self.mesh.num_replicas
 
     def run(self, graph: Graph, arguments: Sequence[Held], replicas: Replicas) -> list[Held]:
         """Return the replicas' arrays of each output."""
@@ -180,15 +186,15 @@ class _Machine:
             raise GraphdistError(
                 f"variable {variable.name!r} has no value on each of {self.num_replicas} replicas"
             )
-        arrays, cut = cast(Held, held), _cut(variable, self.num_replicas)
+        arrays, cut = cast(Held, held), _cut(variable, self.mesh)
         return arrays if cut is None else collectives.slices_of_replicas(arrays, cut)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
         """Raise an error for a node that needs all replicas if `replicas` are only some of them."""
         params = node.params
-        if isinstance(params, OverReplicas) and params.num_replicas != self.num_replicas:
+        if isinstance(params, OverReplicas) and params.mesh.num_replicas != self.num_replicas:
             raise VerifyError(
-                f"{node.op.name} over {params.num_replicas} replicas in a graph of "
+                f"{node.op.name} over {params.mesh.num_replicas} replicas in a graph of "
                 f"{self.num_replicas}",
                 source=node.source,
             )

@@ -38,7 +38,7 @@ def _groups(held: Held, params: OverReplicas) -> list[Held]:
 def reduce_scatter(held: Held, params: ReduceScattering) -> Held:
     """Return each replica's shard of the reduction of all arrays."""
     total = reduce_arrays(held, params.reducer)
-    return list(np.split(total, params.group_size, params.axis)) * params.num_copies
+    return list(np.split(total, params.group_size, params.axis)) * params.num_groups
 
 
 def collective_permute(held: Held, params: Permuting) -> Held:

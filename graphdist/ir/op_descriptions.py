@@ -42,32 +42,33 @@ DESCRIPTIONS = {
     ASSIGN: "Sets `variable` to the operand, which has its dtype and shape; no result.",
     AGGREGATE: "What a write in `context` puts into `variable`: per_replica if the variable is; "
     "mirrored in replica context if the variable has an aggregation; else as the operand.",
-    REPLICA_ID: "The replica's number, i32[] per_replica; mirrored over one replica.",
+    REPLICA_ID: "The replica's id, i32[] per_replica; mirrored over one replica.",
     TO_REPLICAS: "One value handed to every replica: as the operand.",
     REDUCE: "One value made of the replicas' by `reducer`: mirrored. Else as `all_reduce`.",
     GATHER: "One value made of the replicas', joined along `axis`: mirrored. Else as `all_gather`.",
     ALL_REDUCE: "The replicas' values reduced by `reducer` (sum, mean, max, min), held by each: "
-    "mirrored. No mean of integers, no sum or mean of bools, nothing of random keys. With "
-    "`num_copies`, each of so many groups reduces its own, and all groups hold the same values.",
+    "mirrored. No mean of integers, no sum or mean of bools, nothing of random keys. With several "
+    "groups, each group reduces its own values; they are the same in all groups.",
     ALL_GATHER: "The replicas' values joined along `axis`, held by each: mirrored, that dimension "
-    "`group_size` times as long. Not for scalars. With `stages` over groups of so many, the last "
-    "first. With `num_copies`, each of so many groups joins its own.",
-    REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a slice along "
-    "`axis`: sharded(axis). The dimension divides by `group_size`. With `stages` in several, over "
-    "groups of so many. With `num_copies`, each of so many groups shares out the reduction.",
+    "`group_size` times as long. Not for scalars. With `stages`, it runs once over each number of "
+    "replicas, the last number first. With several groups, each group joins its own shards.",
+    REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a shard along "
+    "`axis`: sharded(axis). The dimension divides by `group_size`. With `stages`, it runs once "
+    "over each number of replicas. With several groups, all replicas are reduced, and each group "
+    "holds all shards: sharded(axis) over member.",
     COLLECTIVE_PERMUTE: "What another replica sends, by `pairs` of source and target, zeros where "
     "none does: per_replica; mirrored over one replica.",
-    ALL_TO_ALL: "Of every replica's value, cut in `group_size` slices along `split_axis`, slice r "
-    "goes to replica r, which joins what it gets along `concat_axis`: per_replica; mirrored over "
-    "one replica.",
-    OWN_SLICE: "The replica's own of `group_size` equal slices along `axis`: sharded(axis). Of a "
-    "mirrored value whose dimension divides by `group_size`. With `num_copies`, each of so many "
-    "groups of replicas holds all slices.",
-    RANDOM_SHARD: "The replica's own of `group_size` equal slices along `axis` of the random bits "
+    ALL_TO_ALL: "Of every replica's value, split into `group_size` parts along `split_axis`, part "
+    "r goes to replica r, which joins the parts that it gets along `concat_axis`: per_replica; "
+    "mirrored over one replica.",
+    OWN_SLICE: "The replica's own of `group_size` equal shards along `axis`: sharded(axis). Of a "
+    "mirrored value whose dimension divides by `group_size`. With several groups, each group holds "
+    "all shards: sharded(axis) over member.",
+    RANDOM_SHARD: "The replica's own of `group_size` equal shards along `axis` of the random bits "
     "that `random_bits` of JAX makes of a key, with `shape` and `bit_width`: sharded(axis). "
-    "`num_copies` as for `own_slice`.",
+    "Groups as for `own_slice`.",
     CONSTANT: "The array `value`: mirrored.",
-    SELECT_REPLICA: "The operand on replica number `replica`, zeros on the others: per_replica; "
+    SELECT_REPLICA: "The operand on the replica of id `replica`, zeros on the others: per_replica; "
     "mirrored over one replica.",
     TO_PARTIAL: "A term of each replica for a later reduction by `reducer`: of a per-replica value "
     "what the replica holds, of a mirrored one the value, for a sum on replica 0, zeros on the "

@@ -1,7 +1,7 @@
 """The parameter classes of our operations; the table in `ops.py` has the class of each operation.
 
-Dimensions are counted from 0. A value is sharded over a group of replicas: `group_size` is the
-number of replicas in a group, `num_copies` the number of groups, each of which holds all shards.
+Dimensions are counted from 0. A value is sharded over the replicas of a group, and each of
+`num_groups` groups of `group_size` replicas holds all shards.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Literal
 
 from graphdist.ir.arrays import Array
 from graphdist.ir.graph import GraphVariable
+from graphdist.ir.mesh import REPLICA, MeshAxis, MeshShape
 from graphdist.ir.parameters import Parameters
 
 
@@ -35,13 +36,13 @@ class OverReplicas(Parameters):
 
     group_size: int
     """The number of replicas in a group."""
-    num_copies: int = 1
+    num_groups: int = 1
     """The number of groups; 1: all replicas are one group."""
 
     @property
-    def num_replicas(self) -> int:
-        """Return the number of replicas in all groups."""
-        return self.group_size * self.num_copies
+    def mesh(self) -> MeshShape:
+        """Return the shape of the mesh of all groups."""
+        return MeshShape(self.group_size * self.num_groups, self.num_groups)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,8 +138,8 @@ class Unpacking(Parameters):
     """The shapes of the pieces, in order."""
     axes: tuple[int, ...] = field(default=(), kw_only=True)
     """The dimension along which each piece is sharded; (): pieces have the buffer's layout."""
-    num_copies: int = field(default=1, kw_only=True)
-    """The number of groups of replicas that hold all shards of the pieces."""
+    over: MeshAxis = field(default=REPLICA, kw_only=True)
+    """The axis of the mesh over which pieces are sharded."""
     starts_at_run_time: bool = field(default=False, kw_only=True)
     """Whether XLA learns only at run time where pieces start."""
 

@@ -33,6 +33,7 @@ from graphdist.ir.factor_rules import ParamsOfShards, Rule, sizes_of_shards
 from graphdist.ir.factors import Factors, shard_shape
 from graphdist.ir.graph import Node, Op, Operand, Params, Value, is_zero
 from graphdist.ir.linearity import Alternatives, LinearIn, is_inexact
+from graphdist.ir.mesh import MeshAxis
 from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, is_partial
 
@@ -351,13 +352,13 @@ def layouts_on_shards(
 
 def _shared(factors: Factors, layouts: Sequence[Layout | None]) -> tuple[int, Layout] | None:
     """Return the one factor along which operands are sharded, and the layout of one of them."""
-    found: dict[tuple[int | None, int], Layout] = {}
+    found: dict[tuple[int | None, MeshAxis], Layout] = {}
     for dims, layout in zip(factors.operands, layouts, strict=True):
         if layout is None or layout.dimension is None:
             if layout is not MIRRORED:
                 return None
             continue
-        found[dims[layout.dimension], layout.num_copies] = layout
+        found[dims[layout.dimension], layout.axis] = layout
     if len(found) != 1:
         return None
     (((factor, _), sharding),) = found.items()

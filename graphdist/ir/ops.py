@@ -20,12 +20,12 @@ Each operation has a class of parameters (`op_parameters.py`): `ALL_GATHER.of(no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import dimension_after_reshape
-from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Params, TypedOp
+from graphdist.ir.graph import Graph, GraphVariable, Node, Op, TypedOp
+from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     Aggregating,
     AlongAxis,
@@ -150,10 +150,10 @@ def _grown(type: Type, axis: int, group_size: int, name: str) -> Type:
 def _all_gather(
     types: Sequence[Type], params: AlongAxis, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
-    type, copies = _one(types, "all_gather"), params.num_copies
+    type, axis = _one(types, "all_gather"), params.mesh.axis
     held = type.layout
-    if held is not None and held.dimension is not None and held.num_copies != copies:
-        raise TypeRuleError(f"all_gather of {type} in {copies} groups, which hold other slices")
+    if held is not None and held.dimension is not None and held.axis != axis:
+        raise TypeRuleError(f"all_gather over {axis} of {type}, which is sharded over {held.axis}")
     return (_grown(type, params.axis, params.group_size, "all_gather"),)
 
 
@@ -221,7 +221,7 @@ def _slice_of(type: Type, axis: int, params: OverReplicas, name: str) -> Type:
             f"{name} of {type} along dimension {axis} over {group_size} replicas: "
             f"the dimension does not divide"
         )
-    return own_slice(type, axis, group_size, params.num_copies)
+    return own_slice(type, axis, params.mesh)
 
 
 def _constant(types: Sequence[Type], params: Holding, graphs: Sequence[Graph]) -> tuple[Type, ...]:
@@ -269,7 +269,7 @@ def _unpack(types: Sequence[Type], params: Unpacking, graphs: Sequence[Graph]) -
     type = _one(types, "unpack")
     pieces = _pieces(type, params.shapes)
     if params.axes:
-        slices = [sharded(axis, params.num_copies) for axis in params.axes]
+        slices = [sharded(axis, params.over) for axis in params.axes]
         pieces = tuple(map(Type.with_layout, pieces, slices))
     return pieces
 
@@ -417,21 +417,16 @@ def reducer_of(node: Node) -> str:
     return node.params.reducer if isinstance(node.params, Reducing) else ""
 
 
-def num_copies_of(params: Params) -> int:
-    """Return the number of groups of replicas that each hold all shards of a node's value."""
-    return cast(int, params.get("num_copies", 1))
-
-
 def is_over_all(node: Node) -> bool:
     """Return whether a collective is over all replicas at once, not within each group."""
-    return OverReplicas.of(node).num_copies == 1
+    return OverReplicas.of(node).num_groups == 1
 
 
-def of_groups(group_size: int, num_copies: int) -> dict[str, object]:
-    """Return the parameters that describe groups of replicas; one group has no `num_copies`.
+def of_groups(mesh: MeshShape) -> dict[str, object]:
+    """Return the parameters that describe groups of replicas; one group has no `num_groups`.
 
-    >>> of_groups(4, 2), of_groups(8, 1)
-    ({'group_size': 4, 'num_copies': 2}, {'group_size': 8})
+    >>> of_groups(MeshShape(8, 2)), of_groups(MeshShape(8))
+    ({'group_size': 4, 'num_groups': 2}, {'group_size': 8})
     """
-    params: dict[str, object] = {"group_size": group_size}
-    return {**params, "num_copies": num_copies} if num_copies > 1 else params
+    params: dict[str, object] = {"group_size": mesh.group_size}
+    return {**params, "num_groups": mesh.num_groups} if mesh.num_groups > 1 else params

@@ -18,6 +18,7 @@ from typing import Any  # Any: the attributes of a variable, whose types are che
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, GraphVariable, Op, Operand, Stage, Value
+from graphdist.ir.mesh import MEMBER
 from graphdist.ir.opaque_placeholders import OpaquePlaceholders
 from graphdist.ir.ops import OPS
 from graphdist.ir.parameter_reader import ParameterReader
@@ -34,12 +35,12 @@ _DECLARED: dict[str, type] = {
     "trainable": bool,
     "assigned": bool,
     "is_local": bool,
-    "num_copies": int,
 }
 _ATTRIBUTES = _DECLARED | {  # the other attributes: how a variable is stored, and its role
     "sharded_along": int,
     "piece": tuple,
     "alone": bool,
+    "elsewhere": bool,
     "pieces": tuple,
     "role": str,
     "serves": tuple,
@@ -131,6 +132,10 @@ class _Parser:
         if self.num_replicas > _MOST_REPLICAS:
             cursor.fail(f"{self.num_replicas} replicas; {_MOST_REPLICAS} is most")
         cursor.expect("replica" if self.num_replicas == 1 else "replicas")
+        num_groups = 1
+        if cursor.accept("in"):
+            num_groups = cursor.integer()
+            cursor.expect("groups")
         cursor.expect(",")
         cursor.expect("stage")
         stages = {stage.value: stage for stage in Stage}
@@ -161,7 +166,7 @@ class _Parser:
         nodes = tuple(block.builder.nodes)
         return Graph(
             name, self.stage, self.num_replicas, block.inputs, nodes, block.outputs, variables,
-            block.per_replica,
+            block.per_replica, num_groups,
         )  # fmt: skip
 
     def _declaration(self) -> None:
@@ -343,13 +348,12 @@ class _Parser:
             return partial(reducer)
         if cursor.accept("sharded"):
             cursor.expect("(")
-            dimension, num_copies = cursor.integer(), 1
-            if cursor.accept(","):
-                cursor.expect("copies")
-                cursor.expect("=")
-                num_copies = cursor.integer()
+            dimension = cursor.integer()
             cursor.expect(")")
-            return sharded(dimension, num_copies)
+            if cursor.accept("over"):
+                cursor.expect(MEMBER)
+                return sharded(dimension, MEMBER)
+            return sharded(dimension)
         layout = _LAYOUTS.get(cursor.text)
         if layout:
             cursor.advance()

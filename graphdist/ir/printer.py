@@ -187,7 +187,9 @@ class Printer:
         assert graph is not None
         s = "" if graph.num_replicas == 1 else "s"
         name, stage = _text_of_name(graph.name, _WORD), graph.stage.value
-        self.lines.append(f"graph {name} on {graph.num_replicas} replica{s}, stage {stage}")
+        groups = f" in {graph.num_groups} groups" if graph.num_groups > 1 else ""
+        replicas = f"{graph.num_replicas} replica{s}{groups}"
+        self.lines.append(f"graph {name} on {replicas}, stage {stage}")
         self.lines += [self._declaration(variable) for variable in graph.variables]
         self.block("", graph, "")
 
@@ -291,7 +293,6 @@ class Printer:
         attributes |= {name: True for name in ("assigned", "is_local") if getattr(variable, name)}
         is_per_replica = variable.type.layout is PER_REPLICA
         attributes |= storage_attributes(variable.storage, is_per_replica=is_per_replica)
-        attributes |= {"num_copies": variable.num_copies} if variable.num_copies > 1 else {}
         text = self._items(attributes | role_attributes(variable.role))
         return f"  variable {_variable_name(variable)}: {variable.type} {{{text}}}"
 

@@ -5,9 +5,9 @@ A *layout* says what each replica holds of a value:
 * `mirrored`: one value, the same on every replica;
 * `per_replica`: one value per replica, possibly different;
 * `partial(reducer)`: each replica holds a term; the value is the sum, or the mean, of all terms;
-* `sharded(d)`: each replica holds its shard, along dimension `d`, of one full value; with
-  `copies=n` each of `n` groups of replicas holds all shards, and a replica the shard of its index
-  within the group;
+* `sharded(d)`: each replica holds its shard, along dimension `d`, of one full value;
+* `sharded(d) over member`: each group of replicas holds all shards, and a replica the shard of its
+  index within the group (`graphdist.ir.mesh`);
 * None: not inferred yet (graphs fresh from the trace).
 
 Shapes are the shapes on one replica. Layouts form the lattice mirrored < sharded(d) < per_replica:
@@ -28,6 +28,8 @@ from typing import NamedTuple
 
 import ml_dtypes  # registers bfloat16 and the 8-bit floats with numpy
 import numpy as np
+
+from graphdist.ir.mesh import REPLICA, MeshAxis, MeshShape
 
 __all__ = [
     "MIRRORED",
@@ -55,7 +57,7 @@ class Layout:
 
     kind: str
     dimension: int | None = None
-    num_copies: int = 1
+    axis: MeshAxis = REPLICA
     reducer: str = ""
 
     def __str__(self) -> str:
@@ -63,32 +65,32 @@ class Layout:
             return f"{self.kind}({self.reducer})"
         if self.dimension is None:
             return self.kind
-        copies = f", copies={self.num_copies}" if self.num_copies > 1 else ""
-        return f"{self.kind}({self.dimension}{copies})"
+        over = "" if self.axis == REPLICA else f" over {self.axis}"
+        return f"{self.kind}({self.dimension}){over}"
 
     def along(self, dimension: int) -> Layout:
-        """Return the sharded layout with the same groups along another dimension."""
-        return sharded(dimension, self.num_copies)
+        """Return the sharded layout over the same axis along another dimension."""
+        return sharded(dimension, self.axis)
 
 
 MIRRORED = Layout("mirrored")
 PER_REPLICA = Layout("per_replica")
 
 
-def sharded(dimension: int, num_copies: int = 1) -> Layout:
-    """Return the layout of a value sharded evenly along `dimension`.
+def sharded(dimension: int, axis: MeshAxis = REPLICA) -> Layout:
+    """Return the layout of a value sharded evenly along `dimension`, over an axis of the mesh.
 
-    >>> str(sharded(0)), str(sharded(1, num_copies=2))
-    ('sharded(0)', 'sharded(1, copies=2)')
-    >>> sharded(0) is sharded(0, num_copies=1)
+    >>> str(sharded(0)), str(sharded(1, "member"))
+    ('sharded(0)', 'sharded(1) over member')
+    >>> sharded(0) is sharded(0, axis="replica")
     True
     """
-    return _sharded(dimension, num_copies)
+    return _sharded(dimension, axis)
 
 
 @cache
-def _sharded(dimension: int, num_copies: int) -> Layout:
-    return Layout("sharded", dimension, num_copies)
+def _sharded(dimension: int, axis: MeshAxis) -> Layout:
+    return Layout("sharded", dimension, axis)
 
 
 @cache
@@ -182,15 +184,15 @@ def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return prod(shape) * (8 if dtype.startswith("key") else numpy_dtype(dtype).itemsize)
 
 
-def own_slice(full: Type, dimension: int, num_slices: int, num_copies: int = 1) -> Type:
+def own_slice(full: Type, dimension: int, mesh: MeshShape) -> Type:
     """Return the type of a replica's shard of a value that is sharded along a dimension.
 
-    >>> print(own_slice(Type("f32", (8, 3)), 0, 4))
+    >>> print(own_slice(Type("f32", (8, 3)), 0, MeshShape(4)))
     f32[2,3] sharded(0)
     """
-    length = full.shape[dimension] // num_slices
+    length = full.shape[dimension] // mesh.group_size
     shape = (*full.shape[:dimension], length, *full.shape[dimension + 1 :])
-    layout = MIRRORED if num_slices == 1 else sharded(dimension, num_copies)
+    layout = MIRRORED if mesh.group_size == 1 else sharded(dimension, mesh.axis)
     return Type(full.dtype, shape, layout)
 
 

@@ -57,8 +57,21 @@ class StoredOnServer:
     server: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredElsewhere:
+    """The variable belongs to another strategy, whose devices store the full value between steps.
+
+    A step gets it mirrored, and must return it mirrored.
+    """
+
+
 VariableStorage: TypeAlias = (
-    StoredUnsharded | StoredSharded | StoredInPack | StoredInCopies | StoredOnServer
+    StoredUnsharded
+    | StoredSharded
+    | StoredInPack
+    | StoredInCopies
+    | StoredOnServer
+    | StoredElsewhere
 )
 
 
@@ -122,6 +135,8 @@ def storage_attributes(storage: VariableStorage, *, is_per_replica: bool) -> dic
             return {"piece": (pack, start, size)}
         case StoredOnServer(server):
             return {"server": server}
+        case StoredElsewhere():
+            return {"elsewhere": True}
         case StoredInCopies():
             return {"role": "local" if is_per_replica else "copies"}
 
@@ -143,6 +158,8 @@ def storage_of(attributes: Mapping[str, object]) -> VariableStorage:
     match attributes:
         case {"server": int(server)}:
             return StoredOnServer(server)
+        case {"elsewhere": True}:
+            return StoredElsewhere()
         case {"role": "local" | "copies"}:
             return StoredInCopies()
         case {"sharded_along": int(dimension)}:

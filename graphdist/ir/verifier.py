@@ -154,19 +154,16 @@ def _replicas_are_counted_alike(graph: Graph) -> None:
 
 
 def _spanned(node: Node) -> int:
-    return OverReplicas.of(node).num_replicas
+    return OverReplicas.of(node).mesh.num_replicas
 
 
 def _slices_fit_variables(graph: Graph) -> None:
+    if graph.num_groups < 1 or graph.num_replicas % graph.num_groups:
+        what = f"{graph.num_replicas} replicas form no {graph.num_groups} groups of one size"
+        raise _refuse(graph, what)
+    slices = graph.mesh.group_size
     for variable in graph.variables:
-        along, copies, type = variable.sharded_along, variable.num_copies, variable.type
-        if copies < 1 or graph.num_replicas % copies:
-            what = (
-                f"variable {variable.name!r} has {copies} copies, "
-                f"the graph {graph.num_replicas} replicas"
-            )
-            raise _refuse(graph, what)
-        slices = graph.num_replicas // copies
+        along, type = variable.sharded_along, variable.type
         if along is not None and not (
             0 <= along < len(type.shape) and type.shape[along] % slices == 0
         ):
@@ -216,7 +213,7 @@ def _first_inputs_are_variables(graph: Graph) -> None:
         what = f"variables: {len(graph.variables)}, inputs: {len(graph.inputs)}"
         raise _refuse(graph, what)
     for value, variable in zip(graph.inputs, graph.variables, strict=False):
-        held = variable.held(graph.num_replicas)
+        held = variable.held(graph.mesh)
         if value.type != held and value.type != _at_boundary(held):
             name = _name(graph, value)
             what = f"input {name} is {value.type}, its variable {variable.name!r} {held}"
@@ -226,7 +223,7 @@ def _first_inputs_are_variables(graph: Graph) -> None:
 def _first_outputs_are_assigned(graph: Graph) -> None:
     # `_returns_are_declared` has checked that there are enough outputs.
     for output, variable in zip(graph.outputs, graph.assigned, strict=False):
-        held = variable.held(graph.num_replicas)
+        held = variable.held(graph.mesh)
         type, wanted = output.type, held.layout
         # A mirrored value may be written to a per-replica variable, but not the reverse.
         fits = type.layout in (wanted, MIRRORED) or wanted is PER_REPLICA

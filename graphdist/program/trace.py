@@ -159,6 +159,7 @@ def _imported(
             closed,
             name=name,
             num_replicas=size,
+            num_groups=interface.strategy.devices.num_groups,
             inputs=inputs,
             variables=trace.specs,
             returns_per_replica=interface.per_replica,

@@ -39,7 +39,7 @@ class MemoryParts:
 def memory_parts(graph: Graph) -> MemoryParts:
     """Return the parts of the memory that the graph of a device needs."""
     return MemoryParts(
-        variables=sum(variable.held(graph.num_replicas).bytes for variable in graph.variables),
+        variables=sum(variable.held(graph.mesh).bytes for variable in graph.variables),
         gradients=_bytes(value for node in graph.nodes for value in _slices_of_gradients(node)),
         saved=_saved_bytes(graph),
         full=_full_in_loops(graph) or _bytes(_gathers(graph).difference(graph.outputs)),

@@ -229,7 +229,7 @@ def stored_variables(graph: Graph) -> StoredVariables:
         count=len(buffers),
         sliced=sum(variable.sharded_along is not None for variable in buffers),
         full_bytes=sum(variable.type.bytes for variable in buffers),
-        held_bytes=sum(variable.held(graph.num_replicas).bytes for variable in buffers),
+        held_bytes=sum(variable.held(graph.mesh).bytes for variable in buffers),
     )
 
 

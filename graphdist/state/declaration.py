@@ -66,7 +66,6 @@ class Declaration:
             synchronization="on_write" if self.layout is MIRRORED else "on_read",
             aggregation=self.aggregation.name.lower(),
             trainable=self.trainable,
-            num_copies=self.strategy.devices.num_groups,
         )
 
     def require_same_strategy(self) -> None:

@@ -32,6 +32,7 @@ from graphdist.errors import RuntimeFailure
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout
 from graphdist.ir.variable_storage import (
     UNSHARDED,
+    StoredElsewhere,
     StoredInCopies,
     StoredInPack,
     StoredSharded,
@@ -301,11 +302,12 @@ class UnshardedStorage(StorageOnDevices):
         """Return the layout of the stored array."""
         return PER_REPLICA if self.is_per_replica else MIRRORED
 
-    def in_graph(self, pack: str, strategy: StrategyBase) -> StoredUnsharded:
-        """Return the storage for a graph; no pack without a value, or of another strategy."""
+    def in_graph(self, pack: str, strategy: StrategyBase) -> StoredUnsharded | StoredElsewhere:
+        """Return the storage for a graph; a variable without a value enters no pack."""
+        if self.strategy is not strategy:
+            return StoredElsewhere()
         has_value = isinstance(self.held, jax.Array) and not self.held.is_deleted()
-        is_alone = self.holder.has_left_pack or self.strategy is not strategy or not has_value
-        return StoredUnsharded(is_alone)
+        return StoredUnsharded(is_alone=self.holder.has_left_pack or not has_value)
 
 
 @dataclass(eq=False)

@@ -55,6 +55,7 @@ def import_jaxpr(
     variables: Sequence[GraphVariable],
     returns_per_replica: Sequence[bool],
     means: IntegerMeans,
+    num_groups: int = 1,
 ) -> Graph:
     """Return the logical graph of a traced program.
 
@@ -77,6 +78,7 @@ def import_jaxpr(
         outputs,
         (*variables, *importer.locals),
         tuple(returns_per_replica),
+        num_groups,
     )
 
 

@@ -34,7 +34,7 @@ def placement(variables: Any) -> str:
 
 def _bytes(variable: Variable) -> int:
     spec = variable.spec("").stored_along(variable.storage.sharded_along)
-    return spec.held(variable.strategy.num_replicas_in_sync).bytes
+    return spec.held(variable.strategy.devices.mesh_shape).bytes
 
 
 def _row(variable: Any) -> tuple[str, ...]:

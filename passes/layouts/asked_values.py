@@ -56,7 +56,7 @@ def placed_values_of(
     The results of the reductions `without` stay unsharded.
     """
     program = definitions(graph)
-    dimension = shard_dimensions(program, stages, rules.count)
+    dimension = shard_dimensions(program, stages, rules.mesh.group_size)
     carried: set[Value] = set()
     while True:
         placed = PlacedValues(

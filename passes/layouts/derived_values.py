@@ -82,7 +82,7 @@ def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
     (factor,) = held
     if factor is None or factor not in factors.summed:
         return False
-    if not divides(node, factors, factor, placed.rules.count):
+    if not divides(node, factors, factor, placed.rules.mesh.group_size):
         return False
     if factors.summed[factor] == "sum" and not _may_be_added_up(value, placed):
         return False

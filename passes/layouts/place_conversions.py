@@ -114,7 +114,7 @@ def _rebuilt(graph: Graph, placed: PlacedValues) -> Graph:
         if new in placed.wanted and value not in placed.unsharded:
             dimension = placed.dimension[cast(Value, new)]
             variables[place] = variable.stored_along(dimension)
-            inputs[place] = Value(variables[place].held(graph.num_replicas), value.hint)
+            inputs[place] = Value(variables[place].held(graph.mesh), value.hint)
             scope.made[value, dimension] = inputs[place]
         else:
             scope.made[value, None] = value
@@ -191,7 +191,7 @@ class _Scope:
     def type_of_shard(self, value: Value) -> Type:
         """Return the type of a replica's shard."""
         rules = self.placed.rules
-        return own_slice(value.type, self.placed.dimension[value], rules.count, rules.num_copies)
+        return own_slice(value.type, self.placed.dimension[value], rules.mesh)
 
     def _is_there(self, form: Form) -> bool:
         return type(form[0]) is Literal or form in self.made
@@ -203,7 +203,7 @@ class _Scope:
         if dimension is None:
             return operand
         rules = self.placed.rules
-        type_ = own_slice(operand.type, dimension, rules.count, rules.num_copies)
+        type_ = own_slice(operand.type, dimension, rules.mesh)
         return Literal.of(operand.value, type_)
 
     def _add(self, node: Node) -> None:
@@ -283,7 +283,7 @@ class _Scope:
         factors, factor = found
 
         def apply(operands: Sequence[Operand]) -> None:
-            made = on_shards(node, operands, factor, placed.rules.count, self.builder)
+            made = on_shards(node, operands, factor, placed.rules.mesh.group_size, self.builder)
             for result, dimensions, shard in zip(node.results, factors.results, made, strict=True):
                 dimension = placed.dimension.get(result)
                 if dimension is not None and dimensions[dimension] == factor:
@@ -304,9 +304,10 @@ class _Scope:
     def _term(self, value: Value, node: Node, op: Op, **params: object) -> tuple[list[Form], Make]:
         """Return how to reduce the replicas' terms of a sum over shards."""
         factors, factor = self.placed.terms[value]
+        count = self.placed.rules.mesh.group_size
 
         def reduce(operands: Sequence[Operand]) -> None:
-            (term,) = on_shards(node, operands, factor, self.placed.rules.count, self.builder)
+            (term,) = on_shards(node, operands, factor, count, self.builder)
             made = self._convert(op, term, value, reducer=factors.summed[factor], **params)
             self.made[value, cast("int | None", params.get("axis"))] = made
 
@@ -332,7 +333,7 @@ class _Scope:
     def _convert(self, op: Op, operand: Operand, of: Value, **params: object) -> Operand:
         """Add a collective, or an own_slice, that makes a form of a value."""
         rules, node = self.placed.rules, self.placed.program.of[of].node
-        params |= of_groups(rules.count, rules.num_copies)
+        params |= of_groups(rules.mesh)
         at = UNKNOWN if node is None else node.source
         return self.builder.add(op, (operand,), params, at=at, hint=of.hint)[0]
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from graphdist.ir.definitions import Definitions, ValueKind
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.mesh import MeshShape
+from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.operation_table import divides, factors_of, row_of
-from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, num_copies_of
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, is_over_all
 from graphdist.ir.types import MIRRORED
 
 PASSED_IN = frozenset({ValueKind.CONSTANT, ValueKind.SLICE, ValueKind.BRANCH_INPUT})
@@ -25,14 +27,13 @@ PASSED_IN = frozenset({ValueKind.CONSTANT, ValueKind.SLICE, ValueKind.BRANCH_INP
 class Rules:
     """The options that decide where values are gathered.
 
-    A value has `count` shards; each of `num_copies` groups of replicas has all of them. A slice of
+    Values are sharded over the replicas of each group of the mesh. A slice of
     a scanned operand that has at least `smallest` bytes is gathered in the loop. Smaller slices may
     be gathered in front of the loop, up to `most_bytes` for all iterations. Sums are computed on
     shards only with `reorders`, since that changes the order of additions.
     """
 
-    count: int
-    num_copies: int = 1
+    mesh: MeshShape
     smallest: int = 0
     most_bytes: int = 0
     reorders: bool = True
@@ -117,7 +118,7 @@ class PlacedValues:
         is_sum = factors.summed[factor] == "sum"
         derived = filter(self.is_derived, self.program.of[value].parents)
         is_there = value in self.unsharded or self.unsharded.issuperset(derived)
-        return is_sum and self.rules.num_copies == 1 and not is_there
+        return is_sum and self.rules.mesh.num_groups == 1 and not is_there
 
     def derived_along(self, operand: Operand) -> int | None:
         """Return the dimension along which a derived value is sharded; None for other operands."""
@@ -142,7 +143,7 @@ class PlacedValues:
         if factors is None:
             return None
         factor = factors.results[node.results.index(value)][dimension]
-        if factor is None or not divides(node, factors, factor, self.rules.count):
+        if factor is None or not divides(node, factors, factor, self.rules.mesh.group_size):
             return None
         return factors, factor
 
@@ -169,8 +170,7 @@ def is_stored(node: Node, result: Value, placed: PlacedValues) -> bool:
     return (
         node.op is ALL_GATHER
         and placed.dimension.get(result) == node.params["axis"]
-        and (node.params["group_size"], num_copies_of(node.params))
-        == (rules.count, rules.num_copies)
+        and OverReplicas.of(node).mesh == rules.mesh
     )
 
 
@@ -179,7 +179,7 @@ def is_reduced(node: Node | None) -> bool:
     return (
         node is not None
         and node.op is ALL_REDUCE
-        and num_copies_of(node.params) == 1
+        and is_over_all(node)
         and node.params["reducer"] in ("sum", "mean")
         and node.operands[0].type.layout is not MIRRORED
     )

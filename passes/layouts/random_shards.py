@@ -57,7 +57,7 @@ def _rule(
         shape,
         width,
         group_size=slicing.group_size,
-        num_copies=slicing.num_copies,
+        num_groups=slicing.num_groups,
     )
     hint = node.results[0].hint
     return rewriter.add(RANDOM_SHARD, made.operands, params, at=made.source, hint=hint)

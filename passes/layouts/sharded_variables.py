@@ -26,6 +26,7 @@ from graphdist.ir.definitions import Definitions, ValueKind, definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.types import MIRRORED
+from graphdist.ir.variable_storage import StoredElsewhere
 from graphdist.passes.layouts.asked_values import placed_values_of
 from graphdist.passes.layouts.gathered_values import is_made_unsharded
 from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_reduced
@@ -62,9 +63,7 @@ SHARDING = {
 
 def rules_of(graph: Graph, sharding: Sharding, smallest: int = 0, most_bytes: int = 0) -> Rules:
     """Return the rules of the placement of a graph."""
-    copies = max((variable.num_copies for variable in graph.variables), default=1)
-    count = graph.num_replicas // copies
-    return Rules(count, copies, smallest, most_bytes, sharding.reduces)
+    return Rules(graph.mesh, smallest, most_bytes, sharding.reduces)
 
 
 def sharded_variables(
@@ -148,16 +147,17 @@ def _candidate(
         return "shard_update is off"
     if type_.layout is not MIRRORED:
         return "each replica has its own"
-    if variable.num_copies != rules.num_copies:
-        return "it is of another strategy"
+    if isinstance(variable.storage, StoredElsewhere):
+        return "another strategy stores it"
     if not type_.shape:
         return "it is one number"
     if type_.size < max(sharding.smallest, 1):
         return f"its {type_.size:,} elements are fewer than {sharding.smallest:,}"
-    dimension = dimension_to_shard(type_.shape, rules.count, is_scanned=is_scanned(program, value))
+    count = rules.mesh.group_size
+    dimension = dimension_to_shard(type_.shape, count, is_scanned=is_scanned(program, value))
     if dimension is None:
         sizes = ", ".join(map(str, type_.shape))
-        return f"no dimension of [{sizes}] divides by {rules.count} replicas"
+        return f"no dimension of [{sizes}] divides by {count} replicas"
     return dimension
 
 

@@ -46,7 +46,6 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
             name=free_name(f"{name}.mean", names),
             is_local=True,
             storage=UNSHARDED,
-            num_copies=1,
         )
         for name, variable in stored.items()
     }

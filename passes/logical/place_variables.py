@@ -31,6 +31,7 @@ from graphdist.ir.choice_of_storage import stored_for_scan
 from graphdist.ir.definitions import definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Params, Stage, Value
 from graphdist.ir.loops import scan_parts, while_parts
+from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import AlongAxis, Looping, Reducing, Selecting
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -63,10 +64,9 @@ def place_variables(graph: Graph) -> Graph:
         for variable in graph.variables
         if not variable.is_local
     )
-    replicas = graph.num_replicas
-    entering = tuple(Value(variable.held(replicas), variable.name) for variable in variables)
+    entering = tuple(Value(variable.held(graph.mesh), variable.name) for variable in variables)
     builder = Builder(NAME)
-    state = _State(replicas, builder, variables, entering)
+    state = _State(graph.mesh, builder, variables, entering)
     outputs = _Placer(state).run(graph)
     leaving = tuple(state.stored(variable.name) for variable in variables if variable.assigned)
     placed = graph.replace(
@@ -86,7 +86,7 @@ def _stored(variable: GraphVariable, graph: Graph) -> GraphVariable:
     program, reads = definitions(graph), _reads(graph).get(variable.name, ())
     if not any(is_scanned(program, value) for value in reads):
         return variable
-    return stored_for_scan(variable, graph.num_replicas)
+    return stored_for_scan(variable, graph.mesh.group_size)
 
 
 @kept_analysis
@@ -104,13 +104,13 @@ class _State:
 
     def __init__(
         self,
-        num_replicas: int,
+        mesh: MeshShape,
         builder: Builder,
         variables: Iterable[GraphVariable],
         values: Iterable[Value],
     ) -> None:
         """Start with the graph's input for each variable: the full value, or a shard."""
-        self.num_replicas, self.builder = num_replicas, builder
+        self.mesh, self.builder = mesh, builder
         self.variables: dict[str, GraphVariable] = {}
         self._fulls: dict[str, Operand] = {}
         self._slices: dict[str, Operand] = {}
@@ -146,9 +146,9 @@ class _State:
 
     def _moved(self, op: Op, name: str, value: Operand, at: Source) -> Operand:
         variable = self.variables[name]
-        along, copies = variable.sharded_along, variable.num_copies
+        along = variable.sharded_along
         assert along is not None
-        params = AlongAxis(along, group_size=self.num_replicas // copies, num_copies=copies)
+        params = AlongAxis(along, group_size=self.mesh.group_size, num_groups=self.mesh.num_groups)
         return self.builder.add(op, (value,), params, at=at, hint=name)[0]
 
 
@@ -156,7 +156,7 @@ class _Placer:
     """Adds the nodes of one graph to a builder; `state` has the variables' current values."""
 
     def __init__(self, state: _State) -> None:
-        self.state, self.builder, self.num_replicas = state, state.builder, state.num_replicas
+        self.state, self.builder, self.mesh = state, state.builder, state.mesh
 
     def run(self, graph: Graph) -> tuple[Operand, ...]:
         """Add the graph's nodes and return its outputs."""
@@ -195,10 +195,10 @@ class _Placer:
         if aggregation == "only_first_replica":
             if value.type.layout is MIRRORED:
                 return value
-            params = Selecting(0, group_size=self.num_replicas)
+            params = Selecting(0, group_size=self.mesh.num_replicas)
             (value,) = self.builder.add(SELECT_REPLICA, (value,), params, at=node.source)
             aggregation = "max" if value.type.dtype == "bool" else "sum"
-        reduction = Reducing(aggregation, group_size=self.num_replicas)
+        reduction = Reducing(aggregation, group_size=self.mesh.num_replicas)
         (result,) = self.builder.add(ALL_REDUCE, (value,), reduction, at=node.source)
         return result
 
@@ -279,10 +279,10 @@ class _Placer:
         variables that it assigns before the second. The new values are inserted before output
         `returns_at`; None if there are none.
         """
-        held = [Value(v.held(self.num_replicas), v.name) for v in (*read, *written)]
+        held = [Value(v.held(self.mesh), v.name) for v in (*read, *written)]
         reads, writes = tuple(held[: len(read)]), tuple(held[len(read) :])
         builder = Builder(NAME)
-        state = _State(self.num_replicas, builder, (*read, *written), held)
+        state = _State(self.mesh, builder, (*read, *written), held)
         outputs = _Placer(state).run(graph)
         if returns_at is not None:
             outputs = _insert(outputs, (returns_at, tuple(state.stored(v.name) for v in written)))

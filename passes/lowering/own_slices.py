@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from typing import cast
 
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID, num_copies_of
+from graphdist.ir.op_parameters import Reducing
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID, is_over_all
 from graphdist.ir.rewrite import Rewriter, rewrite
-from graphdist.ir.types import sharded
+from graphdist.ir.types import Layout, sharded
 
 NAME = "own_slices"
 
@@ -51,17 +52,21 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Oper
     if conversion is not None and conversion.params.get("sharding") is None:
         return _converted_after(node, conversion, rewriter)
     scatter = rewriter.definition(operand, REDUCE_SCATTER.name)
-    if scatter is None or scatter.results[0].type.layout is not sharded(
-        cast(int, node.params["axis"]), num_copies_of(node.params)
-    ):
+    if scatter is None or scatter.results[0].type.layout is not _layout_taken(node):
         return None
     # If the shard has other uses, the reduce_scatter stays, and an all_reduce would be added to it.
     if rewriter.uses(operand) > 1:
         return None
-    size = cast(int, scatter.params["group_size"]) * num_copies_of(scatter.params)
-    params = {"reducer": scatter.params["reducer"], "group_size": size}
+    scattered = REDUCE_SCATTER.of(scatter)
+    params = Reducing(scattered.reducer, group_size=scattered.mesh.num_replicas)
     hint = node.results[0].hint
     return rewriter.add(ALL_REDUCE, scatter.operands, params, at=node.source, hint=hint)
+
+
+def _layout_taken(gather: Node) -> Layout:
+    """Return the layout of the shards that a gather joins."""
+    params = ALL_GATHER.of(gather)
+    return sharded(params.axis, params.mesh.axis)
 
 
 def _converted_after(
@@ -85,7 +90,7 @@ def _sliced(
 ) -> Sequence[Operand] | None:
     full, *starts = operands
     made = rewriter.definition(full, ALL_GATHER.name, ALL_REDUCE.name)
-    if made is None or num_copies_of(made.params) > 1:
+    if made is None or not is_over_all(made):
         return None
     group_size = cast(int, made.params["group_size"])
     axis = _own_axis(full, node.results[0], starts, group_size, rewriter)

@@ -68,7 +68,7 @@ class StageCollectives:
     ) -> Sequence[Operand] | None:
         params = node.params
         assert isinstance(params, Gathering | ReduceScattering)
-        crosses_network = self.num_slices > 1 and params.num_copies == 1
+        crosses_network = self.num_slices > 1 and params.num_groups == 1
         if params.stages or crosses_network or not self._is_reduced(node, params.group_size):
             return None
         stages = stages_of(params.group_size)

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from graphdist.ir.analyses import has_effect, producers, users, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import OverReplicas, PackingSlices, Unpacking, UnpackingSlices
 from graphdist.ir.ops import (
     ALL_GATHER,
@@ -105,7 +106,7 @@ PACKING = {
 }
 """The limits by platform; a platform that is not listed packs nothing."""
 
-Key = tuple[int, str, str, str, int]
+Key = tuple[int, str, str, str, MeshShape]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +195,8 @@ def _levels(graph: Graph, packing: Packing) -> tuple[list[int], dict[Key, list[N
         if node.op.is_collective and _is_packed(node, graph):
             level += 1
         elif node.op.is_collective and packing.takes(node):
-            dtype, copies = node.operands[0].type.dtype, OverReplicas.of(node).num_copies
-            packable[level, node.op.name, reducer_of(node), dtype, copies].append(node)
+            dtype, mesh = node.operands[0].type.dtype, OverReplicas.of(node).mesh
+            packable[level, node.op.name, reducer_of(node), dtype, mesh].append(node)
             level += 1
         if level:
             for result in node.results:
@@ -259,12 +260,12 @@ def _reduce_scattered(
 ) -> Sequence[Operand]:
     at = _source(bucket)
     each = [REDUCE_SCATTER.of(node) for node in bucket]
-    axes, size, copies = tuple(p.axis for p in each), each[0].group_size, each[0].num_copies
-    together = PackingSlices(axes, group_size=size, num_copies=copies)
+    axes, mesh = tuple(p.axis for p in each), each[0].mesh
+    together = PackingSlices(axes, group_size=mesh.group_size, num_groups=mesh.num_groups)
     packed = builder.add(PACK_SLICES, operands, together, at=at)
     scattered = builder.add(REDUCE_SCATTER, packed, replace(each[0], axis=0), at=at)
     shapes = tuple(node.results[0].type.shape for node in bucket)
-    apart = Unpacking(shapes, axes=axes, num_copies=copies, starts_at_run_time=at_run_time)
+    apart = Unpacking(shapes, axes=axes, over=mesh.axis, starts_at_run_time=at_run_time)
     return builder.add(UNPACK, scattered, apart, at=at)
 
 
@@ -279,7 +280,7 @@ def _all_gathered(
         tuple(node.results[0].type.shape for node in bucket),
         tuple(params.axis for params in each),
         group_size=each[0].group_size,
-        num_copies=each[0].num_copies,
+        num_groups=each[0].num_groups,
         starts_at_run_time=at_run_time,
     )
     return builder.add(UNPACK_SLICES, gathered, apart, at=at)

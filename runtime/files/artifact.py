@@ -28,7 +28,7 @@ from graphdist.ir.errors import GraphdistError
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.files.regular_files import open_regular
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 LIMITS = {
     MANIFEST: 2**23,

@@ -69,7 +69,7 @@ def load_module(
 def _results(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
     """Return the types of a graph's outputs, as global arrays on the devices."""
     return [
-        global_aval(output.type, layout, len(devices))
+        global_aval(output.type, layout, devices.mesh_shape)
         for output, layout in zip(graph.outputs, output_layouts(graph), strict=True)
     ]
 

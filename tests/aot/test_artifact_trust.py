@@ -60,7 +60,7 @@ def interface(**changed: Any) -> Callable[[Any, Any], Any]:
     return lambda manifest, _: manifest["interface"].update(changed)
 
 
-F32 = {"dtype": "f32", "shape": [4], "distribution": ["mirrored", None, 1]}
+F32 = {"dtype": "f32", "shape": [4], "distribution": ["mirrored", None, "replica"]}
 DEEP: dict[str, Any] = {"leaf": "output"}
 for _ in range(300):
     DEEP = {"node": "list", "children": [DEEP]}

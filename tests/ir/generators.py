@@ -301,6 +301,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     stage = draw(st.sampled_from(Stage))
     placed = stage is not Stage.LOGICAL
     num_replicas = draw(st.integers(1, 4))
+    num_groups = draw(st.sampled_from([n for n in (1, 2, 3) if num_replicas % n == 0]))
     maker = Maker(
         draw, Graph("", stage, num_replicas, (), (), ()), placed or draw(st.booleans()), 2
     )
@@ -327,4 +328,5 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(
         empty.name, stage, num_replicas, inputs, tuple(maker.builder.nodes),
         (*written, *returned), variables, tuple(draw(st.booleans()) for _ in returned),
+        num_groups,
     )  # fmt: skip

@@ -39,19 +39,20 @@ assigned=true}
 CASES = [
     ("stage placed", "stage spmd", "stage: placed, spmd"),
     ("on 2", "on 4", "replicas: 2, 4"),
+    ("on 2 replicas", "on 2 replicas in 2 groups", "groups: 1, 2"),
     (
         "trainable=true",
         "trainable=false",
         "variable 0: GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
-        "layout=Layout(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
+        "layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='')), "
         "synchronization='on_write', "
         "aggregation='none', trainable=True, assigned=True, is_local=False, "
-        "storage=StoredUnsharded(is_alone=False), num_copies=1, role=None), "
+        "storage=StoredUnsharded(is_alone=False), role=None), "
         "GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
-        "layout=Layout(kind='mirrored', dimension=None, num_copies=1, reducer='')), "
+        "layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='')), "
         "synchronization='on_write', "
         "aggregation='none', trainable=False, assigned=True, is_local=False, "
-        "storage=StoredUnsharded(is_alone=False), num_copies=1, role=None)",
+        "storage=StoredUnsharded(is_alone=False), role=None)",
     ),
     ("%x: f32[4] per_replica)", "%x: f32[4] per_replica, %z: i8[])", "number of inputs: 2, 3"),
     ("jax.add", "jax.sub", "node 0: jax.add, jax.sub"),

@@ -147,19 +147,19 @@ def test_the_result_of_shards_is_sharded_where_a_factor_passes_through() -> None
     graph = parse(
         """
 graph f on 4 replicas, stage spmd
-(%x: f32[4,1] sharded(0, copies=2), %w: f32[4,1] sharded(1, copies=2), %c: f32[4,1] mirrored) {
-  %back = jax.transpose(%x) {permutation=(1, 0)} : f32[1,4] sharded(1, copies=2)
-  %both = jax.add(%x, %c) : f32[4,1] sharded(0, copies=2)
+(%x: f32[4,1] sharded(0) over member, %w: f32[4,1] sharded(1) over member, %c: f32[4,1] mirrored) {
+  %back = jax.transpose(%x) {permutation=(1, 0)} : f32[1,4] sharded(1) over member
+  %both = jax.add(%x, %c) : f32[4,1] sharded(0) over member
   %two = jax.add(%x, %w) : f32[4,1] per_replica
-  %rows = jax.reduce_max(%x) {axes=(1,), out_sharding=none} : f32[4] sharded(0, copies=2)
+  %rows = jax.reduce_max(%x) {axes=(1,), out_sharding=none} : f32[4] sharded(0) over member
   %term = jax.reduce_max(%x) {axes=(0,), out_sharding=none} : f32[1] per_replica
   %part = jax.slice(%x) {start_indices=(0, 0), limit_indices=(2, 1)} : f32[2,1] per_replica
   %along = jax.cumsum(%x) {axis=0, reverse=false} : f32[4,1] per_replica
-  %front = jax.reshape(%w) {new_sizes=(4, 1, 1)} : f32[4,1,1] sharded(1, copies=2)
-  %last = jax.reshape(%w) {new_sizes=(4, 1, 1)} : f32[4,1,1] sharded(2, copies=2)
-  %flat = reshape(%x) {shape=(2, 2)} : f32[2,2] sharded(0, copies=2)
+  %front = jax.reshape(%w) {new_sizes=(4, 1, 1)} : f32[4,1,1] sharded(1) over member
+  %last = jax.reshape(%w) {new_sizes=(4, 1, 1)} : f32[4,1,1] sharded(2) over member
+  %flat = reshape(%x) {shape=(2, 2)} : f32[2,2] sharded(0) over member
   %open = reshape(%w) {shape=(4, 1, 1)} : f32[4,1,1] per_replica
-  %beside = concatenate(%x, %c) {axis=1} : f32[4,2] sharded(0, copies=2)
+  %beside = concatenate(%x, %c) {axis=1} : f32[4,2] sharded(0) over member
   %behind = concatenate(%x, %c) {axis=0} : f32[8,1] per_replica
   return
 }""",

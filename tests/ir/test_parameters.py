@@ -32,17 +32,17 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ops.REDUCE: (of.Reducing("sum", group_size=2), "reducer group_size"),
     ops.GATHER: (of.AlongAxis(0, group_size=2), "axis group_size"),
     ops.ALL_REDUCE: (
-        of.Reducing("sum", group_size=2, num_copies=4),
-        "reducer group_size num_copies",
+        of.Reducing("sum", group_size=2, num_groups=4),
+        "reducer group_size num_groups",
     ),
     ops.ALL_GATHER: (of.Gathering(0, group_size=4, stages=(2, 2)), "axis group_size stages"),
     ops.REDUCE_SCATTER: (
-        of.ReduceScattering("sum", 0, group_size=4, num_copies=2, stages=(2, 2)),
-        "reducer axis group_size num_copies stages",
+        of.ReduceScattering("sum", 0, group_size=4, num_groups=2, stages=(2, 2)),
+        "reducer axis group_size num_groups stages",
     ),
     ops.COLLECTIVE_PERMUTE: (of.Permuting(PAIRS, group_size=2), "pairs group_size"),
     ops.ALL_TO_ALL: (of.Exchanging(0, 1, group_size=2), "split_axis concat_axis group_size"),
-    ops.OWN_SLICE: (of.AlongAxis(0, group_size=2, num_copies=2), "axis group_size num_copies"),
+    ops.OWN_SLICE: (of.AlongAxis(0, group_size=2, num_groups=2), "axis group_size num_groups"),
     ops.RANDOM_SHARD: (
         of.RandomBits(0, (4, 2), 32, group_size=2),
         "axis shape bit_width group_size",
@@ -53,8 +53,8 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ops.SCALE: (of.Scaling(0.5), "factor"),
     ops.PACK: (Parameters(), ""),
     ops.UNPACK: (
-        of.Unpacking(((2, 3), ()), axes=(0, 1), num_copies=2, starts_at_run_time=True),
-        "shapes axes num_copies starts_at_run_time",
+        of.Unpacking(((2, 3), ()), axes=(0, 1), over="member", starts_at_run_time=True),
+        "shapes axes over starts_at_run_time",
     ),
     ops.PACK_SLICES: (of.PackingSlices((0, 1), group_size=2), "axes group_size"),
     ops.UNPACK_SLICES: (
@@ -94,11 +94,11 @@ def test_they_are_mappings_of_which_they_can_be_made(op: TypedOp[Any]) -> None:
 
 
 def test_a_field_with_its_default_is_not_in_the_mapping() -> None:
-    params = of.Reducing("sum", group_size=2, num_copies=1)
+    params = of.Reducing("sum", group_size=2, num_groups=1)
     assert params == {"reducer": "sum", "group_size": 2}
-    assert "num_copies" not in params
-    assert params.get("num_copies", 7) == 7
-    assert replace(params, num_copies=3) == {**params, "num_copies": 3}
+    assert "num_groups" not in params
+    assert params.get("num_groups", 7) == 7
+    assert replace(params, num_groups=3) == {**params, "num_groups": 3}
     assert of.Branching() == {}
 
 
@@ -118,7 +118,7 @@ def test_numbers_of_numpy_and_lists_are_taken() -> None:
         (
             ops.OWN_SLICE,
             {"axis": 0, "group_size": 2, "stages": (2,)},
-            "own_slice has no parameter 'stages'; its parameters: axis, group_size, num_copies",
+            "own_slice has no parameter 'stages'; its parameters: axis, group_size, num_groups",
         ),
         (ops.PACK, {"axis": 0}, "pack has no parameter 'axis'; its parameters: none"),
         (ops.SCALE, {"factor": True}, "scale takes factor as float, not True"),
@@ -195,13 +195,13 @@ def test_the_type_checker_knows_them() -> None:
     assert_type(of.OverReplicas.of(node), of.OverReplicas)
     assert_type(of.OverReplicas.of(node).group_size, int)
     assert_type(ops.CONSTANT.of(node_of(ops.CONSTANT, of.Holding(VALUE))).value, Array)
-    assert (params.axis, params.num_replicas) == (1, 2)
+    assert (params.axis, params.mesh) == (1, (2, 1))
 
 
 def test_the_text_has_them_in_one_order_whatever_the_order_they_were_given_in() -> None:
     texts = [
         '{reducer="sum", axis=1, group_size=2}',
-        '{group_size=2, num_copies=1, reducer="sum", axis=1}',
+        '{group_size=2, num_groups=1, reducer="sum", axis=1}',
     ]
     printed = set()
     for text in texts:

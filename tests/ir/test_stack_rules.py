@@ -34,7 +34,12 @@ def result_type(op: Op, types: Sequence[Type], params: Params) -> str:
     [
         (MIRRORED, 1, "f32[6,2] mirrored", "f32[2,18] mirrored"),
         (PER_REPLICA, 0, "f32[3,4] per_replica", "f32[12,3] per_replica"),
-        (sharded(0, 2), 1, "f32[6,2] sharded(0, copies=2)", "f32[2,18] sharded(0, copies=2)"),
+        (
+            sharded(0, "member"),
+            1,
+            "f32[6,2] sharded(0) over member",
+            "f32[2,18] sharded(0) over member",
+        ),
         (sharded(0), 0, "f32[3,4] per_replica", "f32[12,3] per_replica"),
     ],
     ids=str,

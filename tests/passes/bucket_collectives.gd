@@ -128,26 +128,26 @@ graph f on 2 replicas, stage spmd
 # title: slices that groups of replicas share out, apart from slices of all replicas
 graph f on 4 replicas, stage spmd
 (%a: f32[4,3] per_replica, %b: f32[3,4] per_replica, %c: f32[4] per_replica, %d: f32[8] per_replica) {
-  %0 = reduce_scatter(%a) {reducer="sum", axis=0, group_size=2, num_copies=2} : f32[2,3] sharded(0, copies=2)
-  %1 = reduce_scatter(%b) {reducer="sum", axis=1, group_size=2, num_copies=2} : f32[3,2] sharded(1, copies=2)
+  %0 = reduce_scatter(%a) {reducer="sum", axis=0, group_size=2, num_groups=2} : f32[2,3] sharded(0) over member
+  %1 = reduce_scatter(%b) {reducer="sum", axis=1, group_size=2, num_groups=2} : f32[3,2] sharded(1) over member
   %2 = reduce_scatter(%c) {reducer="sum", axis=0, group_size=4} : f32[1] sharded(0)
   %3 = reduce_scatter(%d) {reducer="sum", axis=0, group_size=4} : f32[2] sharded(0)
-  %4 = all_gather(%0) {axis=0, group_size=2, num_copies=2} : f32[4,3] mirrored
-  %5 = all_gather(%1) {axis=1, group_size=2, num_copies=2} : f32[3,4] mirrored
+  %4 = all_gather(%0) {axis=0, group_size=2, num_groups=2} : f32[4,3] mirrored
+  %5 = all_gather(%1) {axis=1, group_size=2, num_groups=2} : f32[3,4] mirrored
   return %4, %5, per_replica %2, per_replica %3
 }
 -->
 graph f on 4 replicas, stage spmd
 (%a: f32[4,3] per_replica, %b: f32[3,4] per_replica, %c: f32[4] per_replica, %d: f32[8] per_replica) {
-  %0 = pack_slices(%a, %b) {axes=(0, 1), group_size=2, num_copies=2} : f32[24] per_replica
-  %1 = reduce_scatter(%0) {reducer="sum", axis=0, group_size=2, num_copies=2} : f32[12] sharded(0, copies=2)
-  %2, %3 = unpack(%1) {shapes=((2, 3), (3, 2)), axes=(0, 1), num_copies=2} : f32[2,3] sharded(0, copies=2), f32[3,2] sharded(1, copies=2)
+  %0 = pack_slices(%a, %b) {axes=(0, 1), group_size=2, num_groups=2} : f32[24] per_replica
+  %1 = reduce_scatter(%0) {reducer="sum", axis=0, group_size=2, num_groups=2} : f32[12] sharded(0) over member
+  %2, %3 = unpack(%1) {shapes=((2, 3), (3, 2)), axes=(0, 1), over="member"} : f32[2,3] sharded(0) over member, f32[3,2] sharded(1) over member
   %4 = pack_slices(%c, %d) {axes=(0, 0), group_size=4} : f32[12] per_replica
   %5 = reduce_scatter(%4) {reducer="sum", axis=0, group_size=4} : f32[3] sharded(0)
   %6, %7 = unpack(%5) {shapes=((1,), (2,)), axes=(0, 0)} : f32[1] sharded(0), f32[2] sharded(0)
   %8 = pack(%2, %3) : f32[12] per_replica
-  %9 = all_gather(%8) {axis=0, group_size=2, num_copies=2} : f32[24] mirrored
-  %10, %11 = unpack_slices(%9) {shapes=((4, 3), (3, 4)), axes=(0, 1), group_size=2, num_copies=2} : f32[4,3] mirrored, f32[3,4] mirrored
+  %9 = all_gather(%8) {axis=0, group_size=2, num_groups=2} : f32[24] mirrored
+  %10, %11 = unpack_slices(%9) {shapes=((4, 3), (3, 4)), axes=(0, 1), group_size=2, num_groups=2} : f32[4,3] mirrored, f32[3,4] mirrored
   return %10, %11, per_replica %6, per_replica %7
 }
 

@@ -134,14 +134,14 @@ graph f on 2 replicas, stage spmd
 # title: groups of replicas: what is gathered after a reduce_scatter is the sum of all replicas
 graph f on 4 replicas, stage spmd
 (%x: f32[8] per_replica) {
-  %0 = reduce_scatter(%x) {reducer="mean", axis=0, group_size=2, num_copies=2} : f32[4] sharded(0, copies=2)
-  %all = all_gather(%0) {axis=0, group_size=2, num_copies=2} : f32[8] mirrored
+  %0 = reduce_scatter(%x) {reducer="mean", axis=0, group_size=2, num_groups=2} : f32[4] sharded(0) over member
+  %all = all_gather(%0) {axis=0, group_size=2, num_groups=2} : f32[8] mirrored
   return %all
 }
 -->
 graph f on 4 replicas, stage spmd
 (%x: f32[8] per_replica) {
-  %0 = reduce_scatter(%x) {reducer="mean", axis=0, group_size=2, num_copies=2} : f32[4] sharded(0, copies=2)
+  %0 = reduce_scatter(%x) {reducer="mean", axis=0, group_size=2, num_groups=2} : f32[4] sharded(0) over member
   %all = all_reduce(%x) {reducer="mean", group_size=4} : f32[8] mirrored
   return %all
 }
@@ -150,7 +150,7 @@ graph f on 4 replicas, stage spmd
 graph f on 4 replicas, stage spmd
 (%y: f32[8] per_replica) {
   %2 = all_reduce(%y) {reducer="max", group_size=4} : f32[8] mirrored
-  %3 = all_reduce(%2) {reducer="sum", group_size=2, num_copies=2} : f32[8] mirrored
+  %3 = all_reduce(%2) {reducer="sum", group_size=2, num_groups=2} : f32[8] mirrored
   %number = replica_id() {group_size=4} : i32[] per_replica
   %start = jax.mul(%number, 2:i32) {out_dtype=none} : i32[] per_replica
   %mine = jax.dynamic_slice(%3, %start) {slice_sizes=(2,)} : f32[2] per_replica
@@ -160,7 +160,7 @@ graph f on 4 replicas, stage spmd
 graph f on 4 replicas, stage spmd
 (%y: f32[8] per_replica) {
   %0 = all_reduce(%y) {reducer="max", group_size=4} : f32[8] mirrored
-  %1 = all_reduce(%0) {reducer="sum", group_size=2, num_copies=2} : f32[8] mirrored
+  %1 = all_reduce(%0) {reducer="sum", group_size=2, num_groups=2} : f32[8] mirrored
   %number = replica_id() {group_size=4} : i32[] per_replica
   %start = jax.mul(%number, 2:i32) {out_dtype=none} : i32[] per_replica
   %mine = jax.dynamic_slice(%1, %start) {slice_sizes=(2,)} : f32[2] per_replica

@@ -556,31 +556,31 @@ graph f on 2 replicas, stage spmd
 }
 
 # title: groups of replicas: the sum is of all, the norm of one group's slices
-graph f on 4 replicas, stage spmd
-  variable @w: f32[4,3] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0, num_copies=2}
-(%w: f32[2,3] sharded(0, copies=2) = @w, %x: f32[4,3] per_replica) {
-  %full = all_gather(%w) {axis=0, group_size=2, num_copies=2} : f32[4,3] mirrored
+graph f on 4 replicas in 2 groups, stage spmd
+  variable @w: f32[4,3] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%w: f32[2,3] sharded(0) over member = @w, %x: f32[4,3] per_replica) {
+  %full = all_gather(%w) {axis=0, group_size=2, num_groups=2} : f32[4,3] mirrored
   %y = jax.mul(%full, %x) {out_dtype=none} : f32[4,3] per_replica
   %g = all_reduce(%y) {reducer="mean", group_size=4} : f32[4,3] mirrored
   %square = jax.mul(%g, %g) {out_dtype=none} : f32[4,3] mirrored
   %total = jax.reduce_sum(%square) {axes=(0, 1), out_sharding=none} : f32[] mirrored
   %clipped = jax.div(%g, %total) : f32[4,3] mirrored
   %new = jax.sub(%full, %clipped) : f32[4,3] mirrored
-  %slice = own_slice(%new) {axis=0, group_size=2, num_copies=2} : f32[2,3] sharded(0, copies=2)
+  %slice = own_slice(%new) {axis=0, group_size=2, num_groups=2} : f32[2,3] sharded(0) over member
   return %slice -> @w
 }
 -->
-graph f on 4 replicas, stage spmd
-  variable @w: f32[4,3] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0, num_copies=2}
-(%w: f32[2,3] sharded(0, copies=2) = @w, %x: f32[4,3] per_replica) {
-  %full = all_gather(%w) {axis=0, group_size=2, num_copies=2} : f32[4,3] mirrored
+graph f on 4 replicas in 2 groups, stage spmd
+  variable @w: f32[4,3] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%w: f32[2,3] sharded(0) over member = @w, %x: f32[4,3] per_replica) {
+  %full = all_gather(%w) {axis=0, group_size=2, num_groups=2} : f32[4,3] mirrored
   %y = jax.mul(%full, %x) {out_dtype=none} : f32[4,3] per_replica
-  %g = reduce_scatter(%y) {reducer="mean", axis=0, group_size=2, num_copies=2} : f32[2,3] sharded(0, copies=2)
-  %square = jax.mul(%g, %g) {out_dtype=none} : f32[2,3] sharded(0, copies=2)
+  %g = reduce_scatter(%y) {reducer="mean", axis=0, group_size=2, num_groups=2} : f32[2,3] sharded(0) over member
+  %square = jax.mul(%g, %g) {out_dtype=none} : f32[2,3] sharded(0) over member
   %total = jax.reduce_sum(%square) {axes=(0, 1), out_sharding=none} : f32[] per_replica
-  %total_1 = all_reduce(%total) {reducer="sum", group_size=2, num_copies=2} : f32[] mirrored
-  %clipped = jax.div(%g, %total_1) : f32[2,3] sharded(0, copies=2)
-  %new = jax.sub(%w, %clipped) : f32[2,3] sharded(0, copies=2)
+  %total_1 = all_reduce(%total) {reducer="sum", group_size=2, num_groups=2} : f32[] mirrored
+  %clipped = jax.div(%g, %total_1) : f32[2,3] sharded(0) over member
+  %new = jax.sub(%w, %clipped) : f32[2,3] sharded(0) over member
   return %new -> @w
 }
 

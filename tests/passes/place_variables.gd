@@ -163,8 +163,8 @@ graph f on 2 replicas, stage placed
 }
 
 # title: a variable in slices that groups of replicas share out, each group all of it
-graph f on 4 replicas, stage logical
-  variable @v: f32[4,3] mirrored {synchronization="on_write", aggregation="sum", trainable=true, sharded_along=0, num_copies=2}
+graph f on 4 replicas in 2 groups, stage logical
+  variable @v: f32[4,3] mirrored {synchronization="on_write", aggregation="sum", trainable=true, sharded_along=0}
 (%x: f32[4,3] per_replica) {
   %v = read() {variable=@v} : f32[4,3] mirrored
   %y = jax.mul(%v, %x) {out_dtype=none} : f32[4,3] per_replica
@@ -173,12 +173,12 @@ graph f on 4 replicas, stage logical
   return
 }
 -->
-graph f on 4 replicas, stage placed
-  variable @v: f32[4,3] mirrored {synchronization="on_write", aggregation="sum", trainable=true, assigned=true, sharded_along=0, num_copies=2}
-(%v: f32[2,3] sharded(0, copies=2) = @v, %x: f32[4,3] per_replica) {
-  %v_1 = all_gather(%v) {axis=0, group_size=2, num_copies=2} : f32[4,3] mirrored
+graph f on 4 replicas in 2 groups, stage placed
+  variable @v: f32[4,3] mirrored {synchronization="on_write", aggregation="sum", trainable=true, assigned=true, sharded_along=0}
+(%v: f32[2,3] sharded(0) over member = @v, %x: f32[4,3] per_replica) {
+  %v_1 = all_gather(%v) {axis=0, group_size=2, num_groups=2} : f32[4,3] mirrored
   %y = jax.mul(%v_1, %x) {out_dtype=none} : f32[4,3] per_replica
   %0 = all_reduce(%y) {reducer="sum", group_size=4} : f32[4,3] mirrored
-  %v_2 = own_slice(%0) {axis=0, group_size=2, num_copies=2} : f32[2,3] sharded(0, copies=2)
+  %v_2 = own_slice(%0) {axis=0, group_size=2, num_groups=2} : f32[2,3] sharded(0) over member
   return %v_2 -> @v
 }

@@ -36,16 +36,16 @@ graph f on 2 replicas, stage spmd
 graph f on 4 replicas, stage spmd
 (%key: key<fry>[] mirrored) {
   %bits = jax.random_bits(%key) {shape=(3, 4), bit_width=16} : u16[3,4] mirrored
-  %mine = own_slice(%bits) {axis=1, group_size=2, num_copies=2} : u16[3,2] sharded(1, copies=2)
-  %all = all_gather(%mine) {axis=1, group_size=2, num_copies=2} : u16[3,4] mirrored
+  %mine = own_slice(%bits) {axis=1, group_size=2, num_groups=2} : u16[3,2] sharded(1) over member
+  %all = all_gather(%mine) {axis=1, group_size=2, num_groups=2} : u16[3,4] mirrored
   return %all
 }
 -->
 graph f on 4 replicas, stage spmd
 (%key: key<fry>[] mirrored) {
   %bits = jax.random_bits(%key) {shape=(3, 4), bit_width=16} : u16[3,4] mirrored
-  %mine = random_shard(%key) {axis=1, shape=(3, 4), bit_width=16, group_size=2, num_copies=2} : u16[3,2] sharded(1, copies=2)
-  %all = all_gather(%mine) {axis=1, group_size=2, num_copies=2} : u16[3,4] mirrored
+  %mine = random_shard(%key) {axis=1, shape=(3, 4), bit_width=16, group_size=2, num_groups=2} : u16[3,2] sharded(1) over member
+  %all = all_gather(%mine) {axis=1, group_size=2, num_groups=2} : u16[3,4] mirrored
   return %all
 }
 

@@ -50,21 +50,21 @@ graph f on 2 replicas, stage spmd
 graph f on 4 replicas, stage spmd
 (%x: bf16[2,32] per_replica) {
   %w = jax.convert_element_type(%x) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2,32] per_replica
-  %s = reduce_scatter(%w) {reducer="mean", axis=0, group_size=2, num_copies=2} : f32[1,32] sharded(0, copies=2)
+  %s = reduce_scatter(%w) {reducer="mean", axis=0, group_size=2, num_groups=2} : f32[1,32] sharded(0) over member
   return per_replica %s
 }
 -->
 graph f on 4 replicas, stage spmd
 (%x: bf16[2,32] per_replica) {
   %0 = constant() {value=array<i32[4]: 0, 1, 2, 3>} : i32[4] mirrored
-  %1 = scan(%x, %0) {length=4, reverse=false, unroll=1, num_consts=1, num_carry=0} : f32[4,1,8] sharded(1, copies=2)
+  %1 = scan(%x, %0) {length=4, reverse=false, unroll=1, num_consts=1, num_carry=0} : f32[4,1,8] sharded(1) over member
     body(%x_1: bf16[2,32] per_replica, %part: i32[] mirrored) {
       %2 = take_part(%x_1, %part) {axis=1, count=4} : bf16[2,8] per_replica
       %3 = jax.convert_element_type(%2) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2,8] per_replica
-      %4 = reduce_scatter(%3) {reducer="mean", axis=0, group_size=2, num_copies=2} : f32[1,8] sharded(0, copies=2)
+      %4 = reduce_scatter(%3) {reducer="mean", axis=0, group_size=2, num_groups=2} : f32[1,8] sharded(0) over member
       return %4
     }
-  %s = join_parts(%1) {axis=1} : f32[1,32] sharded(0, copies=2)
+  %s = join_parts(%1) {axis=1} : f32[1,32] sharded(0) over member
   return per_replica %s
 }
 

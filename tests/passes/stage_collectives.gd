@@ -53,12 +53,12 @@ graph f on 8 replicas, stage spmd
 # title: groups of replicas: over the digits of the number within the group
 graph f on 32 replicas, stage spmd
 (%x: f32[16] per_replica) {
-  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_copies=2} : f32[1] sharded(0, copies=2)
+  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_groups=2} : f32[1] sharded(0) over member
   return per_replica %0
 }
 -->
 graph f on 32 replicas, stage spmd
 (%x: f32[16] per_replica) {
-  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_copies=2, stages=(4, 4)} : f32[1] sharded(0, copies=2)
+  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_groups=2, stages=(4, 4)} : f32[1] sharded(0) over member
   return per_replica %0
 }

@@ -12,11 +12,12 @@ from jax.sharding import AxisType, PartitionSpec
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph
+from graphdist.ir.mesh import REPLICA
 from graphdist.ir.ops import REDUCE_SCATTER, TAKE_PART
 from graphdist.ir.parser import parse
 from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
 from graphdist.passes.order.stage_collectives import StageCollectives
-from graphdist.runtime.emit import REPLICA, emit
+from graphdist.runtime.emit import emit
 from graphdist.tracing.jax_ops import resolve
 
 MIB = 2**20

@@ -8,7 +8,6 @@ factors powers of two, so that no order of additions rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias  # Any: pytrees of arrays
 
@@ -158,8 +157,5 @@ def in_slices(graph: Graph, dimensions: Sequence[int | None], groups: int = 1) -
         for variable, dimension in zip(graph.variables, dimensions, strict=False)
     ]
     stored = zip(graph.variables, along, strict=True)
-    variables = tuple(
-        replace(variable.stored_along(dimension), num_copies=groups)
-        for variable, dimension in stored
-    )
-    return graph.replace(variables=variables)
+    variables = tuple(variable.stored_along(dimension) for variable, dimension in stored)
+    return graph.replace(variables=variables, num_groups=groups)

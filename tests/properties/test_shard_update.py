@@ -8,7 +8,6 @@ integers and factors powers of two, so that no order of additions rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias  # Any: distributed values
 
 import jax
@@ -217,7 +216,6 @@ def check(
 
     Its variables are stored as it says, and then as `stored` does, over all replicas or in groups.
     """
-    copies = 1 + seed % 2
     numbers = np.random.default_rng(seed)
     held: list[Any] = [[numbers.integers(-8, 9, shape).astype("f") for _ in range(REPLICAS)]]
     state: dict[str, Any] = {
@@ -225,8 +223,8 @@ def check(
     }
     expected = execute(graph, held, state)
     for along in (graph.variables, stored):
-        variables = tuple(replace(variable, num_copies=copies) for variable in along)
-        history = run_passes(graph.replace(variables=variables), pipeline(Target("cpu", True)))
+        grouped = graph.replace(variables=tuple(along), num_groups=1 + seed % 2)
+        history = run_passes(grouped, pipeline(Target("cpu", True)))
         (shared_out,) = [one.graph for one in history if one.pass_name == "place_conversions"]
         assert PlaceConversions(Sharding())(shared_out) is shared_out
         given = execute(history[-1].graph, held, state)

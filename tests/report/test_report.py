@@ -286,7 +286,7 @@ def test_groups_add_up_their_slices_after_they_scattered() -> None:
 SCATTER_OF_GROUPS = """
 graph scatter on 4 replicas, stage spmd
 (%x: f32[8] per_replica) {
-  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=2, num_copies=2} : f32[4] sharded(0, copies=2)
+  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=2, num_groups=2} : f32[4] sharded(0) over member
   return %s
 }
 """  # noqa: E501 - a node is one line

@@ -41,7 +41,7 @@ def test_each_group_of_replicas_holds_all_slices(given: bool | int, groups: int)
     for replica, shard in enumerate(w.storage.held.addressable_shards):
         start = replica * size % SHAPE[0]
         np.testing.assert_array_equal(shard.data, numbers()[start : start + size])
-    assert ("sharded(0, copies=2)" in repr(w)) == (groups == 2)
+    assert ("sharded(0) over member" in repr(w)) == (groups == 2)
     assert str(size * 128 * 4) in gd.viz.placement([w]).replace(",", "")
     twin = copy.deepcopy(w)
     w.assign(numbers(1))
@@ -207,6 +207,28 @@ OPTIMIZERS = {
     "every two": optax.MultiSteps(optax.adam(0.01), 2),
 }
 CASES = [(name, 2) for name in OPTIMIZERS] + [("momentum", 4), ("clipped", 8)]
+
+
+@pytest.mark.parametrize("options", [{"shard_update": True}, {"shard_parameters": 2}], ids=str)
+def test_a_variable_of_another_strategy_stays_where_it_is(options: dict[str, Any]) -> None:
+    total = gd.Variable(jnp.zeros((1024, 256)))
+    strategy = gd.MirroredStrategy([f"cpu:{index}" for index in range(4)], **options)
+    with strategy.scope():
+        w = gd.Variable(jnp.ones((1024, 256)))
+
+    @gd.function
+    def step() -> None:
+        def replica_fn() -> Any:
+            gradient = gd.get_replica_context().all_reduce("sum", jnp.asarray(w) * 0.5)
+            w.assign_sub(gradient)
+            return gradient
+
+        total.assign_add(strategy.reduce("mean", strategy.run(replica_fn), axis=None))
+
+    assert "another strategy stores it" in str(step.trace().lower().explain())
+    step()
+    np.testing.assert_array_equal(total, np.full((1024, 256), 2.0))
+    assert "cpu:0>" in repr(total)
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 import graphdist as gd
-from graphdist.runtime.emit import REPLICA
+from graphdist.ir.mesh import REPLICA
 from graphdist.tools.bench.models import Tree
 from graphdist.tools.bench.programs import BenchProgram
 

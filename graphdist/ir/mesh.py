@@ -1,0 +1,46 @@
+"""The axes of the mesh of replicas, along which values are sharded and collectives communicate.
+
+All replicas form the axis `replica`. A strategy that shards values over groups of replicas divides
+it into two: `group`, whose index is a group, and `member`, whose index is a replica of the group.
+Each group then holds all shards of a value that is sharded over `member`. A replica's id is its
+group times the group size, plus its index in the group.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+MeshAxis: TypeAlias = Literal["replica", "member"]
+"""An axis that values are sharded over."""
+
+REPLICA: Literal["replica"] = "replica"
+GROUP: Literal["group"] = "group"
+MEMBER: Literal["member"] = "member"
+
+
+class MeshShape(NamedTuple):
+    """How many replicas there are, and in how many groups.
+
+    >>> shape = MeshShape(num_replicas=8, num_groups=2)
+    >>> shape.group_size, shape.axis, shape.size("replica"), shape.size("member")
+    (4, 'member', 8, 4)
+    >>> MeshShape(8).axis
+    'replica'
+    """
+
+    num_replicas: int
+    num_groups: int = 1
+
+    @property
+    def group_size(self) -> int:
+        """Return the number of replicas in a group, which is the number of shards of a variable."""
+        return self.num_replicas // self.num_groups
+
+    @property
+    def axis(self) -> MeshAxis:
+        """Return the axis over which variables are sharded."""
+        return REPLICA if self.num_groups == 1 else MEMBER
+
+    def size(self, axis: MeshAxis) -> int:
+        """Return the number of shards of a value that is sharded over an axis."""
+        return self.num_replicas if axis == REPLICA else self.group_size
