@@ -156,11 +156,12 @@ class _PartialValues:
         """Return the partial operands of each value that may be partial if these carries may be."""
         made_of: dict[Value, tuple[Value, ...]] = {}
         for value, definition in self.program.of.items():
-            if self.reduction_of(value) is not None:
-                made_of[value] = ()
-            elif definition.kind is ValueKind.COMPUTED:
-                if operands := self._linear_in(value, definition, made_of):
-                    made_of[value] = operands
+            if definition.kind is ValueKind.COMPUTED:
+                if any(type(each) is Value and each in made_of for each in definition.parents):
+                    if operands := self._linear_in(value, definition, made_of):
+                        made_of[value] = operands
+                elif self.reduction_of(value) is not None:
+                    made_of[value] = ()
             elif value in carries:
                 made_of[self.carried[value]] = tuple(_values(definition.parents))
                 made_of[value] = (self.carried[value],)
@@ -201,18 +202,21 @@ class _PartialValues:
         """Return the values that a node takes reduced, with the node; None for a graph's output."""
         wanted: dict[Value, Node | None] = {}
         for node in walk(self.graph):
+            operands = [each for each in node.operands if type(each) is Value]
+            if self.made_of.keys().isdisjoint(operands):
+                continue
             taken = list(node.operands) if node.op not in _LOOPS_AND_BRANCHES else []
             taken += [choice] if (choice := choice_of(node)) is not None else []
-            if any(result in self.made_of and self.made_of[result] for result in node.results):
+            if any(self.made_of.get(result) for result in node.results):
                 partial_ones = self.indices.get(node, range(len(taken)))
                 taken = [each for i, each in enumerate(taken) if i not in partial_ones]
-            wanted.update((each, node) for each in taken if type(each) is Value)
-        for parent, values in self.program.children.items():
-            for value in values:
+            wanted.update((each, node) for each in taken if each in self.made_of)
+        for parent in self.made_of:
+            for value in self.program.children.get(parent, ()):
                 if value not in self.made_of:
                     wanted[parent] = self.program.of[value].node
-        wanted.update((each, None) for each in self.graph.outputs if type(each) is Value)
-        return {value: node for value, node in wanted.items() if value in self.made_of}
+        wanted.update((each, None) for each in self.graph.outputs if each in self.made_of)
+        return wanted
 
     def _cost(self, value: Value) -> float:
         """Return the approximate bytes that are sent to reduce a value."""
