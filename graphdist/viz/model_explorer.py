@@ -56,7 +56,7 @@ def _node(model: Model, position: int, path: tuple[str, ...]) -> dict[str, Any]:
             for index, text in enumerate(record.facts.types)
         ],
     }
-    if record.facts.is_collective:
+    if record.facts.collective:
         node["style"] = {"backgroundColor": _ORANGE}
     return node
 

@@ -143,12 +143,11 @@ def render_index(title: str, entries: Sequence[IndexRow]) -> str:
 def figures_of(program: ShownProgram) -> tuple[str, ...]:
     """Return the figures of a program's last graph, as the index shows them."""
     model = model_of(program.graph)
-    moved = sum(record.moved for record in model.records)
     return (
         f"{program.graph.num_replicas:,}",
-        f"{sum(1 for record in model.records if record.node):,}",
+        f"{model.num_nodes:,}",
         f"{len(model.collectives):,}",
-        size_text(moved),
+        size_text(model.moved),
         size_text(memory_timeline(model).peak),
     )
 

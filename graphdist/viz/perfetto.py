@@ -39,7 +39,7 @@ def render(program: ShownProgram, topology: Topology | None = None) -> str:
         estimate = node_estimate(record.node, topology)
         duration = max(1, round(estimate.step * 1e9))
         kind, track = "compute", _COMPUTE
-        if record.facts.is_collective:
+        if record.facts.collective:
             kind, track = "collective", _COLLECTIVES
         title, facts = f"{record.facts.op} {record.id}", _arguments(model, record, estimate)
         placed = trace_slice(title, track, now / 1000, duration / 1000, facts)
