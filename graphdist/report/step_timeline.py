@@ -21,7 +21,7 @@ from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels
 from graphdist.runtime.module.memory import ModuleMemory
 from graphdist.runtime.module.timeline import COMPUTE, Turn, all_events, predicted_turn
-from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
+from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.topologies import Topology
 
 
@@ -98,12 +98,10 @@ class StepTimeline:
         return self.compute / self.seconds if self.seconds else 1.0
 
 
-def timeline_of(
-    module: CompiledModule, graph: Graph, topology: Topology, timing: ChipTiming | None = None
-) -> StepTimeline | str:
+def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> StepTimeline | str:
     """Return the timeline of a module, or the reason why there is none."""
     chip = topology.chip
-    timing = timing or TIMINGS.get(chip.name)
+    timing = TIMINGS.get(chip.name)
     if timing is None:
         return f"no constants of {chip.name} are known"
     if not module[module.entry]:

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from html import escape
 from itertools import count
 
@@ -76,13 +76,12 @@ def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
     for path in alone:
         for depth in range(len(path)):
             inside[path[:depth]].add(path[: depth + 1])
-    opened: set[Path] = {()}
-    boxes = alone[()] + len(inside[()])
-    waiting = [(1, alone[path] + len(inside[path]), path) for path in inside[()]]
-    heapify(waiting)
+    opened: set[Path] = set()
+    boxes = 1  # of all, which is opened in any case
+    waiting: list[tuple[int, int, Path]] = [(0, alone[()] + len(inside[()]), ())]
     while waiting:
         depth, size, path = heappop(waiting)
-        if boxes - 1 + size > most:
+        if path and boxes - 1 + size > most:
             continue
         boxes += size - 1
         opened.add(path)
