@@ -76,7 +76,5 @@ def _devices(option: str, count: int) -> list[str]:
                 f"{option} takes {count} devices, and there are {there}: JAX was started with them",
                 hint="let the program set their count with gd.config.set_logical_cpu_devices",
             ) from error
-    platform = jax.default_backend()
-    if platform == "cpu" or jax.local_device_count() < count:
-        platform = "cpu"
+    platform = jax.default_backend() if jax.local_device_count() >= count else "cpu"
     return [f"{platform}:{index}" for index in range(count)]

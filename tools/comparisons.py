@@ -1,14 +1,19 @@
-"""One step on several topologies, or on more and more chips, side by side: a table of reports."""
+"""One step several times, side by side: a table of reports.
+
+The step is compiled for several topologies, for more and more chips, or with several values of a
+setting.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.report.amounts import count_text, size_text, table, time_text
+from graphdist.report.amounts import count_text, record_table, size_text, time_text
 from graphdist.report.report_text import why_not
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import Chip
@@ -37,12 +42,10 @@ class Survey:
         }
 
     def __str__(self) -> str:
-        rows = [_row(name, report) for name, report in self.reports]
-        lines = table([_HEADER, *rows])
         return "\n".join(
             [
                 self.title,
-                *lines,
+                *record_table([_row(name, report) for name, report in self.reports]),
                 _METHOD if all(r.timeline for _, r in self.reports) else _FROM_PEAKS,
                 *([self.verdict] if self.verdict else []),
                 *([] if self.fits else why_not(self.reports[0][1])),
@@ -55,40 +58,65 @@ _FROM_PEAKS = (
     "times and efficiency are ESTIMATES, some from published peaks: "
     "step = max(compute, memory) + interconnect"
 )
-_HEADER = ["", "devices", "fits", "peak", "of memory", "FLOP", "collectives", "step", "most of it"]
-_HEADER += ["efficiency"]
 
 
-def _row(name: str, report: Report) -> list[str]:
+def _row(name: str, report: Report) -> dict[str, str]:
     estimate = report.timeline or report.estimate
     share = report.needed_bytes / report.available_bytes if report.available_bytes else 0
-    return [
-        name,
-        str(report.num_devices),
-        "yes" if report.fits else "NO",
-        size_text(report.needed_bytes),
-        f"{share:.0%}",
-        count_text(report.total_flops).rstrip(),
-        size_text(sum(report.collective_bytes.values())),
-        time_text(estimate.step) if estimate else "",
-        estimate.bottleneck if estimate else "",
-        f"{estimate.efficiency:.0%}" if estimate else "",
-    ]
+    return {
+        "": name,
+        "devices": str(report.num_devices),
+        "fits": "yes" if report.fits else "NO",
+        "peak": size_text(report.needed_bytes),
+        "of memory": f"{share:.0%}",
+        "FLOP": count_text(report.total_flops).rstrip(),
+        "collectives": size_text(sum(report.collective_bytes.values())),
+        "step": time_text(estimate.step) if estimate else "",
+        "most of it": estimate.bottleneck if estimate else "",
+        "efficiency": f"{estimate.efficiency:.0%}" if estimate else "",
+    }
 
 
-def compare_topologies(names: Sequence[str], num_slices: int, report: Reporter) -> Survey:
+def compare_topologies(title: str, topologies: Sequence[Topology], report: Reporter) -> Survey:
     """Return the step on several topologies; the survey fits if the step fits on any."""
-    topologies = [find_topology(name, num_slices) for name in names]
     reports = tuple((str(topology), report(topology)) for topology in topologies)
-    return Survey("one step on several topologies", reports, any(r.fits for _, r in reports))
+    return Survey(title, reports, any(each.fits for _, each in reports))
 
 
-def compare_sizes(chip: Chip, sizes: Sequence[str], num_slices: int, report: Reporter) -> Survey:
-    """Return the step on several numbers of chips; the survey fits if the step fits on any."""
-    topologies = [topology_of(chip, size, num_slices) for size in sizes]
-    reports = tuple((str(topology), report(topology)) for topology in topologies)
-    title = f"one step on more and more chips of {chip.name}"
-    return Survey(title, reports, any(r.fits for _, r in reports))
+_RANGE = re.compile(r"(\w+)=(\d{1,18})\.\.(\d{1,18})")
+
+
+def find_largest(
+    text: str, topology: Topology, report: Reporter, settings: Collection[str] = ()
+) -> Survey:
+    """Return a survey that finds the largest value of a setting with which the step fits.
+
+    It bisects: a step that fits with a value is assumed to fit with every smaller one. `settings`
+    are the names that have values already.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:
+        raise ArgumentError(
+            f"{text!r} is not of the form name=low..high", hint="such as batch=1..64"
+        )
+    name, low, high = match[1], int(match[2]), int(match[3])
+    if name in settings:
+        raise ArgumentError(f"--fit and --set both give {name}: leave one of them out")
+    tried: dict[int, Report] = {}
+
+    def fits(value: int) -> bool:
+        tried[value] = report(topology, **{name: value})
+        return tried[value].fits
+
+    any_fits = fits(low)
+    if any_fits and high > low and fits(high):
+        low = high
+    while any_fits and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    verdict = f"largest that fits: {name}={low}" if any_fits else f"not even {name}={low} fits"
+    reports = tuple((f"{name}={value}", tried[value]) for value in sorted(tried))
+    return Survey(f"{name} on {topology}", reports, any_fits, verdict)
 
 
 def topology_of(chip: Chip, size: str, num_slices: int = 1) -> Topology:
@@ -99,7 +127,7 @@ def topology_of(chip: Chip, size: str, num_slices: int = 1) -> Topology:
     ('v5e:8x16', '2 slices of v5p:4x4x4')
     """
     if not size.isdecimal() or int(size) < 1:
-        raise ArgumentError(f"{size!r} is no number of chips", source=here())
+        raise ArgumentError(f"{size!r} is no number of chips")
     count, rest = divmod(int(size), max(num_slices, 1))
     if rest:
         raise ArgumentError(
@@ -114,7 +142,6 @@ def topology_of(chip: Chip, size: str, num_slices: int = 1) -> Topology:
     if not shapes:
         raise ArgumentError(
             f"there is no shape of {count} chips of {chip.name}",
-            source=here(),
             hint="give powers of 2",
         )
     best = min(shapes, key=lambda shape: (max(shape) - min(shape), -min(*shape[:2], 2), shape))

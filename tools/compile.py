@@ -18,22 +18,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
 from graphdist.aot.saving import require_replaceable, require_writable
 from graphdist.errors import ArgumentError, DeviceMemoryError
-from graphdist.program.stages import Compiled, Lowered
+from graphdist.program.stages import Compiled
 from graphdist.report.step_report import Report, report_of_refused
 from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.tools.comparisons import Reporter, Survey, compare_sizes, compare_topologies
+from graphdist.tools.comparisons import Survey, compare_topologies, find_largest, topology_of
 from graphdist.tools.compilation import (
     COMPILATION,
     StepOptions,
@@ -45,12 +44,7 @@ from graphdist.tools.console import console_tool
 from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
 from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.tools.listings import topology_table, variable_table
-from graphdist.tools.regression import (
-    Regression,
-    compare_reports,
-    parse_allowed,
-    read_report,
-)
+from graphdist.tools.regression import compare_reports, parse_allowed, read_report
 from graphdist.tools.targets import prepare_command
 
 FITS, DOES_NOT_FIT, GREW = 0, 3, 4
@@ -87,18 +81,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.timeline is not None:
         require_writable(options.timeline)
     step = StepOptions.of(options)
-    reporter = partial(_report, options, step)
+
+    def reporter(topology: Topology, **changed: Any) -> Report:
+        return _compiled(options, step, topology, **changed)[1]
+
+    slices = options.num_slices
     if options.compare is not None:
-        names = options.compare.split(",")
-        return _print(options, compare_topologies(names, options.num_slices, reporter))
+        topologies = [find_topology(name, slices) for name in options.compare.split(",")]
+        title = "one step on several topologies"
+        return _print(options, compare_topologies(title, topologies, reporter))
     if options.topology is None:
         raise ArgumentError(
             "no topology is given", hint="such as --topology v5e:16x16; --list-topologies has all"
         )
     if options.scale is not None:
-        chip, sizes = find_topology(options.topology).chip, options.scale.split(",")
-        return _print(options, compare_sizes(chip, sizes, options.num_slices, reporter))
-    topology = find_topology(options.topology, options.num_slices)
+        chip = find_topology(options.topology).chip
+        topologies = [topology_of(chip, size, slices) for size in options.scale.split(",")]
+        title = f"one step on more and more chips of {chip.name}"
+        return _print(options, compare_topologies(title, topologies, reporter))
+    topology = find_topology(options.topology, slices)
     if options.fit is not None:
         return _print(options, find_largest(options.fit, topology, reporter, step.settings))
     return _compile(options, step, topology)
@@ -151,58 +152,41 @@ def _compile(options: argparse.Namespace, step: StepOptions, topology: Topology)
     earlier = read_report(options.against) if options.against is not None else None
     allowed = 0.0 if options.allow is None else parse_allowed(options.allow)
     compiled, report = _compiled(options, step, topology)
-    regression = None
-    if earlier is not None:
-        regression = compare_reports(options.against, earlier, report, allowed)
-    if not options.quiet:  # before the file, which may fail
-        _print_report(options, report, regression)
-    if options.output is not None:
-        _write(options, compiled)
-    if options.timeline is not None:
-        _write_timeline(options, report)
+    regression = earlier and compare_reports(options.against, earlier, report, allowed)
+    if options.json:
+        compared = {"against": regression.to_json()} if regression else {}
+        print(json.dumps({**report.to_json(), **compared}, indent=1), flush=True)
+    elif not options.quiet:
+        print(report, *(["", regression] if regression else []), sep="\n", flush=True)
+    for line in _written_files(options, compiled, report):  # after the report: this may fail
+        if not options.quiet and not options.json:
+            print(line)
     if not report.fits:
         return DOES_NOT_FIT
     return GREW if regression and regression.grown else FITS
 
 
-def _print_report(
-    options: argparse.Namespace, report: Report, regression: Regression | None
-) -> None:
-    if options.json:
-        compared = {"against": regression.to_json()} if regression else {}
-        print(json.dumps({**report.to_json(), **compared}, indent=1), flush=True)
-    else:
-        print(report, *(["", regression] if regression else []), sep="\n", flush=True)
-
-
-def _write(options: argparse.Namespace, compiled: Compiled | None) -> None:
-    if compiled is not None:
+def _written_files(
+    options: argparse.Namespace, compiled: Compiled | None, report: Report
+) -> Iterator[str]:
+    """Write the files that are asked for, and yield a line about each."""
+    if options.output is not None and compiled is not None:
         platforms = None if options.platforms is None else options.platforms.split(",")
         aot.save(options.output, compiled, platforms=platforms)
-    _say_written(options, options.output, compiled is not None)
-
-
-def _write_timeline(options: argparse.Namespace, report: Report) -> None:
+        yield f"written: {options.output}"
+    elif options.output is not None:
+        yield f"not written: {options.output}"
+    if options.timeline is None:
+        return
     if report.timeline is not None:
         trace = trace_of(report.timeline, report.name)
         Path(options.timeline).write_text(json.dumps(trace), encoding="utf-8")
-    elif not report.refusal:
+        yield f"written: {options.timeline}; open it in https://ui.perfetto.dev"
+    elif report.refusal:
+        yield f"not written: {options.timeline}"
+    else:
         why = report.no_timeline
         raise ArgumentError(f"there is no timeline to write to {options.timeline}: {why}")
-    opened = "; open it in https://ui.perfetto.dev"
-    _say_written(options, options.timeline, report.timeline is not None, opened)
-
-
-def _say_written(options: argparse.Namespace, path: str, is_written: bool, more: str = "") -> None:
-    if not options.quiet and not options.json:
-        print(f"written: {path}{more}" if is_written else f"not written: {path}")
-
-
-def _report(
-    options: argparse.Namespace, step: StepOptions, topology: Topology, **changed: Any
-) -> Report:
-    """Return the report for a topology, with some settings changed."""
-    return _compiled(options, step, topology, **changed)[1]
 
 
 def _compiled(
@@ -210,70 +194,27 @@ def _compiled(
 ) -> tuple[Compiled | None, Report]:
     """Return the compiled step, if it fits the compiler's limits, and its report."""
     values = ", ".join(f"{name}={value}" for name, value in changed.items())
-    _progress(options, f"compiling for {topology}{' with ' if values else ''}{values}")
-    with ending_at_interrupts("graphdist-compile"):
+    progress = f"compiling for {topology}{' with ' if values else ''}{values}"
+    with _shown(options, progress), ending_at_interrupts("graphdist-compile"):
         step = replace(step, settings={**step.settings, **changed})
         chosen = chosen_for(topology, options.shard_parameters)
+        lowered = lower_target(options.target, chosen, step)
         try:
-            lowered = lower_target(options.target, chosen, step)
-            return _compiled_or_refused(lowered, step)
-        finally:
-            _progress(options, "")
+            compiled = lowered.compile(step.compiler)
+        except DeviceMemoryError as error:
+            return None, report_of_refused(lowered.graph, lowered.devices, error)
+        return compiled, compiled.report()
 
 
-def _compiled_or_refused(lowered: Lowered, step: StepOptions) -> tuple[Compiled | None, Report]:
+@contextmanager
+def _shown(options: argparse.Namespace, progress: str) -> Iterator[None]:
+    """Show the progress in a line of the terminal, which is empty again at the end."""
+    shows = sys.stderr.isatty() and not options.quiet
     try:
-        compiled = lowered.compile(step.compiler)
-    except DeviceMemoryError as error:
-        return None, report_of_refused(lowered.graph, lowered.devices, error)
-    return compiled, compiled.report()
-
-
-def _progress(options: argparse.Namespace, text: str) -> None:
-    """Show the progress in a line of the terminal, which the next output replaces."""
-    if sys.stderr.isatty() and not options.quiet:
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
-_RANGE = re.compile(r"(\w+)=(\d{1,18})\.\.(\d{1,18})")
-
-
-def find_largest(
-    text: str, topology: Topology, report: Reporter, settings: Collection[str] = ()
-) -> Survey:
-    """Return a survey that finds the largest value of a setting with which the step fits.
-
-    It bisects: a step that fits with a value is assumed to fit with every smaller one. `settings`
-    are the names that have values already.
-    """
-    match = _RANGE.fullmatch(text)
-    if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:
-        raise ArgumentError(
-            f"{text!r} is not of the form name=low..high", hint="such as batch=1..64"
-        )
-    name, low, high = match[1], int(match[2]), int(match[3])
-    if name in settings:
-        raise ArgumentError(f"--fit and --set both give {name}: leave one of them out")
-    tried: dict[int, Report] = {}
-
-    def fits(value: int) -> bool:
-        tried[value] = report(topology, **{name: value})
-        return tried[value].fits
-
-    best = 0
-    if fits(low):
-        best = low
-        if high > low and fits(high):
-            best = low = high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if fits(middle):
-                best = low = middle
-            else:
-                high = middle
-    verdict = f"largest that fits: {name}={best}" if best else f"not even {name}={low} fits"
-    reports = tuple((f"{name}={value}", tried[value]) for value in sorted(tried))
-    return Survey(f"{name} on {topology}", reports, bool(best), verdict)
+        print(f"\r\033[K{progress}" if shows else "", end="", file=sys.stderr, flush=True)
+        yield
+    finally:
+        print("\r\033[K" if shows else "", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

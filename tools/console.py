@@ -86,13 +86,10 @@ def _message(error: GraphdistError | OSError) -> str:
 
 def _without_our_line(error: GraphdistError) -> GraphdistError:
     """Return the error without a line of the tool, which, as a script, counts as the user's."""
-    if error.source is not None:
-        frame = error.source.frame
-        own = (
-            str(Path(sys.argv[0]).absolute()),
-            *(str(path) for path in Path(__file__).parent.rglob("*.py")),
-        )
-        if frame is None or frame.file in own or "runpy" in frame.file:
+    frame = error.source.frame if error.source else None
+    if frame is not None:
+        is_script = frame.file == str(Path(sys.argv[0]).absolute()) or "runpy" in frame.file
+        if is_script or Path(frame.file).is_relative_to(Path(__file__).parent):
             error.source = None
     return error
 

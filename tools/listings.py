@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.aot import SavedVariable, list_variables
-from graphdist.report.amounts import count_text, size_text, table
+from graphdist.report.amounts import count_text, record_table, size_text, table
 from graphdist.runtime.targets.chips import CHIPS, Chip
 from graphdist.tools.given_files import require_file
 
@@ -17,46 +18,31 @@ def topology_table(*, as_json: bool) -> str:
     """Return the table of chips and topologies, with the sources of the figures."""
     if as_json:
         return json.dumps({chip.name: _chip_figures(chip) for chip in CHIPS.values()}, indent=1)
-    header = [
-        "chip",
-        "devices",
-        "most chips",
-        "memory",
-        "memory/s",
-        "bf16 FLOP/s",
-        "links",
-        "link/s",
-        "net/s",
-        "clock",
-    ]
-    rows = [
-        [
-            chip.name,
-            str(chip.devices),
-            str(chip.largest),
-            size_text(chip.memory_bytes),
-            f"{chip.memory_bandwidth / 1e9:.0f} GB",
-            count_text(chip.peak("bf16")),
-            str(chip.links),
-            f"{chip.link.value / 1e9:.0f} GB",
-            f"{chip.network_bandwidth / 1e9:.1f} GB",
-            f"{chip.clock.value / 1e9:.2f} GHz" if chip.clock else "",
-        ]
-        for chip in CHIPS.values()
-    ]
     notes = [line for chip in CHIPS.values() for line in _notes(chip)]
-    return "\n".join(
-        [
-            *table([header, *rows]),
-            "",
-            "Figures are of a chip; links and network in one direction. TPU topologies are",
-            "chips in a torus, GPU topologies hosts x GPUs, in any shape of full hosts.",
-            "A side of 16 chips of v5e and v6e is closed to a ring, and so are all sides of",
-            "v4, v5p and tpu7x that are multiples of 4.",
-            "",
-            *notes,
-        ]
-    )
+    return "\n".join([*record_table([_row(chip) for chip in CHIPS.values()]), _MEANING, *notes])
+
+
+_MEANING = """
+Figures are of a chip; links and network in one direction. TPU topologies are
+chips in a torus, GPU topologies hosts x GPUs, in any shape of full hosts.
+A side of 16 chips of v5e and v6e is closed to a ring, and so are all sides of
+v4, v5p and tpu7x that are multiples of 4.
+"""
+
+
+def _row(chip: Chip) -> dict[str, str]:
+    return {
+        "chip": chip.name,
+        "devices": str(chip.devices),
+        "most chips": str(chip.largest),
+        "memory": size_text(chip.memory_bytes),
+        "memory/s": f"{chip.memory_bandwidth / 1e9:.0f} GB",
+        "bf16 FLOP/s": count_text(chip.peak("bf16")),
+        "links": str(chip.links),
+        "link/s": f"{chip.link.value / 1e9:.0f} GB",
+        "net/s": f"{chip.network_bandwidth / 1e9:.1f} GB",
+        "clock": f"{chip.clock.value / 1e9:.2f} GHz" if chip.clock else "",
+    }
 
 
 def _notes(chip: Chip) -> Iterator[str]:
@@ -80,7 +66,7 @@ def _chip_figures(chip: Chip) -> dict[str, Any]:
         "link_bandwidth": chip.link.value,
         "interconnect_bandwidth": chip.interconnect_bandwidth,
         "network_bandwidth": chip.network_bandwidth,
-        "examples": list(chip.examples),
+        "examples": chip.examples,
         "clock": chip.clock and chip.clock.value,
         "sources": chip.sources,
     }
@@ -91,24 +77,14 @@ def variable_table(path: str, *, as_json: bool) -> str:
     require_file(Path(path))
     variables = list_variables(path)
     if as_json:
-        return json.dumps([_figures(variable) for variable in variables], indent=1)
+        return json.dumps(list(map(asdict, variables)), indent=1, default=str)  # of a dtype
     total = sum(variable.bytes for variable in variables)
     end = f"{len(variables)} variable{'s' * (len(variables) != 1)}, {size_text(total)} unsharded"
     header = ["variable", "shape", "dtype", "size", ""]
-    return "\n".join([*table([header, *map(_row, variables)]), end])
+    return "\n".join([*table([header, *map(_cells, variables)]), end])
 
 
-def _row(variable: SavedVariable) -> list[str]:
+def _cells(variable: SavedVariable) -> list[str]:
     shape = str(list(variable.shape))
     assigned = "assigned" if variable.is_assigned else "read"
     return [variable.name, shape, str(variable.dtype), size_text(variable.bytes), assigned]
-
-
-def _figures(variable: SavedVariable) -> dict[str, object]:
-    return {
-        "name": variable.name,
-        "shape": list(variable.shape),
-        "dtype": str(variable.dtype),
-        "bytes": variable.bytes,
-        "is_assigned": variable.is_assigned,
-    }

@@ -62,12 +62,12 @@ class MeasuredStep:
     predicted_bytes: int | None = None
 
     def __str__(self) -> str:
-        lines = [f"{self.devices} x {self.device}, the median of {self.steps} steps"]
-        step = _beside(self.seconds, self.predicted_seconds, time_text)
-        lines.append(f"{'step':<8}{step}")
+        lines = [
+            f"{self.devices} x {self.device}, the median of {self.steps} steps",
+            f"step    {_beside(self.seconds, self.predicted_seconds, time_text)}",
+        ]
         if self.peak_bytes is not None:
-            memory = _beside(self.peak_bytes, self.predicted_bytes, size_text)
-            lines.append(f"{'memory':<8}{memory}")
+            lines.append(f"memory  {_beside(self.peak_bytes, self.predicted_bytes, size_text)}")
         return "\n".join(lines)
 
 
@@ -82,15 +82,14 @@ def measure(strategy: MirroredStrategy, step: StepCall, steps: int, below: int) 
     """Return what a step takes on the devices of a strategy."""
     function, arguments = step
     with strategy.scope():
-        variables = function.trace(*arguments).variables
-        fill_declared(variables, below)
-        given = jax.tree.map(
+        fill_declared(function.trace(*arguments).variables, below)
+        arrays = jax.tree.map(
             lambda leaf: _argument(leaf, strategy, below), arguments, is_leaf=_is_spec
         )
         seconds = []
         for _ in range(_WARM_UP + steps):
             start = time.perf_counter()
-            jax.block_until_ready(function(*given))
+            jax.block_until_ready(function(*arrays))
             seconds.append(time.perf_counter() - start)
     devices = strategy.devices.devices
     counted = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in devices]
@@ -102,16 +101,12 @@ def measure(strategy: MirroredStrategy, step: StepCall, steps: int, below: int) 
 
 def fill_declared(variables: Sequence[Variable], below: int) -> None:
     """Give random values to the variables that were declared by their shapes."""
-    declared = [
-        variable
-        for variable in variables
-        if isinstance(variable.storage.held, jax.ShapeDtypeStruct)
-    ]
 
     def initialize(key: jax.Array) -> None:
-        for place, variable in enumerate(declared):
-            own = jax.random.fold_in(key, place)
-            variable.assign(_random(own, variable.shape, variable.dtype, below))
+        for index, variable in enumerate(variables):
+            if isinstance(variable.storage.held, jax.ShapeDtypeStruct):
+                own = jax.random.fold_in(key, index)
+                variable.assign(_random(own, variable.shape, variable.dtype, below))
 
     Function(initialize)(jax.random.key(0))
 
@@ -132,20 +127,18 @@ def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
     """Return a value of a spec; other values stay."""
     if not _is_spec(leaf):
         return leaf
-    if isinstance(leaf, PerReplicaSpec):
-        shapes = leaf.traced_shapes or ()
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: _array(
-                shapes[min(context.replica_id_in_sync_group, len(shapes) - 1)], leaf.dtype, below
-            )
-        )
-    return _array(tuple(leaf.shape), leaf.dtype, below)
 
+    def array(shape: tuple[int, ...]) -> Any:
+        """Return an array of the host, or keys, which are of JAX alone."""
+        made = _random(jax.random.key(len(shape)), shape, leaf.dtype, below)
+        return made if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(made)
 
-def _array(shape: tuple[int, ...], dtype: Any, below: int) -> Any:
-    """Return an array of the host, or keys, which are of JAX alone."""
-    made = _random(jax.random.key(len(shape)), shape, dtype, below)
-    return made if jnp.issubdtype(dtype, jax.dtypes.prng_key) else np.asarray(made)
+    if not isinstance(leaf, PerReplicaSpec):
+        return array(tuple(leaf.shape))
+    shapes = leaf.traced_shapes or ()
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: array(shapes[min(context.replica_id_in_sync_group, len(shapes) - 1)])
+    )
 
 
 def predicted(target: str, settings: dict[str, Any], chosen: ChosenStrategy) -> dict[str, Any]:
@@ -163,8 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     options = command_line().parse_args(arguments)
     with at_least_cpu_devices(1):
-        found = _found(options)
-    print(json.dumps(asdict(found), indent=1) if options.json else found)
+        step = _measured(options)
+    print(json.dumps(asdict(step), indent=1) if options.json else step)
     return 0
 
 
@@ -174,17 +167,18 @@ def command_line() -> argparse.ArgumentParser:
         prog="python -m graphdist.tools.measure",
         description="Run a step on the accelerators here, beside its prediction.",
     )
-    parser.add_argument("target", help="file.py:make_step or module:make_step")
-    parser.add_argument("--topology", help="what this machine is, such as h200:1x1 or v5e:2x4")
-    parser.add_argument("--steps", type=int, default=10, help="steps that are timed (default: 10)")
-    parser.add_argument("--integers-below", type=int, default=10, metavar="N")
-    parser.add_argument("--shard-parameters", nargs="?", const=True, type=int, metavar="GROUP")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add = parser.add_argument
+    add("target", help="file.py:make_step or module:make_step")
+    add("--topology", help="what this machine is, such as h200:1x1 or v5e:2x4")
+    add("--steps", type=int, default=10, help="steps that are timed (default: 10)")
+    add("--integers-below", type=int, default=10, metavar="N")
+    add("--shard-parameters", nargs="?", const=True, type=int, metavar="GROUP")
+    add("--set", action="append", default=[], metavar="NAME=VALUE")
+    add("--json", action="store_true", help="print JSON")
     return parser
 
 
-def _found(options: argparse.Namespace) -> MeasuredStep:
+def _measured(options: argparse.Namespace) -> MeasuredStep:
     for name in ("steps", "integers_below"):
         if getattr(options, name) < 1:
             raise ArgumentError(f"--{name.replace('_', '-')} is below 1")

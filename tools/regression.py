@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any  # Any: JSON
+from typing import Any, Self  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.report.amounts import size_text, table, time_text
@@ -23,7 +24,6 @@ from graphdist.report.json_records import json_of
 from graphdist.report.step_report import Report
 from graphdist.runtime.files.artifact import LIMITS
 from graphdist.tools.given_files import read_given
-from graphdist.tracing.user_lines import here
 
 _ROUNDING = 1e-9
 
@@ -36,10 +36,13 @@ class Amount:
     bytes: int = 0
     seconds: float = 0.0
 
-    def plus(self, use: CollectiveUse) -> Amount:
-        """Return the amount with another collective."""
-        return Amount(
-            self.runs + use.times, self.bytes + use.bytes_a_step, self.seconds + use.seconds
+    @classmethod
+    def of(cls, uses: Sequence[CollectiveUse]) -> Self:
+        """Return the amount of some collectives."""
+        return cls(
+            sum(use.times for use in uses),
+            sum(use.bytes_a_step for use in uses),
+            sum((use.seconds for use in uses), 0.0),
         )
 
 
@@ -119,9 +122,7 @@ def parse_allowed(text: str) -> float:
     except ValueError:
         share = -1.0
     if number == text or not 0 <= share < inf:
-        raise ArgumentError(
-            f"--allow {text!r} is no percentage", source=here(), hint="such as --allow 5%"
-        )
+        raise ArgumentError(f"--allow {text!r} is no percentage", hint="such as --allow 5%")
     return share
 
 
@@ -138,7 +139,6 @@ def read_report(path: str) -> Report:
     if not isinstance(found, dict) or not {"target", "collectives", "flops"} <= found.keys():
         raise ArgumentError(
             f"{path} has no report",
-            source=here(),
             hint="give the file of a step, step.gdx, or what graphdist-compile --json printed",
         )
     try:
@@ -146,7 +146,6 @@ def read_report(path: str) -> Report:
     except (KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"{path} has a report that lacks figures: {type(error).__name__}: {error}",
-            source=here(),
             hint="make the report again with this version of graphdist",
         ) from error
 
@@ -159,7 +158,6 @@ def compare_reports(path: str, earlier: Report, later: Report, allowed: float) -
     if earlier.target != later.target:
         raise ArgumentError(
             f"{path} has the report of {earlier.target}, this is {later.target}",
-            source=here(),
             hint="compare steps for the same devices; --compare shows a step on several",
         )
     return Regression(path, allowed, tuple(_figures(earlier, later)), tuple(_lines(earlier, later)))
@@ -167,7 +165,7 @@ def compare_reports(path: str, earlier: Report, later: Report, allowed: float) -
 
 def _figures(earlier: Report, later: Report) -> Iterator[ComparedFigure]:
     both = earlier, later
-    totals = [_total(each) for each in both]
+    totals = [Amount.of(each.collectives) for each in both]
     yield ComparedFigure("peak memory", "bytes", *(each.needed_bytes for each in both))
     yield ComparedFigure("FLOP", "count", *(each.total_flops for each in both))
     yield ComparedFigure("memory traffic", "bytes", *(each.memory_traffic for each in both))
@@ -186,34 +184,23 @@ def _times(earlier: object, later: object, *names: str) -> Iterator[ComparedFigu
         yield ComparedFigure(f"{name} time", "seconds", *times)
 
 
-def _total(report: Report) -> Amount:
-    total = Amount()
-    for use in report.collectives:
-        total = total.plus(use)
-    return total
+def _lines(earlier: Report, later: Report) -> list[Line]:
+    """Return the lines whose collectives changed, by how much more their bytes are."""
+    before, after = _by_line(earlier), _by_line(later)
+    lines = []
+    for key in {**before, **after}:
+        old, new = before[key], after[key]
+        place = os.path.basename((new or old)[0].source)
+        lines.append(Line(place, key[1], Amount.of(old), Amount.of(new)))
+    changed = [line for line in lines if line.before != line.after]
+    return sorted(changed, key=lambda line: line.before.bytes - line.after.bytes)
 
 
-def _lines(earlier: Report, later: Report) -> Iterator[Line]:
-    """Yield the lines whose collectives changed, by how much more their bytes are."""
-    (before, old_places), (after, places) = _by_line(earlier), _by_line(later)
-    changed = [
-        Line({**old_places, **places}[key], key[1], before.get(key, none), after.get(key, none))
-        for none in (Amount(),)
-        for key in {**before, **after}
-        if before.get(key, none) != after.get(key, none)
-    ]
-    yield from sorted(changed, key=lambda line: line.before.bytes - line.after.bytes)
-
-
-_Key = tuple[str, str]
-
-
-def _by_line(report: Report) -> tuple[dict[_Key, Amount], dict[_Key, str]]:
-    """Return the collectives of each line, by its file and text, and the places of these."""
-    amounts, places = dict[_Key, Amount](), dict[_Key, str]()
+def _by_line(report: Report) -> defaultdict[tuple[str, str], list[CollectiveUse]]:
+    """Return the collectives of each line, by its file and text."""
+    lines: defaultdict[tuple[str, str], list[CollectiveUse]] = defaultdict(list)
     for use in report.collectives:
         place = os.path.basename(use.source)
         key = (place.rpartition(":")[0], use.code) if use.code else (place, "")
-        amounts[key] = amounts.get(key, Amount()).plus(use)
-        places.setdefault(key, place)
-    return amounts, places
+        lines[key].append(use)
+    return lines

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -140,20 +140,17 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
         refuse(f"{program} is a device or a socket, and no program")
 
 
+@dataclass
 class Job:
-    """One start of all workers."""
+    """One start of all workers, one at each address; `run` starts them."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        addresses: Sequence[str],
-        devices_per_worker: int,
-        grace_seconds: float,
-        identity: JobIdentity,
-    ) -> None:
-        """Describe the job, with a worker at each address; `run` starts it."""
-        self._grace_seconds, self._identity = grace_seconds, identity
-        self._command, self._devices, self._addresses = command, devices_per_worker, addresses
+    command: Sequence[str]
+    addresses: Sequence[str]
+    devices_per_worker: int
+    grace_seconds: float
+    identity: JobIdentity
+
+    def __post_init__(self) -> None:
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []
         self._signal_to_end: int | None = None
@@ -174,7 +171,7 @@ class Job:
         }
         with killed_with_the_launcher() as also_kill:
             try:
-                for index in range(len(self._addresses)):
+                for index in range(len(self.addresses)):
                     if not self.is_asked_to_end:
                         also_kill(self._start(index))
                 self._wait()
@@ -191,8 +188,10 @@ class Job:
         return self._verdict()
 
     def _start(self, index: int) -> Worker:
-        environment = worker_environment(self._addresses, index, self._identity, self._devices)
-        worker = Worker(index, self._command, environment)
+        environment = worker_environment(
+            self.addresses, index, self.identity, self.devices_per_worker
+        )
+        worker = Worker(index, self.command, environment)
         self._workers.append(worker)
         if self._signal_to_end is not None:  # it came before the worker was in the list
             worker.send(self._signal_to_end)
@@ -217,19 +216,21 @@ class Job:
 
     def _wait(self) -> None:
         deadline, is_stopping, stopped_since = math.inf, False, math.inf
-        while len(self._ended) < len(self._workers):
-            for worker in self._workers:
-                if worker not in self._ended and worker.status is not None:
+        while self._left:
+            for worker in self._left:
+                if worker.status is not None:
                     self._ended.append(worker)
                     worker.was_stopped = is_stopping
             if self._lost is None and not self.is_asked_to_end:
                 self._end_if_lost()
-            stopped_since = min(stopped_since, time.monotonic()) if self._is_stopped() else math.inf
+            # None of them can report that the others have failed.
+            is_stopped = bool(self._ended) and all(worker.is_stopped for worker in self._left)
+            stopped_since = min(stopped_since, time.monotonic()) if is_stopped else math.inf
             if time.monotonic() > stopped_since + self._silence_seconds:
                 self._kill_stopped()
             has_failed = any(worker.status for worker in self._ended)
             if deadline == math.inf and (has_failed or self.is_asked_to_end):
-                deadline = time.monotonic() + self._grace_seconds
+                deadline = time.monotonic() + self.grace_seconds
             if time.monotonic() > deadline:
                 for worker in self._workers:
                     worker.send(signal.SIGKILL if is_stopping else signal.SIGTERM)
@@ -237,17 +238,15 @@ class Job:
                 deadline, is_stopping = time.monotonic() + SECONDS_TO_END, True
             time.sleep(0.02)
 
-    def _is_stopped(self) -> bool:
-        """Return whether all remaining workers are stopped, so that none can report it."""
-        left = [worker for worker in self._workers if worker not in self._ended]
-        return bool(self._ended and left) and all(worker.is_stopped for worker in left)
+    @property
+    def _left(self) -> list[Worker]:
+        return [worker for worker in self._workers if worker not in self._ended]
 
     def _kill_stopped(self) -> None:
-        for worker in self._workers:
-            if worker not in self._ended:
-                say(f"worker {worker.index} is stopped, and all others have ended: it is killed")
-                worker.send(signal.SIGKILL)
-                worker.process.wait()
+        for worker in self._left:
+            say(f"worker {worker.index} is stopped, and all others have ended: it is killed")
+            worker.send(signal.SIGKILL)
+            worker.process.wait()
 
     def _verdict(self) -> int:
         """Return the exit status of the job, and print the failed worker's last output."""

@@ -18,7 +18,6 @@ from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.schedule import LoopCollective, loop_collectives
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_files import require_file
-from graphdist.tracing.user_lines import here
 
 
 @console_tool("schedule")
@@ -31,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
+        raise ArgumentError(f"{path} is no text: {error}") from error
     for loop, found in groupby(loop_collectives(CompiledModule(text)), key=lambda each: each.loop):
         print("\n".join(_lines(loop, list(found))))
     return 0

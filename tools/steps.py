@@ -14,27 +14,25 @@ The program is loaded before the strategy is made: see `chosen_strategy.py`. An 
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import Any, TypeAlias  # Any: users' settings and arguments
 
 import jax
 
 from graphdist.config import at_least_cpu_devices
-from graphdist.errors import ArgumentError, GraphdistError
-from graphdist.ir.source import Source, at_line
+from graphdist.errors import ArgumentError
 from graphdist.ir.types import numpy_dtype
 from graphdist.program.function import Function, function
 from graphdist.program.methods import BoundFunction
 from graphdist.program.stages import Traced
+from graphdist.quoted import did_you_mean
 from graphdist.strategies.base import CommonStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
-from graphdist.tools.targets import FAILS, Factory, failure, load_factory
-from graphdist.tracing.user_lines import here
+from graphdist.tools.targets import Factory, blamed, defined_at, load_factory
 from graphdist.values.distributed import type_name
 
 StepCall: TypeAlias = tuple[Function | BoundFunction, tuple[Any, ...]]
@@ -58,18 +56,17 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
         if not equals or not name.isidentifier():
             raise ArgumentError(
                 f"setting {text!r} is not of the form name=value",
-                source=here(),
                 hint="write for instance batch_size=64",
             )
         if name in settings:
-            raise ArgumentError(f"setting {name!r} is given twice: leave one out", source=here())
+            raise ArgumentError(f"setting {name!r} is given twice: leave one out")
         try:
             settings[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             settings[name] = value
         except (TypeError, RecursionError, MemoryError) as error:
             raise ArgumentError(
-                f"setting {name!r} has a value that Python cannot read: {error}", source=here()
+                f"setting {name!r} has a value that Python cannot read: {error}"
             ) from error
     return settings
 
@@ -78,12 +75,9 @@ def is_factory(target: Callable[..., Any]) -> bool:
     """Return whether a target makes a step: by its name, or since it takes a strategy first."""
     if isinstance(target, Function | BoundFunction):
         return False
-    try:
-        parameters = list(inspect.signature(target).parameters)
-    except (TypeError, ValueError):
-        parameters = []
-    named = getattr(target, "__name__", "").startswith("make")
-    return named or (bool(parameters) and parameters[0] == "strategy")
+    signature = _signature(target)
+    first = next(iter(signature.parameters), "") if signature else ""
+    return getattr(target, "__name__", "").startswith("make") or first == "strategy"
 
 
 def trace_target(
@@ -105,21 +99,19 @@ def trace_target(
                 f"{' of --args' if types else ''}: leave it out, or name a factory"
             )
         called = loaded.latest if isinstance(loaded, Function) and not types else None
-        if called is not None:
-            return _as_called(called, target, chosen)
-        step = _step_of_function(target, loaded, types)
-        return trace_step(target, chosen.make(), step, "types with --args")
-
-
-def _as_called(called: Traced, target: str, chosen: ChosenStrategy) -> Traced:
-    if chosen.option:
-        raise ArgumentError(
-            f"{target} has the strategy with which its own program called it, so that "
-            f"{chosen.option} cannot choose another",
-            hint=f"name a factory, which takes the strategy; without {chosen.option} "
-            f"graphdist-viz shows the function as it was called",
-        )
-    return called
+        if called is None:
+            arguments = _arguments(types)
+            _check_count(target, loaded, arguments)
+            step = loaded if isinstance(loaded, Function | BoundFunction) else function(loaded)
+            return trace_step(target, chosen.make(), (step, arguments), "types with --args")
+        if chosen.option:
+            raise ArgumentError(
+                f"{target} has the strategy with which its own program called it, so that "
+                f"{chosen.option} cannot choose another",
+                hint=f"name a factory, which takes the strategy; without {chosen.option} "
+                f"graphdist-viz shows the function as it was called",
+            )
+        return called
 
 
 def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]) -> StepCall:
@@ -133,18 +125,13 @@ def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]
         raise ArgumentError(
             f"{target} is a gd.function, and no factory: a factory takes the strategy and returns "
             f"(function, args)",
-            source=_definition(factory),
+            source=defined_at(factory),
         )
     _check_settings(target, factory, settings)
-    try:
-        with redirect_stdout(sys.stderr):
-            made = factory(strategy, **settings)
-    except GraphdistError:
-        raise
-    except FAILS as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
-        hint = f"its settings are {given or 'the defaults'}: give others with --set name=value"
-        raise failure(target, error, factory, hint=hint) from error
+    given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    hint = f"its settings are {given or 'the defaults'}: give others with --set name=value"
+    with blamed(target, factory, hint=hint), redirect_stdout(sys.stderr):
+        made = factory(strategy, **settings)
     return _checked(target, made)
 
 
@@ -159,62 +146,51 @@ def trace_step(
     `others` says what gives the step other arguments.
     """
     function, arguments = step
-    try:
-        with strategy.scope(), redirect_stdout(sys.stderr):
-            traced: Traced = function.trace(*arguments)
-    except GraphdistError:
-        raise
-    except FAILS as error:
-        hint = f"give it other {others}, or mend it"
-        fn, when = getattr(function, "fn", None), " when it was traced"
-        raise failure(target, error, fn, when=when, hint=hint) from error
-    return traced
+    fn, hint = getattr(function, "fn", None), f"give it other {others}, or mend it"
+    blames = blamed(target, fn, when=" when it was traced", hint=hint)
+    with blames, strategy.scope(), redirect_stdout(sys.stderr):
+        return function.trace(*arguments)
 
 
 def _check_settings(target: str, factory: Factory, settings: Mapping[str, Any]) -> None:
-    try:
-        parameters = list(inspect.signature(factory).parameters.values())
-    except (TypeError, ValueError):  # some builtins
+    signature = _signature(factory)
+    if signature is None:
         return
+    parameters = list(signature.parameters.values())
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = [parameter.name for parameter in parameters[1:]]
     for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3)
             raise ArgumentError(
                 f"{target} takes no setting {name!r}; its settings are "
                 f"{', '.join(known) or 'none'}",
-                source=_definition(factory),
-                hint=f"did you mean {' or '.join(near)}?" if near else "",
+                source=defined_at(factory),
+                hint=did_you_mean(name, known),
             )
 
 
-def _definition(factory: Factory) -> Source:
-    code = getattr(factory, "__code__", None)
-    return at_line(code.co_filename, code.co_firstlineno) if code else here()
+def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
+    """Return the signature of a function; None if Python does not know it, as of some builtins."""
+    with suppress(TypeError, ValueError):
+        return inspect.signature(target)
+    return None
 
 
 def _checked(target: str, made: Any) -> StepCall:
+    def refusal(returned: Any, what: str, hint: str) -> ArgumentError:
+        return ArgumentError(f"{target} returned a {type_name(returned)}{what}", hint=hint)
+
     if not isinstance(made, tuple) or len(made) < 2:
-        raise ArgumentError(
-            f"{target} returned a {type_name(made)}, not (function, args)",
-            source=here(),
-            hint="end the factory with: return step, (batch,)",
-        )
+        hint = "end the factory with: return step, (batch,)"
+        raise refusal(made, ", not (function, args)", hint)
     function, args, *_ = made
     if not isinstance(function, Function | BoundFunction):
-        raise ArgumentError(
-            f"{target} returned a {type_name(function)} as its function, not a gd.function",
-            source=here(),
-            hint="decorate the step with @gd.function",
-        )
+        hint = "decorate the step with @gd.function"
+        raise refusal(function, " as its function, not a gd.function", hint)
     if not isinstance(args, tuple):
-        raise ArgumentError(
-            f"{target} returned a {type_name(args)} as the arguments, not a tuple",
-            source=here(),
-            hint="write (batch,) for one argument",
-        )
+        hint = "write (batch,) for one argument"
+        raise refusal(args, " as the arguments, not a tuple", hint)
     return function, args
 
 
@@ -227,40 +203,27 @@ def _arguments(types: str) -> tuple[jax.ShapeDtypeStruct, ...]:
         if match is None:
             raise ArgumentError(
                 f"--args: {rest!r} does not begin with a type",
-                source=here(),
                 hint="write dtypes and shapes, such as 'f32[256,784] i32[256]'",
             )
         sizes = [size.strip() for size in match["shape"].split(",") if size.strip()]
         if (digits := max(map(len, sizes), default=0)) > _MOST_DIGITS:
-            raise ArgumentError(
-                f"--args: a size of {match['dtype']}[..] has {digits:,} digits", source=here()
-            )
+            raise ArgumentError(f"--args: a size of {match['dtype']}[..] has {digits:,} digits")
         shape = tuple(map(int, sizes))
         try:
             found.append(jax.ShapeDtypeStruct(shape, numpy_dtype(match["dtype"])))
         except TypeError as error:
             raise ArgumentError(
                 f"--args: {match['dtype']!r} is no dtype",
-                source=here(),
                 hint="dtypes are written f32, bf16, i32, u8, bool",
             ) from error
         rest = rest[match.end() :].lstrip(" ,;")
     return tuple(found)
 
 
-def _step_of_function(target: str, loaded: Factory, types: str) -> StepCall:
-    """Return a function and arguments of these types; raises `ArgumentError` for another number."""
-    arguments = _arguments(types)
-    _check_count(target, loaded, arguments)
-    step = loaded if isinstance(loaded, Function | BoundFunction) else function(loaded)
-    return step, arguments
-
-
 def _check_count(name: str, target: Any, arguments: Sequence[object]) -> None:
     """Raise `ArgumentError` if a function does not take as many arguments as are given."""
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):
+    signature = _signature(target)
+    if signature is None:
         return
     try:
         signature.bind(*arguments)
@@ -277,6 +240,5 @@ def _check_count(name: str, target: Any, arguments: Sequence[object]) -> None:
             f"{name} takes {', '.join(needed) or 'no arguments'}; "
             f"{given or 'no'} argument{' is' if given == 1 else 's are'} given with --args"
             + (f", {missing} missing" if missing else ""),
-            source=here(),
             hint="give a type for each: --args 'f32[256,784] i32[256]'",
         ) from error

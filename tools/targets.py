@@ -10,15 +10,14 @@ A target that is not there, or whose program fails or ends itself, is an `Argume
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
 import linecache
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib.machinery import SourceFileLoader
 from importlib.util import decode_source
 from pathlib import Path
@@ -29,15 +28,16 @@ import jax
 
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.ir.source import Source, at_line
+from graphdist.quoted import did_you_mean
 from graphdist.tools.given_files import require_file
 from graphdist.tracing.user_lines import here, where_raised
 from graphdist.values.distributed import type_name
 
 Factory: TypeAlias = Callable[..., Any]
 
+_PREFIX = "graphdist_target_"
+"""What the names of modules begin with that are made of files."""
 DEFAULT_NAME = "make_step"
-FAILS = (Exception, SystemExit)
-"""How the program of a target fails."""
 
 
 def load_factory(target: str) -> Factory:
@@ -58,17 +58,12 @@ def load_factory(target: str) -> Factory:
             for other, value in vars(module).items()
             if inspect.isfunction(value) and value.__module__ == module.__name__
         ]
-        near = difflib.get_close_matches(name, own, n=3) or [
-            other for other in own if other.startswith("make")
-        ]
+        makers = " or ".join(other for other in own if other.startswith("make"))
+        form = f"a target is {place}:NAME, where NAME takes a strategy and returns (function, args)"
         what = "has no function" if factory is None else f"has a {type_name(factory)}, no function,"
         raise ArgumentError(
             f"{place} {what} {name!r}",
-            source=here(),
-            hint=f"did you mean {' or '.join(near)}?"
-            if near
-            else f"a target is {place}:NAME, where NAME takes a strategy and returns "
-            f"(function, args)",
+            hint=did_you_mean(name, own, f"did you mean {makers}?" if makers else form),
         )
     return factory
 
@@ -88,48 +83,53 @@ def prepare_command() -> None:
         jax.config.update("jax_platforms", "cpu")
 
 
-def failure(
-    what: str,
-    error: BaseException,
-    factory: Factory | None = None,
-    *,
-    when: str = "",
-    hint: str = "",
-) -> ArgumentError:
-    """Return the `ArgumentError` for a target that has raised an error, or has called `sys.exit`.
+@contextmanager
+def blamed(
+    what: str, factory: Factory | None = None, *, when: str = "", hint: str = ""
+) -> Iterator[None]:
+    """Raise `ArgumentError` if the block, a target's program, raises an error or calls `sys.exit`.
 
-    `what` names the target; the hint is for errors.
+    `what` names the target; the hint is for errors. A `GraphdistError` is passed on unchanged.
     """
-    source = source_of(error, factory)
-    if isinstance(error, SystemExit):
+    try:
+        yield
+    except GraphdistError:
+        raise
+    except SystemExit as error:
         code = "" if error.code is None else repr(error.code)
-        return ArgumentError(
+        raise ArgumentError(
             f"{what} ended the program with sys.exit({code}){when}",
-            source=source,
+            source=source_of(error, factory),
             hint='put that, as what reads the command line, under if __name__ == "__main__"',
-        )
-    text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
-    said = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
-    return ArgumentError(f"{what} raised {said}{when}", source=source, hint=hint)
+        ) from error
+    except Exception as error:
+        text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+        said = f": {text.splitlines()[0]}" if text else ""
+        raise ArgumentError(
+            f"{what} raised {type(error).__name__}{said}{when}",
+            source=source_of(error, factory),
+            hint=hint,
+        ) from error
 
 
 def source_of(error: BaseException, factory: Factory | None = None) -> Source:
     """Return the line of the target's file that an error came through last, or the factory's."""
     if isinstance(error, SyntaxError) and error.filename:
         return at_line(error.filename, error.lineno or 1)
-    frames = traceback.extract_tb(error.__traceback__)
     code = getattr(factory, "__code__", None)
-    targets = [module for name, module in sys.modules.items() if _is_target(name)]
+    targets = [module for name, module in sys.modules.items() if name.startswith(_PREFIX)]
     files = {_escaped(str(module.__file__)) for module in targets}
     files.add(code.co_filename if code else "")
-    for frame in reversed(frames):
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in files:
             return at_line(frame.filename, frame.lineno or 1, frame.name)
-    return where_raised(error) if code is None else at_line(code.co_filename, code.co_firstlineno)
+    return where_raised(error) if code is None else defined_at(factory)
 
 
-def _is_target(name: str) -> bool:
-    return name.startswith("graphdist_target_")
+def defined_at(function: object) -> Source:
+    """Return the line that defines a function, or else the user's current line."""
+    code = getattr(function, "__code__", None)
+    return at_line(code.co_filename, code.co_firstlineno) if code else here()
 
 
 def _split(target: str) -> tuple[str, str]:
@@ -139,7 +139,6 @@ def _split(target: str) -> tuple[str, str]:
     if not place or not name.isidentifier():
         raise ArgumentError(
             f"target {target!r} is neither file.py:name nor module:name",
-            source=here(),
             hint="write for instance examples/train_digits.py:make_step",
         )
     return place, name
@@ -170,7 +169,7 @@ def _escaped(path: str) -> str:
 def _module_of_file(path: Path) -> ModuleType:
     require_file(path)
     path = path.resolve()
-    name = f"graphdist_target_{path.stem}"
+    name = f"{_PREFIX}{path.stem}"
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path):
         return loaded
@@ -182,33 +181,24 @@ def _module_of_file(path: Path) -> ModuleType:
         sys.path.insert(0, str(path.parent))
     sys.modules[name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        is_refused = isinstance(error, FAILS) and not isinstance(error, GraphdistError)
-        refusal = _not_imported(str(path), error) if is_refused else None
-        del sys.modules[name]
-        if refusal is None:
-            raise
-        raise refusal from error
+        with blamed(f"{path} cannot be imported: it"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # not before the program's line is known
+        raise
     return module
-
-
-def _not_imported(place: str, error: BaseException) -> ArgumentError:
-    return failure(f"{place} cannot be imported: it", error)
 
 
 def _module(name: str) -> ModuleType:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it; a console script does not
-    try:
-        return importlib.import_module(name)
-    except GraphdistError:
-        raise
-    except FAILS as error:
-        if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or " "):
+    with blamed(f"{name} cannot be imported: it"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not name.startswith(error.name or " "):
+                raise
             raise ArgumentError(
                 f"there is no module {error.name!r}",
-                source=here(),
                 hint=f"install it, or name a file: {name.replace('.', '/')}.py:{DEFAULT_NAME}",
             ) from error
-        raise _not_imported(name, error) from error

@@ -79,13 +79,14 @@ def _write(options: argparse.Namespace, form: str) -> None:
     if options.compare is not None:
         require_file(options.compare)
     target = _target(options, options.target, form)
-    colour = form == "text" and options.output is None and _is_coloured()
+    colour = form == "text" and options.output is None and _is_terminal() and not wants_no_colour()
     shown = _shown(target, options, form, colour)
+    is_long = shown.count("\n") >= shutil.get_terminal_size().lines
     if options.open:
         print(open_page(shown, options.output))
     elif options.output is not None:
         options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
-    elif _is_terminal() and form in ("text", *MODULES) and _is_longer_than_the_screen(shown):
+    elif _is_terminal() and form in ("text", *MODULES) and is_long:
         _page(shown)
     else:
         sys.stdout.write(shown)
@@ -109,13 +110,13 @@ def _write_all(options: argparse.Namespace) -> None:
         if vars(options)[option] and (kind == "factory") not in functions.values():
             raise ArgumentError(f"--all has no use for --{option}, since {program} has no {kind}")
 
-    def load(name: str) -> VizTarget:
+    def load(name: str) -> ShownProgram:
         own = argparse.Namespace(**vars(options))
         if functions[name]:
             own.args = ""
         else:
             own.set = []
-        return _target(own, f"{program}:{name}", "html")
+        return _target(own, f"{program}:{name}", "html").program
 
     index = write_index(program, folder, load, list(functions))
     print(index)
@@ -142,14 +143,13 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
         return render(target.stage(form), form)
     program, after = target.program, vars(options)["pass"]
     if options.compare:
-        return _comparison(target, options, form, colour)
+        earlier = read_earlier(options.compare)
+        program = compared(program.only(after), earlier, options.compare.name)
+        summary = f"{comparison_of(program)}\n\n" if form == "text" else ""
+        return summary + _changes(program, form, colour)
     if options.diff:
-        before = program.step(options.diff[0], first=True)
-        later = program.step(options.diff[1])
-        if form == "text":
-            change = diff(before.graph, later.graph)
-            return text.difference_text(change, before.name, later.name, colour=colour)
-        return FORMATS[form](replace(program, steps=(before, later), others=()))
+        steps = program.step(options.diff[0], first=True), program.step(options.diff[1])
+        return _changes(replace(program, steps=steps, others=()), form, colour)
     if after != "all":
         # The page and the other formats of many graphs show all passes.
         several = after == "last" and form in ("html", "json", "model-explorer")
@@ -163,15 +163,13 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
     return FORMATS[form](program)
 
 
-def _comparison(target: VizTarget, options: argparse.Namespace, form: str, colour: bool) -> str:
-    shown = target.program.only(vars(options)["pass"])
-    program = compared(shown, read_earlier(options.compare), options.compare.name)
+def _changes(program: ShownProgram, form: str, colour: bool) -> str:
+    """Return a program of two steps, as text the changes between them."""
     if form != "text":
         return FORMATS[form](program)
     before, after = program.steps
     change = diff(before.graph, after.graph)
-    nodes = text.difference_text(change, before.name, after.name, colour=colour)
-    return f"{comparison_of(program)}\n\n{nodes}"
+    return text.difference_text(change, before.name, after.name, colour=colour)
 
 
 def _selection(program: ShownProgram, options: argparse.Namespace, form: str, colour: bool) -> str:
@@ -184,10 +182,6 @@ def _selection(program: ShownProgram, options: argparse.Namespace, form: str, co
     if form == "text":
         return text.selected(model, chosen, colour=colour)
     return DRAWINGS[form](program, chosen)
-
-
-def _is_coloured() -> bool:
-    return _is_terminal() and not wants_no_colour()
 
 
 def _is_terminal() -> bool:
@@ -204,13 +198,6 @@ def _page(shown: str) -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def _is_longer_than_the_screen(shown: str) -> bool:
-    return shown.count("\n") >= shutil.get_terminal_size().lines
-
-
-INDEX = "index.html"
-
-
 def shown_functions(program: str) -> dict[str, bool]:
     """Return the functions of a file or module that can be shown, and whether each is a factory.
 
@@ -218,7 +205,7 @@ def shown_functions(program: str) -> dict[str, bool]:
     """
     module = import_target(program)
     functions = {
-        name: value
+        name: is_factory(value)
         for name, value in vars(module).items()
         if _is_own(value, module.__name__) and not name.startswith("_")
     }
@@ -227,18 +214,17 @@ def shown_functions(program: str) -> dict[str, bool]:
             f"{program} defines no factory of a step and no gd.function",
             hint="a factory takes the strategy and returns (function, args)",
         )
-    return {name: is_factory(value) for name, value in functions.items()}
+    return functions
 
 
 def _is_own(value: object, module: str) -> bool:
     if isinstance(value, Function):
         return value.fn.__module__ == module
-    is_function = inspect.isfunction(value) and value.__module__ == module
-    return is_function and callable(value) and is_factory(value)
+    return inspect.isfunction(value) and value.__module__ == module and is_factory(value)
 
 
 def write_index(
-    title: str, folder: Path, load: Callable[[str], VizTarget], names: Sequence[str]
+    title: str, folder: Path, load: Callable[[str], ShownProgram], names: Sequence[str]
 ) -> Path:
     """Write a page for each function, and the index; returns the index.
 
@@ -248,21 +234,23 @@ def write_index(
     entries: list[page.IndexRow] = []
     for name in names:
         try:
-            program = load(name).program
+            program = load(name)
         except GraphdistError as error:
             entries.append(page.IndexRow(name, note=error.what))
             continue
         own = page.file_name(name, [entry.page for entry in entries])
-        (folder / own).write_text(page.render(program), encoding="utf-8", errors="backslashreplace")
-        entries.append(
-            page.IndexRow(name, own, page.figures_of(program), page.report_note(program))
-        )
+        _write_page(folder / own, page.render(program))
+        row = page.IndexRow(name, own, page.figures_of(program), page.report_note(program))
+        entries.append(row)
     if not any(entry.page for entry in entries):
         reasons = "; ".join(f"{entry.name}: {entry.note}" for entry in entries)
         raise ArgumentError(f"no function of {title} can be shown: {reasons}")
-    index = folder / INDEX
-    index.write_text(page.render_index(title, entries), encoding="utf-8", errors="backslashreplace")
-    return index
+    return _write_page(folder / "index.html", page.render_index(title, entries))
+
+
+def _write_page(path: Path, content: str) -> Path:
+    path.write_text(content, encoding="utf-8", errors="backslashreplace")
+    return path
 
 
 if __name__ == "__main__":

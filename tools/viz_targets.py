@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any  # Any: options of XLA
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.errors import ParseError
+from graphdist.ir.graph import Graph
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.tokens import MOST_CHARACTERS
@@ -21,7 +21,6 @@ from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.compilation import StepOptions, lower_target
 from graphdist.tools.given_files import is_given, read_given, require_file
 from graphdist.tools.interrupts import ending_at_interrupts
-from graphdist.tracing.user_lines import here
 from graphdist.viz.document import SavedProgram, read_document
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
 
@@ -46,7 +45,6 @@ class VizTarget:
         if self.lowered is None:
             raise ArgumentError(
                 f"{form} needs a function, a saved graph has none",
-                source=here(),
                 hint="name the step: file.py:make_step",
             )
         return self.lowered.compile(self.compiler) if form == "hlo" else self.lowered
@@ -86,26 +84,20 @@ def is_saved(name: str) -> bool:
 
 
 def _shown_program(content: bytes, path: Path) -> ShownProgram:
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
+    text = _decoded(content, path)
     if len(text) > _MOST_CHARACTERS:
         raise ArgumentError(
             f"{path} has a text of {len(text):,} characters; {_MOST_CHARACTERS:,} is most",
-            source=here(),
             hint="keep some of its graphs, or read it in Python with graphdist.ir.parser.parse",
         )
     starts = [match.start() for match in _HEADER.finditer(text)] or [0]
-    pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
-    ends = [0, *(piece.count("\n") for piece in pieces)]
-    first_lines = [1 + text.count("\n", 0, starts[0]) + before for before in accumulate(ends)]
-    return ShownProgram(
-        tuple(
-            _parsed(piece, path, first_line, number, len(pieces))
-            for number, (first_line, piece) in enumerate(zip(first_lines, pieces, strict=False))
-        )
-    )
+    steps, first_line = [], 1 + text.count("\n", 0, starts[0])
+    for number, (start, end) in enumerate(zip(starts, [*starts[1:], None], strict=True)):
+        graph = _parsed(text[start:end], path, first_line)
+        name = "graph" if len(starts) == 1 else f"{number} {graph.stage.value}"
+        steps.append(ShownStep(name, graph))
+        first_line += text.count("\n", start, end)
+    return ShownProgram(tuple(steps))
 
 
 def read_earlier(path: Path) -> SavedProgram:
@@ -113,10 +105,14 @@ def read_earlier(path: Path) -> SavedProgram:
     content = _content(path)
     if not content.lstrip().startswith(b"{"):
         return SavedProgram(_shown_program(content, path).graph, None)
+    return read_document(_decoded(content, path, "surrogatepass"), str(path))
+
+
+def _decoded(content: bytes, path: Path, errors: str = "strict") -> str:
     try:
-        return read_document(content.decode("utf-8", "surrogatepass"), str(path))
+        return content.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
+        raise ArgumentError(f"{path} is no text: {error}") from error
 
 
 def _content(path: Path) -> bytes:
@@ -124,10 +120,9 @@ def _content(path: Path) -> bytes:
     return read_given(path, "graph.txt", 4 * _MOST_CHARACTERS)  # UTF-8 has 4 bytes for one at most
 
 
-def _parsed(text: str, path: Path, first_line: int, number: int, of: int) -> ShownStep:
+def _parsed(text: str, path: Path, first_line: int) -> Graph:
     try:
-        graph = parse(text, opaques=PLACEHOLDERS, first_line=first_line)
+        return parse(text, opaques=PLACEHOLDERS, first_line=first_line)
     except ParseError as error:
         error.where = error.where or f"in {path}"
         raise
-    return ShownStep("graph" if of == 1 else f"{number} {graph.stage.value}", graph)

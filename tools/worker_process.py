@@ -58,12 +58,10 @@ class Worker:
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
+        streams = (self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr)
         self._readers = [
-            threading.Thread(target=self._read, args=(stream, out), daemon=True)
-            for stream, out in (
-                (self.process.stdout, sys.stdout),
-                (self.process.stderr, sys.stderr),
-            )
+            threading.Thread(target=self._read, args=stream_and_output, daemon=True)
+            for stream_and_output in streams
         ]
         for reader in self._readers:
             reader.start()
@@ -125,13 +123,10 @@ def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
 
     Lines end with "\n" or "\r\n" or, as those of progress bars, with "\r".
     """
-    rest, chunk = bytearray(), b""
-    while True:
-        is_after_return = chunk.endswith(b"\r")
-        chunk = stream.read(LONGEST_LINE)
-        if not chunk:
-            break
-        new = chunk[1:] if is_after_return and chunk.startswith(b"\n") else chunk
+    rest, before = bytearray(), b""
+    while chunk := stream.read(LONGEST_LINE):
+        new = chunk.removeprefix(b"\n") if before.endswith(b"\r") else chunk
+        before = chunk
         *lines, last = _END_OF_LINE.split(new)
         for line in lines:
             yield bytes(rest + line)

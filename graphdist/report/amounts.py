@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 
 def size_text(size: float) -> str:
@@ -58,3 +58,12 @@ def table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[st
         ).rstrip()
         for row in rows
     ]
+
+
+def record_table(records: Sequence[Mapping[str, str]], left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a table of records, whose names are its header.
+
+    >>> record_table([{"": "one", "bytes": "8"}])
+    ['     bytes', 'one      8']
+    """
+    return table([list(records[0]), *(list(record.values()) for record in records)], left)

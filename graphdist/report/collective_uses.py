@@ -45,6 +45,11 @@ class CollectiveUse:
     every: int = 1
 
     @property
+    def title(self) -> str:
+        """Return the kind with the reducer, such as `all_reduce sum`."""
+        return f"{self.kind} {self.reducer}".strip()
+
+    @property
     def bytes_a_step(self) -> int:
         """Return the bytes of the operands on each replica per step, on average."""
         return round(self.bytes * self.times / self.every)
@@ -73,6 +78,27 @@ class Matched(NamedTuple):
             return asked
         return (asked[0]._replace(kind=kind, bytes=match.bytes),)
 
+    def use(self, topology: Topology | None, *, is_compiled: bool) -> CollectiveUse:
+        """Return the collective for the report; `is_compiled` says whether there is a module."""
+        asked, frame = self.collective, self.collective.source.frame
+        return CollectiveUse(
+            kind=asked.kind,
+            reducer=asked.reducer,
+            dtype=asked.dtype,
+            bytes=asked.bytes,
+            group_size=asked.group_size,
+            times=asked.times,
+            pass_name=asked.pass_name,
+            source=str(asked.source),
+            became=_became(asked.kind, self.match) if is_compiled else "not compiled",
+            num_groups=asked.num_groups,
+            every=asked.every,
+            code=frame.text if frame else "",
+            seconds=sum(collective_seconds(topology, each) for each in self.exchanges)
+            if topology
+            else 0.0,
+        )
+
 
 def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tuple[Matched, ...]:
     """Return the collectives of a graph, matched with the module's, in the graph's order."""
@@ -80,55 +106,17 @@ def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tup
     return tuple(map(Matched, asked, match_collectives(module, asked)))
 
 
-def collective_uses(
-    matched: Sequence[Matched], topology: Topology | None, *, is_known: bool
-) -> tuple[CollectiveUse, ...]:
-    """Return the collectives for the report; `is_known` says whether there is a module."""
-    return tuple(_use(each, topology, is_known) for each in matched)
-
-
-def _use(matched: Matched, topology: Topology | None, is_known: bool) -> CollectiveUse:
-    asked, frame = matched.collective, matched.collective.source.frame
-    return CollectiveUse(
-        kind=asked.kind,
-        reducer=asked.reducer,
-        dtype=asked.dtype,
-        bytes=asked.bytes,
-        group_size=asked.group_size,
-        times=asked.times,
-        pass_name=asked.pass_name,
-        source=str(asked.source),
-        became=_became(asked.kind, matched.match) if is_known else NOT_COMPILED,
-        num_groups=asked.num_groups,
-        every=asked.every,
-        code=frame.text if frame else "",
-        seconds=0.0 if topology is None else _seconds(topology, matched),
-    )
-
-
-def _seconds(topology: Topology, matched: Matched) -> float:
-    return sum(collective_seconds(topology, each) for each in matched.exchanges)
-
-
-NOT_COMPILED = "not compiled"
-
-
 def _became(kind: str, match: Match | None) -> str:
     """Describe the collective of the module that does the work of a collective of the graph."""
     if match is None:
         return "removed, or reshaped into others"
     found = match.collective
-    words = [found.name]
-    if found.kind != kind:
-        words.append(f"as {found.kind}")
-    if len(found.shapes) > 1:
-        words.append(f"combined with {len(found.shapes) - 1}")
-    if match.num_packed > 1:
-        words.append(f"packed with {match.num_packed - 1}")
-    if match.is_padded:
-        words.append("padded")
-    if found.is_fused:
-        words.append("fused")
-    if found.is_async:
-        words.append("asynchronous")
-    return ", ".join(words)
+    notes = {
+        f"as {found.kind}": found.kind != kind,
+        f"combined with {len(found.shapes) - 1}": len(found.shapes) > 1,
+        f"packed with {match.num_packed - 1}": match.num_packed > 1,
+        "padded": match.is_padded,
+        "fused": found.is_fused,
+        "asynchronous": found.is_async,
+    }
+    return ", ".join([found.name, *(note for note, applies in notes.items() if applies)])

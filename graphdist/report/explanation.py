@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from typing import Any  # Any: JSON
 
-from graphdist.ir.analyses import node_count
+from graphdist.ir.analyses import kept_analysis, node_count
 from graphdist.ir.collective_records import collective_of
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
@@ -105,26 +106,23 @@ class Explanation:
             lines.append(_row("traced", self.steps[0].before))
         for step in self.steps:
             if step.changed:
+                saved = savings(step)
                 lines.append(_row(step.name, step.after))
-                lines += [f"    {line}" for line in savings(step)]
+                lines += [f"    saved: {', '.join(saved)}"] if saved else []
                 lines += [f"    chosen: {choice}" for choice in step.chosen]
             elif step.declined:
-                lines.append(f"{step.name}")
+                lines.append(step.name)
             lines += [f"    declined: {reason}" for reason in step.declined]
-        return "\n".join([*lines, *_traffic(self.servers)])
+        if self.servers:
+            lines.append(_traffic(self.servers))
+        return "\n".join([*lines, *(f"    {request}" for request in self.servers)])
 
 
-def _traffic(requests: Sequence[ServerRequest]) -> list[str]:
-    """Return the requests as lines; [] without requests."""
-    if not requests:
-        return []
-    read = sum(request.bytes for request in requests if request.kind != "update")
-    sent = sum(request.bytes for request in requests if request.kind == "update")
+def _traffic(requests: Sequence[ServerRequest]) -> str:
+    read = size_text(sum(request.bytes for request in requests if request.kind != "update"))
+    sent = size_text(sum(request.bytes for request in requests if request.kind == "update"))
     most = "at most " if any(request.kind == "read rows" for request in requests) else ""
-    first = (
-        f"parameter servers: a worker reads {most}{size_text(read)} a step, sends {size_text(sent)}"
-    )
-    return [first, *(f"    {request}" for request in requests)]
+    return f"parameter servers: a worker reads {most}{read} a step, sends {sent}"
 
 
 def _row(name: str, measure: Measure) -> str:
@@ -138,37 +136,36 @@ def _row(name: str, measure: Measure) -> str:
 def savings(step: PassEffect) -> list[str]:
     """Describe the savings of a pass per device."""
     before, after = step.before, step.after
-    said = []
     fewer = sum(before.collectives.values()) - sum(after.collectives.values())
-    if fewer > 0:
-        said.append(f"{fewer} collective{'s' * (fewer > 1)} a step less")
-    if after.moved < before.moved:
-        said.append(f"{size_text(before.moved - after.moved)} a step not moved")
-    if after.held < before.held:
-        said.append(f"{size_text(before.held - after.held)} not held")
-    return [f"saved: {', '.join(said)}"] if said else []
+    moved, held = before.moved - after.moved, before.held - after.held
+    savings = {
+        f"{fewer} collective{'s' * (fewer > 1)} a step less": fewer,
+        f"{size_text(moved)} a step not moved": moved,
+        f"{size_text(held)} not held": held,
+    }
+    return [text for text, amount in savings.items() if amount > 0]
 
 
 def explanation(
     target: str, traced: Graph, pipeline: Sequence[Pass], history: Sequence[PassRecord]
 ) -> Explanation:
     """Return the effects of the passes of a pipeline; `history` has the graphs they returned."""
-    steps = []
-    before, measured = traced, graph_measure(traced)
-    for graph_pass, record in zip(pipeline, history, strict=True):
-        after = record.graph
-        is_same = after is before
-        measured_after = measured if is_same else graph_measure(after)
-        declined = tuple(getattr(graph_pass.run, "declined", _nothing)(before))
-        chosen = tuple(getattr(graph_pass.run, "chosen", _nothing)(before))
-        steps.append(
-            PassEffect(record.pass_name, not is_same, measured, measured_after, declined, chosen)
+    graphs = pairwise([traced, *(record.graph for record in history)])
+    steps = tuple(
+        PassEffect(
+            graph_pass.name,
+            changed=after is not before,
+            before=graph_measure(before),
+            after=graph_measure(after),
+            declined=tuple(getattr(graph_pass.run, "declined", _nothing)(before)),
+            chosen=tuple(getattr(graph_pass.run, "chosen", _nothing)(before)),
         )
-        before, measured = after, measured_after
+        for graph_pass, (before, after) in zip(pipeline, graphs, strict=True)
+    )
     cut = history[-1].cut if history else None
     requests = [] if cut is None else [*_reads(cut), *_updates(cut)]
     requests.sort(key=lambda request: -1 if request.server is None else request.server)
-    return Explanation(traced.name, target, tuple(steps), tuple(requests))
+    return Explanation(traced.name, target, steps, tuple(requests))
 
 
 def _reads(cut: CutStep) -> Iterator[ServerRequest]:
@@ -193,6 +190,7 @@ def _nothing(graph: Graph) -> Sequence[str]:
     return ()
 
 
+@kept_analysis
 def graph_measure(graph: Graph) -> Measure:
     """Return the cost of a graph per device and step."""
     kinds: Counter[str] = Counter()

@@ -59,21 +59,18 @@ def _slices_of_gradients(node: Node) -> Iterator[Value]:
 
 def _saved_bytes(graph: Graph) -> int:
     """Return the largest size of saved values; a loop around loops saves in each iteration."""
-    own = _bytes(value for node in graph.nodes for value in _saved(node, graph))
-    bodies = (node.graphs[0] for node in graph.nodes if node.op is SCAN and not _scatters(node))
+    own = _bytes(
+        result
+        for node in graph.nodes
+        if node.op is SCAN
+        for result in node.results
+        if not _is_slice(result) and any(map(_is_loop, users(graph).get(result, ())))
+    )
+    bodies = (node.graphs[0] for node in filter(_is_loop, graph.nodes))
     return own + max(map(_saved_bytes, bodies), default=0)
 
 
-def _saved(node: Node, graph: Graph) -> Iterator[Value]:
-    """Yield the results of a loop, stacked or not, that another loop uses."""
-    if node.op is SCAN:
-        for result in node.results:
-            is_for_loops = any(_is_saved_for(using) for using in users(graph).get(result, ()))
-            if is_for_loops and not _is_slice(result):
-                yield result
-
-
-def _is_saved_for(node: Node) -> bool:
+def _is_loop(node: Node) -> bool:
     """Return whether a node is a loop of the program, not a loop over parts of a gradient."""
     return node.op is SCAN and not _scatters(node)
 
@@ -88,12 +85,11 @@ def _full_in_loops(graph: Graph) -> int:
     gathered = _gathers(graph)
     scattered = set(_sums(graph))
     most = 0
-    for node in graph.nodes:
-        if node.op is SCAN and not _scatters(node):
-            constants = (taken.operand for taken in Scan(node).constants)
-            around = gathered.intersection(constants) | scattered.intersection(node.results)
-            within = max(_gathered(node.graphs[0]), _full_in_loops(node.graphs[0]))
-            most = max(most, _bytes(around) + within)
+    for node in filter(_is_loop, graph.nodes):
+        constants = (taken.operand for taken in Scan(node).constants)
+        around = gathered.intersection(constants) | scattered.intersection(node.results)
+        within = max(_gathered(node.graphs[0]), _full_in_loops(node.graphs[0]))
+        most = max(most, _bytes(around) + within)
     return most
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from graphdist.report.collective_uses import CollectiveUse
     from graphdist.report.step_memory import StepMemory
     from graphdist.report.step_report import Report
+    from graphdist.report.step_timeline import StepTimeline
 
 LINES_OF_COLLECTIVES = 24
 LINES_OF_EXPOSED = 5
@@ -31,8 +32,8 @@ def report_text(report: Report) -> str:
             f" ({', '.join(f'{count_text(n)}FLOP {dtype}' for dtype, n in report.flops.items())})",
             "",
             *_collectives(report),
-            *_timeline(report),
-            *_estimate(report),
+            "",
+            *_time(report),
             *(f"warning: {constant}" for constant in report.constants),
         ]
     ).rstrip()
@@ -75,14 +76,13 @@ def _memory(report: Report) -> Iterator[str]:
     yield f"  outputs   {size_text(report.output_bytes):>12}"
     yield f"  temporary {size_text(report.temp_bytes):>12}"
     yield f"  peak      {size_text(report.needed_bytes):>12}"
-    stored = report.variables
+    stored, parts = report.variables, report.parts
     if stored.sliced:
         yield (
             f"  variables {size_text(stored.held_bytes):>12}   of {size_text(stored.full_bytes)}: "
             f"{stored.sliced} of {stored.count} are stored sharded"
         )
-    if report.parts is not None:
-        parts = report.parts
+    if parts is not None:
         yield (
             f"  counted   {size_text(parts.total):>12}   variables {size_text(parts.variables)}, "
             f"slices of gradients {size_text(parts.gradients)}, saved for the way back "
@@ -91,92 +91,72 @@ def _memory(report: Report) -> Iterator[str]:
     yield from why_not(report)
 
 
-def _collectives(report: Report) -> Iterator[str]:
-    if not report.collectives:
-        yield "no collectives"
-        yield ""
-        return
-    total = sum(report.collective_bytes.values())
-    yield (
-        f"{len(report.collectives)} collective{'s' * (len(report.collectives) > 1)}, "
-        f"{size_text(total)} from each device a step"
-    )
-    yield f"compiled: {_module(report)}"
+def _collectives(report: Report) -> list[str]:
     largest = sorted(report.collectives, key=lambda use: -use.bytes_a_step)
-    for use in largest[:LINES_OF_COLLECTIVES]:
-        yield _collective(use)
+    if not largest:
+        return ["no collectives"]
+    total = size_text(sum(report.collective_bytes.values()))
+    lines = [
+        f"{len(largest)} collective{'s' * (len(largest) > 1)}, {total} from each device a step",
+        f"compiled: {_module(report)}",
+        *map(_collective, largest[:LINES_OF_COLLECTIVES]),
+    ]
     left = largest[LINES_OF_COLLECTIVES:]
     if left:
-        yield f"  and {len(left)} smaller ones, {size_text(sum(u.bytes_a_step for u in left))}"
-    yield ""
+        size = size_text(sum(use.bytes_a_step for use in left))
+        lines.append(f"  and {len(left)} smaller ones, {size}")
+    return lines
 
 
 def _module(report: Report) -> str:
     if report.refusal:
         return "there is none, since it was refused"
-    by_kind = report.module_bytes
-    kinds = [found.kind for found in report.module_collectives]
-    return (
-        ", ".join(
-            f"{kinds.count(kind)} {kind} of {size_text(size)}" for kind, size in by_kind.items()
-        )
-        or "there are none"
-    )
+    kinds = report.module_kinds
+    texts = [f"{count} {kind} of {size_text(size)}" for kind, count, size in kinds]
+    return ", ".join(texts) or "there are none"
 
 
 def _collective(use: CollectiveUse) -> str:
     times = f" x {use.times}" if use.times > 1 else ""
     times += f" every {use.every} steps" if use.every > 1 else ""
-    kind = f"{use.kind} {use.reducer}".strip()
-    made_by = use.pass_name or "the program"
+    line = use.source.rpartition("/")[2]
     return (
-        f"  {kind:<16} {use.dtype:<5}{size_text(use.bytes):>11}{times}  {made_by}, "
-        f"{_short(use.source)}  -> {use.became}"
+        f"  {use.title:<16} {use.dtype:<5}{size_text(use.bytes):>11}{times}  "
+        f"{use.pass_name or 'the program'}, {line}  -> {use.became}"
     )
 
 
-def _short(source: str) -> str:
-    return source.rpartition("/")[2]
+def _time(report: Report) -> Iterator[str]:
+    """Yield the timeline of the step, or else the estimate."""
+    if report.timeline is not None:
+        yield from _timeline(report.timeline)
+    elif report.estimate is not None:
+        step, most = time_text(report.estimate.step), report.estimate.bottleneck
+        yield f"ESTIMATE, no measurement: {step} a step, most of it {most}"
+        yield _part("compute", report.estimate.compute, "FLOPs / peak FLOP/s")
+        yield _part("memory", report.estimate.memory, "bytes moved / memory bandwidth")
+        yield _part("interconnect", report.estimate.interconnect, "bytes a ring sends / bandwidth")
+        yield "  step = max(compute, memory) + interconnect, at the vendor's published peaks"
+        if report.no_timeline:
+            yield f"  there is no timeline: {report.no_timeline}"
 
 
-def _estimate(report: Report) -> Iterator[str]:
-    estimate = report.estimate
-    if estimate is None or report.timeline is not None:
-        return
-    yield (
-        f"ESTIMATE, no measurement: {time_text(estimate.step)} a step, most of it "
-        f"{estimate.bottleneck}"
-    )
-    yield f"  compute      {time_text(estimate.compute):>10}   FLOPs / peak FLOP/s"
-    yield f"  memory       {time_text(estimate.memory):>10}   bytes moved / memory bandwidth"
-    yield f"  interconnect {time_text(estimate.interconnect):>10}   bytes a ring sends / bandwidth"
-    yield "  step = max(compute, memory) + interconnect, at the vendor's published peaks"
-    if report.no_timeline:
-        yield f"  there is no timeline: {report.no_timeline}"
+def _part(name: str, seconds: float, what: str) -> str:
+    return f"  {name:<12} {time_text(seconds):>10}   {what}"
 
 
-def _timeline(report: Report) -> Iterator[str]:
-    timeline = report.timeline
-    if timeline is None:
-        return
-    yield (
-        f"PREDICTED, no measurement: {time_text(timeline.seconds)} a step, "
-        f"{time_text(timeline.low)} to {time_text(timeline.high)} ({timeline.fitted})"
-    )
-    yield (
-        f"  compute      {time_text(timeline.compute):>10}   the model's own operations reach "
-        f"{timeline.utilization:.1%} of the peak"
-    )
-    yield f"  exposed      {time_text(timeline.exposed):>10}   communication that nothing hides"
-    yield f"  waits        {time_text(timeline.idle):>10}   for copies between memories"
+def _timeline(timeline: StepTimeline) -> Iterator[str]:
+    step, low, high = map(time_text, (timeline.seconds, timeline.low, timeline.high))
+    yield f"PREDICTED, no measurement: {step} a step, {low} to {high} ({timeline.fitted})"
+    reach = f"the model's own operations reach {timeline.utilization:.1%} of the peak"
+    yield _part("compute", timeline.compute, reach)
+    yield _part("exposed", timeline.exposed, "communication that nothing hides")
+    yield _part("waits", timeline.idle, "for copies between memories")
     exposed = [each for each in timeline.collectives if each.exposed]
-    for collective in exposed[:LINES_OF_EXPOSED]:
-        runs = f" x {collective.runs}" if collective.runs > 1 else ""
-        exposed_text, of_text = time_text(collective.exposed), time_text(collective.seconds)
-        yield (
-            f"  {exposed_text:>10} of {of_text:>10} exposed  "
-            f"{collective.kind}{runs}, {collective.name}  {collective.line}".rstrip()
-        )
+    for each in exposed[:LINES_OF_EXPOSED]:
+        runs = f" x {each.runs}" if each.runs > 1 else ""
+        share = f"{time_text(each.exposed):>10} of {time_text(each.seconds):>10} exposed"
+        yield f"  {share}  {each.kind}{runs}, {each.name}  {each.line}".rstrip()
     yield from _most_memory(timeline.memory)
     yield "lines that compute longest"
     for spent in timeline.lines[:LINES_OF_COMPUTE]:

@@ -9,18 +9,16 @@ and those of the compiled module. The time is an estimate, a roofline over publi
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Self  # Any: JSON
 
 from graphdist.errors import DeviceMemoryError
 from graphdist.ir.cost import cost, executions
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import CONSTANT
-from graphdist.report.collective_uses import (
-    CollectiveUse,
-    collective_uses,
-    matched_collectives,
-)
+from graphdist.report.collective_uses import CollectiveUse, matched_collectives
 from graphdist.report.json_records import json_of, read_record
 from graphdist.report.memory_parts import MemoryParts, memory_parts
 from graphdist.report.report_text import report_text
@@ -110,12 +108,18 @@ class Report:
     @property
     def collective_bytes(self) -> dict[str, int]:
         """Return the bytes of the operands of collectives per device and step, by kind."""
-        return _total((use.kind, use.bytes_a_step) for use in self.collectives)
+        return _bytes_by_kind(self.collectives)
 
     @property
     def module_bytes(self) -> dict[str, int]:
         """Return the same for the module's collectives; XLA may have chosen other kinds."""
-        return _total((found.kind, found.bytes_a_step) for found in self.module_collectives)
+        return _bytes_by_kind(self.module_collectives)
+
+    @property
+    def module_kinds(self) -> list[tuple[str, int, int]]:
+        """Return the kinds of the module's collectives, how many there are, and their bytes."""
+        counts = Counter(each.kind for each in self.module_collectives)
+        return [(kind, counts[kind], size) for kind, size in self.module_bytes.items()]
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -140,17 +144,17 @@ class Report:
         return report_text(self)
 
 
-def _total(parts: Any) -> dict[str, int]:
+def _bytes_by_kind(collectives: Iterable[CollectiveUse | ModuleCollective]) -> dict[str, int]:
     counted: Counter[str] = Counter()
-    for kind, size in parts:
-        counted[kind] += size
+    for each in collectives:
+        counted[each.kind] += each.bytes_a_step
     return dict(counted)
 
 
 def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Report:
     """Return the report of a compiled program; `text` is its optimised module."""
     topology, module = devices.topology, CompiledModule(text)
-    report = _report(graph, devices, memory, module_collectives(module, len(devices)), "")
+    report = _report(graph, devices, memory, module_collectives(module, len(devices)))
     if topology is None:
         return report
     timeline = timeline_of(module, graph, topology)
@@ -161,26 +165,14 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
 
 def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:
     """Return the report of a program that the compiler refused for lack of memory."""
-    needs = error.needed_bytes or peak_of_boundary(graph)
-    sizes = boundary_bytes(graph)
-    temporary = max(needs - peak_of_boundary(graph), 0)
-    memory = Memory(*sizes, temp_bytes=temporary, peak_bytes=needs)
-    report = _report(graph, devices, memory, (), error.what, error.available_bytes)
-    return replace(report, memory=memory_of_graph(graph))
-
-
-def boundary_bytes(graph: Graph) -> tuple[int, int, int]:
-    """Return the bytes of a replica's arguments, outputs, and of the buffers that both share."""
     arguments = sum(value.type.bytes for value in graph.inputs)
     outputs = sum(output.type.bytes for output in graph.outputs)
     shared = sum(output.type.bytes for output in graph.outputs[: len(graph.assigned)])
-    return arguments, outputs, shared
-
-
-def peak_of_boundary(graph: Graph) -> int:
-    """Return the least bytes that a step needs: its arguments and outputs."""
-    arguments, outputs, shared = boundary_bytes(graph)
-    return arguments + outputs - shared
+    least = arguments + outputs - shared
+    needs = error.needed_bytes or least
+    memory = Memory(arguments, outputs, shared, max(needs - least, 0), peak_bytes=needs)
+    report = _report(graph, devices, memory, (), error.what, error.available_bytes)
+    return replace(report, memory=memory_of_graph(graph))
 
 
 def _report(
@@ -188,13 +180,12 @@ def _report(
     devices: Devices,
     memory: Memory,
     module: tuple[ModuleCollective, ...],
-    refusal: str,
+    refusal: str = "",
     available: int = 0,
 ) -> Report:
-    counted = cost(graph)
-    matched = matched_collectives(graph, module)
-    made = [exchange for collective in matched for exchange in collective.exchanges]
-    topology = devices.topology
+    counted, topology = cost(graph), devices.topology
+    matched, stored = matched_collectives(graph, module), stored_variables(graph)
+    exchanges = chain.from_iterable(each.exchanges for each in matched)
     if topology is not None and not available:
         available = topology.chip.memory_bytes // topology.chip.devices
     return Report(
@@ -209,14 +200,14 @@ def _report(
         available_bytes=available,
         flops=dict(counted.flops),
         memory_traffic=counted.bytes,
-        collectives=collective_uses(matched, topology, is_known=not refusal),
+        collectives=tuple(each.use(topology, is_compiled=not refusal) for each in matched),
         module_collectives=module,
         constants=large_constants(graph),
-        estimate=None
-        if topology is None
-        else estimate_step(topology, counted.flops, counted.bytes, made),
+        estimate=estimate_step(topology, counted.flops, counted.bytes, exchanges)
+        if topology
+        else None,
         refusal=refusal,
-        variables=(stored := stored_variables(graph)),
+        variables=stored,
         parts=memory_parts(graph) if stored.sliced else None,
     )
 

@@ -7,6 +7,7 @@ compared with the operations that the model needs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
@@ -19,8 +20,8 @@ from graphdist.runtime.module.durations import kernels_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels
 from graphdist.runtime.module.memory import ModuleMemory
-from graphdist.runtime.module.timeline import Event, Turn, all_events, predicted_turn
-from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
+from graphdist.runtime.module.timeline import COMPUTE, Turn, all_events, predicted_turn
+from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.topologies import Topology
 
 
@@ -97,12 +98,10 @@ class StepTimeline:
         return self.compute / self.seconds if self.seconds else 1.0
 
 
-def timeline_of(
-    module: CompiledModule, graph: Graph, topology: Topology, timing: ChipTiming | None = None
-) -> StepTimeline | str:
+def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> StepTimeline | str:
     """Return the timeline of a module, or the reason why there is none."""
     chip = topology.chip
-    timing = timing or TIMINGS.get(chip.name)
+    timing = TIMINGS.get(chip.name)
     if timing is None:
         return f"no constants of {chip.name} are known"
     if not module[module.entry]:
@@ -111,7 +110,7 @@ def timeline_of(
         return "the compiled module does not say how many cycles its instructions take"
     turn = predicted_turn(module, topology, timing, kernels_of(graph))
     labels, memory = Labels(module), ModuleMemory(module)
-    model_flops = sum(_model_flops(graph).values()) * chip.devices
+    model_flops = _model_flops(graph) * chip.devices
     possible = chip.peak("bf16") * turn.seconds
     return StepTimeline(
         seconds=turn.seconds,
@@ -130,15 +129,14 @@ def timeline_of(
     )
 
 
-def _model_flops(graph: Graph) -> Mapping[str, int]:
-    """Return the operations of a step by dtype, without recomputation."""
-    total: dict[str, int] = {}
-    for node, times in executions(graph):
-        if node.graphs or "rematted_computation" in node.source.scope:
-            continue
-        for dtype, count in of_node(node).flops.items():
-            total[dtype] = total.get(dtype, 0) + round(count * times)
-    return total
+def _model_flops(graph: Graph) -> int:
+    """Return the operations of a step, without recomputation."""
+    return sum(
+        round(count * times)
+        for node, times in executions(graph)
+        if not node.graphs and "rematted_computation" not in node.source.scope
+        for count in of_node(node).flops.values()
+    )
 
 
 def _collectives(turn: Turn, labels: Labels) -> tuple[CollectiveTime, ...]:
@@ -158,15 +156,9 @@ def _collectives(turn: Turn, labels: Labels) -> tuple[CollectiveTime, ...]:
 
 
 def _lines(turn: Turn, labels: Labels) -> tuple[LineTime, ...]:
-    seconds: dict[tuple[str, str], float] = {}
+    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     for event, times in all_events(turn):
-        if _is_own_work(event):
-            phase, line = labels.of(event.instruction)
-            key = line, phase
-            seconds[key] = seconds.get(key, 0.0) + event.seconds * times
-    found = [LineTime(line, phase, spent) for (line, phase), spent in seconds.items()]
+        if event.lane == COMPUTE and event.body is None:
+            seconds[labels.of(event.instruction)] += event.seconds * times
+    found = [LineTime(line, phase, spent) for (phase, line), spent in seconds.items()]
     return tuple(sorted(found, key=lambda each: -each.seconds))
-
-
-def _is_own_work(event: Event) -> bool:
-    return event.lane == "compute" and event.body is None

@@ -25,8 +25,8 @@ def trace_of(timeline: StepTimeline, name: str, most_events: int = MOST_EVENTS) 
     events = timeline.events
     assert events is not None, "a timeline that was read from JSON has no events"
     writer = _Writer(events, shows_all=_num_events(events.turn) <= most_events)
-    tracks = {_LOOPS: "loops", **{number: lane for lane, number in _TRACKS.items()}}
-    named = {number: f"{lane} (predicted)" for number, lane in tracks.items()}
+    tracks = {"loops": _LOOPS, **_TRACKS}
+    named = {number: f"{lane} (predicted)" for lane, number in tracks.items()}
     return trace_document(name, named, writer.events(events.turn, 0.0))
 
 
@@ -39,8 +39,7 @@ def _num_events(turn: Turn) -> int:
 
 class _Writer:
     def __init__(self, timeline: TimelineEvents, *, shows_all: bool) -> None:
-        self._labels, self._held = timeline.labels, timeline.held
-        self._shows_all = shows_all
+        self._timeline, self._shows_all = timeline, shows_all
 
     def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
         """Yield the events of an iteration that begins `start` seconds after the step."""
@@ -51,30 +50,25 @@ class _Writer:
             elif event.body is None:
                 yield self._slice(event, start)
                 if event.lane == COMPUTE:
-                    yield self._memory(event, start)
+                    held = self._timeline.held.get(event.instruction, 0) / 2**20
+                    yield trace_counter("memory", (start + event.start) * 1e6, {"MiB": held})
             else:
                 yield from self._turns(event, event.body, start + event.start)
 
     def _turns(self, event: Event, body: Turn, start: float) -> Iterator[dict[str, Any]]:
-        shown = range(event.times)
+        name, shown = event.instruction.name, range(event.times)
         if not self._shows_all and event.times > 2:
             between = event.times - 2
-            title = f"{between} more turns of {event.instruction.name}"
+            title = f"{between} more turns of {name}"
             yield _written(title, _LOOPS, start + body.seconds, between * body.seconds, {})
             shown = range(0, event.times, event.times - 1)
         for number in shown:
-            begun = start + number * body.seconds
-            title = f"{event.instruction.name}, turn {number + 1} of {event.times}"
-            yield _written(title, _LOOPS, begun, body.seconds, {})
+            begun, title = start + number * body.seconds, f"turn {number + 1} of {event.times}"
+            yield _written(f"{name}, {title}", _LOOPS, begun, body.seconds, {})
             yield from self.events(body, begun)
 
-    def _memory(self, event: Event, start: float) -> dict[str, Any]:
-        """Return the counter of the bytes that the chip holds from the start of an event."""
-        held = self._held.get(event.instruction, 0)
-        return trace_counter("memory", (start + event.start) * 1e6, {"MiB": held / 2**20})
-
     def _slice(self, event: Event, start: float) -> dict[str, Any]:
-        phase, line = self._labels.of(event.instruction)
+        phase, line = self._timeline.labels.of(event.instruction)
         facts: dict[str, Any] = {"line": line, "phase": phase, "type": event.instruction.type}
         if event.collective:
             facts["exposed seconds"] = event.wait

@@ -8,15 +8,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
+from itertools import chain
 from typing import Any  # Any: JSON
 
-from graphdist.ir.graph import Graph, Node
+from graphdist.ir.graph import Graph
 from graphdist.report.amounts import size_text
 from graphdist.report.compared_figures import ComparedFigure
 from graphdist.viz.graph_diff import Diff, diff
+from graphdist.viz.identities import partners
 from graphdist.viz.model import Model, Record, memory_timeline, models_of
 from graphdist.viz.program import ShownProgram
 from graphdist.viz.report_document import report_document
@@ -36,22 +38,17 @@ class ComparedCollective:
     place: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class ComparedLine:
-    """The changes to the nodes of a line."""
+    """The changes to the nodes of a line: how many nodes, and the bytes of all their results."""
 
     place: str
-    added: int = 0
-    removed: int = 0
-    rewired: int = 0
-    changed: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-
-    @property
-    def differs(self) -> bool:
-        """Return whether any node of the line differs."""
-        return bool(self.added or self.removed or self.rewired or self.changed)
+    added: int
+    removed: int
+    rewired: int
+    changed: int
+    bytes_before: int
+    bytes_after: int
 
 
 @dataclass(frozen=True)
@@ -67,19 +64,9 @@ class Comparison:
         """Return the comparison as the page reads it."""
         return {
             "names": self.names,
-            "figures": [[each.name, each.unit, each.before, each.after] for each in self.figures],
-            "collectives": [
-                [each.kind, each.before, each.after, each.bytes_before, each.bytes_after]
-                for each in self.collectives
-            ],
-            "lines": [
-                [
-                    each.place,
-                    *(each.added, each.removed, each.rewired, each.changed),
-                    *(each.bytes_before, each.bytes_after),
-                ]
-                for each in self.lines
-            ],
+            "figures": [list(astuple(each)) for each in self.figures],
+            "collectives": [list(astuple(each)[:-1]) for each in self.collectives],  # no place
+            "lines": [list(astuple(each)) for each in self.lines],
         }
 
     def __str__(self) -> str:
@@ -119,20 +106,19 @@ def comparison_of(program: ShownProgram, models: Mapping[Graph, Model] | None = 
     )
 
 
-def _figures(before: Model, after: Model) -> Iterator[ComparedFigure]:
-    def both(name: str, unit: str, amounts: list[float]) -> ComparedFigure:
-        return ComparedFigure(name, unit, *amounts)
+_AMOUNTS: tuple[tuple[str, str, Callable[[Model], int]], ...] = (
+    ("nodes", "", lambda model: model.num_nodes),
+    ("collectives", "", lambda model: len(model.collectives)),
+    ("bytes of collectives", "bytes", lambda model: model.moved),
+    ("bytes of all results", "bytes", lambda model: sum(map(_result_bytes, model.records))),
+    ("peak by the graph", "bytes", lambda model: memory_timeline(model).peak),
+)
+"""The figures of a graph: their names, units and amounts."""
 
-    models = before, after
-    yield both("nodes", "", [sum(1 for r in model.records if r.node) for model in models])
-    yield both("collectives", "", [len(model.collectives) for model in models])
-    yield both(
-        "bytes of collectives",
-        "bytes",
-        [sum(record.moved for record in model.records) for model in models],
-    )
-    yield both("bytes of all results", "bytes", [_result_bytes(model.records) for model in models])
-    yield both("peak by the graph", "bytes", [memory_timeline(model).peak for model in models])
+
+def _figures(before: Model, after: Model) -> Iterator[ComparedFigure]:
+    for name, unit, amount in _AMOUNTS:
+        yield ComparedFigure(name, unit, amount(before), amount(after))
 
 
 def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ComparedFigure]:
@@ -149,26 +135,19 @@ def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ComparedFigure]:
     yield ComparedFigure("predicted step", "seconds", *times)
 
 
-def _result_bytes(records: list[Record]) -> int:
-    return sum(record.facts.bytes * record.times for record in records if record.node)
+def _result_bytes(record: Record) -> int:
+    return record.facts.bytes * record.times if record.node else 0
 
 
 def _collectives(change: Diff, before: Model, after: Model) -> list[ComparedCollective]:
-    partner = {
-        before.position_of[old]: after.position_of[new] for old, new in change.partners.items()
-    }
-    compared: list[ComparedCollective] = []
-    paired: set[int] = set()
-    for old in before.collectives:
-        new = partner.get(old)
-        if new is not None:
-            paired.add(new)
-        compared.append(_compared(before, old, after, new))
-    compared += [
-        _compared(before, None, after, new) for new in after.collectives if new not in paired
+    partner = partners(change, before, after)
+    pairs: list[tuple[int | None, int | None]] = [
+        (old, partner.get(old)) for old in before.collectives
     ]
+    paired = {new for _, new in pairs}
+    pairs += [(None, new) for new in after.collectives if new not in paired]
     return sorted(
-        compared,
+        (_compared(before, old, after, new) for old, new in pairs),
         key=lambda each: (
             Comparison.state(each) == "kept",
             -max(each.bytes_before, each.bytes_after),
@@ -181,40 +160,39 @@ def _compared(before: Model, old: int | None, after: Model, new: int | None) -> 
     now = None if new is None else after.records[new]
     record = now or was
     assert record is not None
-    return ComparedCollective(
-        f"{record.facts.op} {record.facts.reducer}".strip(),
-        old,
-        new,
-        was.moved if was else 0,
-        now.moved if now else 0,
-        _place(record),
-    )
+    sizes = was.moved if was else 0, now.moved if now else 0
+    return ComparedCollective(record.facts.kind, old, new, *sizes, _place(record))
 
 
 def _lines(change: Diff, before: Model, after: Model) -> list[ComparedLine]:
-    lines: defaultdict[str, ComparedLine] = defaultdict(lambda: ComparedLine(""))
+    nodes = {
+        "added": (after, change.added),
+        "removed": (before, change.removed),
+        "rewired": (after, [new for _, new in change.rewired]),
+        "changed": (after, [new for _, new in change.changed]),
+    }
+    counts = {
+        kind: Counter(_place(model.records[model.position_of[node]]) for node in changed)
+        for kind, (model, changed) in nodes.items()
+    }
+    sizes_before, sizes_after = _bytes_by_line(before), _bytes_by_line(after)
+    lines = [
+        ComparedLine(
+            place,
+            **{kind: count[place] for kind, count in counts.items()},
+            bytes_before=sizes_before[place],
+            bytes_after=sizes_after[place],
+        )
+        for place in dict.fromkeys(chain.from_iterable(counts.values()))
+    ]
+    return sorted(lines, key=lambda line: -abs(line.bytes_after - line.bytes_before))
 
-    def line_of(model: Model, node: Node) -> ComparedLine:
-        return lines[_place(model.records[model.position_of[node]])]
 
-    for node in change.added:
-        line_of(after, node).added += 1
-    for node in change.removed:
-        line_of(before, node).removed += 1
-    for _, node in change.rewired:
-        line_of(after, node).rewired += 1
-    for _, node in change.changed:
-        line_of(after, node).changed += 1
-    for record in before.records:
-        if record.node:
-            lines[_place(record)].bytes_before += record.facts.bytes * record.times
-    for record in after.records:
-        if record.node:
-            lines[_place(record)].bytes_after += record.facts.bytes * record.times
-    for place, line in lines.items():
-        line.place = place
-    changed = [line for line in lines.values() if line.differs]
-    return sorted(changed, key=lambda line: -abs(line.bytes_after - line.bytes_before))
+def _bytes_by_line(model: Model) -> Counter[str]:
+    sizes: Counter[str] = Counter()
+    for record in model.records:
+        sizes[_place(record)] += _result_bytes(record)
+    return sizes
 
 
 def _place(record: Record) -> str:

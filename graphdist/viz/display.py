@@ -18,6 +18,7 @@ import sys
 import tempfile
 import webbrowser
 from collections import Counter
+from functools import cache, cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -58,9 +59,7 @@ def notebook_cell(shown: Shown) -> str:
 
 def open_page(page: str, path: Path | None = None) -> Path:
     """Write a page to a file, a temporary one if no path is given, and open it in a browser."""
-    if path is None:
-        folder = Path(tempfile.mkdtemp(prefix="graphdist-"))
-        path = folder / "program.html"
+    path = path or Path(tempfile.mkdtemp(prefix="graphdist-"), "program.html")
     path.write_text(page, encoding="utf-8")
     return open_file(path)
 
@@ -88,10 +87,7 @@ _log = logging.getLogger("graphdist")
 def dump_stage(lowered: Lowered, folder: Path, function: int, reason: str) -> None:
     """Write the page of a program of the function with this id, and the index."""
     with _lock:
-        pages = _folders.get(folder.absolute())
-        if pages is None:
-            pages = _folders[folder.absolute()] = _DumpFolder(folder.absolute())
-        pages.add(lowered, function, reason)
+        _dump_folder(folder.absolute()).add(lowered, function, reason)
 
 
 class _DumpFolder:
@@ -99,7 +95,6 @@ class _DumpFolder:
 
     def __init__(self, asked: Path) -> None:
         self._asked = asked
-        self._own: Path | None = None
         self._entries: list[IndexRow] = []
         self._names: list[str] = []
         self._last: dict[int, Graph] = {}
@@ -118,30 +113,31 @@ class _DumpFolder:
                 _log.warning("the page of %s is not written: %s", lowered.graph.name, error)
             self._has_failed = True
 
+    @cached_property
+    def _own(self) -> Path:
+        """Return the folder of this process."""
+        worker = jax.process_index()
+        return _claimed(self._asked / f"worker{worker}" if worker else self._asked)
+
     def _write(self, program: ShownProgram, function: int, reason: str) -> None:
-        if self._own is None:
-            worker = jax.process_index()
-            self._own = _claimed(self._asked / f"worker{worker}" if worker else self._asked)
         earlier = self._last.get(function)
         self._last[function] = program.graph
         own = self._page(program.graph.name, program)
-        changes, note = "", reason and f"compiled again: {reason}"
+        changes, notes = "", [f"compiled again: {reason}"] if reason else []
         if earlier is not None:
             change = diff(earlier, program.graph)
-            note += (
-                f"; {len(change.added)} nodes added, {len(change.removed)} removed, "
+            notes.append(
+                f"{len(change.added)} nodes added, {len(change.removed)} removed, "
                 f"{len(change.rewired) + len(change.changed)} changed"
             )
             both = ShownStep("last program", earlier), ShownStep("this program", program.graph)
             changes = self._page(f"{own[:-5]}-changes", ShownProgram(both, compares=True))
         if self._counts[function] == MOST:
-            note += "; later programs of this function leave no pages"
-        self._entries.append(
-            IndexRow(program.graph.name, own, figures_of(program), note.lstrip("; "), changes)
-        )
-        self._replace(
-            "index.html", render_index(f"{self._asked.name}: compiled functions", self._entries)
-        )
+            notes.append("later programs of this function leave no pages")
+        name, note = program.graph.name, "; ".join(notes)
+        self._entries.append(IndexRow(name, own, figures_of(program), note, changes))
+        title = f"{self._asked.name}: compiled functions"
+        self._replace("index.html", render_index(title, self._entries))
 
     def _page(self, name: str, program: ShownProgram) -> str:
         own = file_name(name, self._names)
@@ -151,7 +147,6 @@ class _DumpFolder:
 
     def _replace(self, name: str, text: str) -> None:
         """Write a file so that a reader never sees a part of it."""
-        assert self._own is not None
         part = self._own / f"{name}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(self._own / name)
@@ -175,4 +170,5 @@ def _claimed(folder: Path) -> Path:
 
 
 _lock = Lock()
-_folders: dict[Path, _DumpFolder] = {}
+_dump_folder = cache(_DumpFolder)
+"""Return the folder with this path, which is the same object each time."""

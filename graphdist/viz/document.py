@@ -18,13 +18,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Generic, TypeVar  # Any: JSON
+from typing import Any, TypeVar  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.garbage import collection_put_off
+from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
@@ -39,19 +40,8 @@ from graphdist.viz.report_document import report_document
 
 FORMAT = "graphdist.program"
 VERSION = 4
-_PLAIN = (
-    "op",
-    "parameters",
-    "types",
-    "bytes",
-    "flops",
-    "trips",
-    "distribution",
-    "origin",
-    "scope",
-    "variable",
-    "seconds",
-)
+_MOST_LIVE = 100
+"""How many of the values at the peak a graph lists."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -71,7 +61,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
     changes = iter(diffs([graph for graph, _ in groupby(graphs)]))
     indices = {graph: index for index, graph in enumerate(models)}
     steps: list[dict[str, Any]] = []
-    pairs: dict[tuple[int, int], dict[int, int]] = {}
+    earlier: dict[int, tuple[int, Mapping[int, int]]] = {}
     before: Graph | None = None
     for step in program.all_steps:
         entry: dict[str, Any] = {"name": step.name, "graph": indices[step.graph]}
@@ -79,77 +69,56 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
             change = next(changes)
             models_around = models[change.before], models[change.after]
             paired = partners(change, *models_around)
-            pairs.setdefault((indices[change.before], indices[change.after]), paired)
+            if indices[change.before] < indices[change.after]:
+                earlier.setdefault(indices[change.after], (indices[change.before], paired))
             entry["pairs"] = _runs(paired)
             if change:
                 entry["diff"] = _diff(change, *models_around)
         steps.append(entry)
         before = step.graph
-    identities = identified(list(models.values()), pairs, across_groups=program.compares)
-    tables = _Tables()
+    identities = identified(list(models.values()), earlier, across_groups=program.compares)
+    tables, groups, report = _Tables(), dict[GroupPath, int](), program.report
     return {
         "format": FORMAT,
         "version": VERSION,
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
-        **_target(program),
-        **_comparison(program, models),
+        **({"topology": str(program.topology)} if program.topology else {}),
+        **({"report": report_document(report)} if report else {}),
+        **({"comparison": comparison_of(program, models).to_json()} if program.compares else {}),
         "passes": steps,
         **({"shown": len(program.steps) - 1} if program.others else {}),
         "graphs": [
             _graph(model, of, tables)
             for model, of in zip(models.values(), identities.of, strict=True)
         ],
-        "identities": [tables.groups.position(path) for path in identities.groups],
-        "facts": tables.facts.entries,
-        "sources": tables.sources.entries,
-        "groups": tables.groups.entries,
+        "identities": [_position(path, groups) for path in identities.groups],
+        "facts": [_facts(*key) for key in tables.facts],
+        "sources": [_source(frames) for frames in tables.sources],
+        "groups": list(map(list, groups)),
     }
 
 
-def _target(program: ShownProgram) -> dict[str, Any]:
-    topology, report = program.topology, program.report
-    target: dict[str, Any] = {} if topology is None else {"topology": str(topology)}
-    return target if report is None else {**target, "report": report_document(report)}
-
-
-def _comparison(program: ShownProgram, models: Mapping[Graph, Model]) -> dict[str, Any]:
-    if not program.compares:
-        return {}
-    return {"comparison": comparison_of(program, models).to_json()}
-
-
-class _Table(Generic[_Key]):
-    """Entries in the order in which they were added, without duplicates."""
-
-    def __init__(self, entry: Callable[[_Key], Any]) -> None:
-        self.entries: list[Any] = []
-        self._entry = entry
-        self._position_of: dict[_Key, int] = {}
-
-    def position(self, key: _Key) -> int:
-        """Return the position of a key's entry."""
-        position = self._position_of.get(key)
-        if position is None:
-            position = self._position_of[key] = len(self.entries)
-            self.entries.append(self._entry(key))
-        return position
+def _position(key: _Key, table: dict[_Key, int]) -> int:
+    """Return the position of a key in a table, in which it is put if it is new."""
+    return table.setdefault(key, len(table))
 
 
 class _Tables:
+    """The facts and sources of all graphs, with their positions in the tables of the document."""
+
     def __init__(self) -> None:
-        self.facts = _Table(_facts)
-        self.sources = _Table(_source)
-        self.groups = _Table[GroupPath](list)
+        self.facts: dict[tuple[Facts, int | None], int] = {}
+        self.sources: dict[tuple[Frame, ...], int] = {}
         self._facts_of: dict[int, int] = {}  # by identity, for nodes of many graphs
 
-    def facts_position(self, facts: Facts) -> int:
+    def position(self, facts: Facts) -> int:
         """Return the position of a record's facts in the table."""
         position = self._facts_of.get(id(facts))
         if position is None:
-            *plain, frames = facts
-            source = self.sources.position(frames) if frames else None
-            position = self._facts_of[id(facts)] = self.facts.position((*plain, source))
+            source = _position(facts.frames, self.sources) if facts.frames else None
+            key = facts._replace(frames=()), source
+            position = self._facts_of[id(facts)] = _position(key, self.facts)
         return position
 
 
@@ -158,16 +127,11 @@ def _graph(model: Model, identities: list[int], tables: _Tables) -> dict[str, An
     return {
         "stage": model.graph.stage.value,
         "nodes": [
-            _node(record, tables.facts_position(record.facts), identity)
+            _node(record, tables.position(record.facts), identity)
             for record, identity in zip(model.records, identities, strict=True)
         ],
         "collectives": model.collectives,
-        "memory": {
-            "steps": memory.steps,
-            "peak": memory.peak,
-            "peak_step": memory.peak_step,
-            "live": memory.live[:100],
-        },
+        "memory": {**vars(memory), "live": memory.live[:_MOST_LIVE]},
     }
 
 
@@ -186,17 +150,13 @@ def _node(record: Record, facts: int, identity: int) -> dict[str, Any]:
     return node
 
 
-def _facts(key: tuple[Any, ...]) -> dict[str, Any]:
-    facts, source = Facts(*key[:-1]), key[-1]
-    entry = {name: value for name in _PLAIN if (value := getattr(facts, name))}
+def _facts(facts: Facts, source: int | None) -> dict[str, Any]:
+    """Return facts as an entry of their table; the source stands for their frames."""
+    entry = {name: value for name, value in facts._asdict().items() if value}
     if source is not None:
         entry["source"] = source
-    if facts.is_collective:
-        entry["collective"] = {
-            "reducer": facts.reducer,
-            "bytes": facts.moved,
-            "group_size": facts.group_size,
-        }
+    if facts.collective:
+        entry["collective"] = facts.collective._asdict()
     return entry
 
 
@@ -206,8 +166,8 @@ def _source(frames: tuple[Frame, ...]) -> list[tuple[str, int, str]]:
 
 def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:
     return {
-        "removed": _positions(before, change.removed),
-        "added": _positions(after, change.added),
+        "removed": [before.position_of[node] for node in change.removed],
+        "added": [after.position_of[node] for node in change.added],
         "rewired": _pairs(before, after, change.rewired),
         "changed": _pairs(before, after, change.changed),
         "kept": change.kept,
@@ -223,10 +183,6 @@ def _runs(pairs: Mapping[int, int]) -> list[list[int]]:
         else:
             runs.append([old, new, 1])
     return runs
-
-
-def _positions(model: Model, nodes: Sequence[Node]) -> list[int]:
-    return [model.position_of[node] for node in nodes]
 
 
 def _pairs(before: Model, after: Model, pairs: Sequence[tuple[Node, Node]]) -> list[list[int]]:
@@ -267,7 +223,7 @@ def read_document(text: str, name: str) -> SavedProgram:
 def as_saved(graph: Graph) -> Graph:
     """Return a graph as writing and reading leave it."""
     parsed = parse(str(graph), opaques=PLACEHOLDERS)
-    return _with_origins(parsed, ((node.source, node.origin) for node in _in_order(graph)))
+    return _with_origins(parsed, ((node.source, node.origin) for node in walk(graph)))
 
 
 def compared(program: ShownProgram, earlier: SavedProgram, name: str) -> ShownProgram:
@@ -287,13 +243,6 @@ def _refused(name: str, why: str) -> ArgumentError:
         f"{name} is no program of graphdist-viz: {why}",
         hint="write one with graphdist-viz TARGET -o old.json",
     )
-
-
-def _in_order(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes:
-        yield node
-        for nested in node.graphs:
-            yield from _in_order(nested)
 
 
 def _origins(document: Mapping[str, Any]) -> Iterator[Origin]:

@@ -9,20 +9,22 @@ An edge leads from a node to its user.
 * Mermaid is drawn by code hosts and notebooks from a fenced block: at most 500 edges and 50,000
   characters, limits that a page cannot raise. So long names are shortened, and a larger graph is
   refused.
-* SVG is laid out by networkx, in layers from inputs to outputs.
+* SVG is laid out in layers from inputs to outputs, which networkx finds.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from html import escape
+from itertools import count
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
+from graphdist.viz.groups import common_prefix
 from graphdist.viz.identities import paths
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
@@ -32,29 +34,30 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Drawing:
-    """The chosen nodes of a model, by their positions in order, and the edges between them."""
+    """The chosen nodes of a model, with their positions in order, and the edges between them."""
 
     model: Model
-    positions: tuple[int, ...]
-    edges: tuple[tuple[int, int], ...]
+    records: dict[int, Record]
+    edges: list[tuple[int, int]]
 
     @property
-    def records(self) -> list[tuple[int, Record]]:
-        """Return the chosen nodes with their positions."""
-        return [(position, self.model.records[position]) for position in self.positions]
+    def collectives(self) -> list[int]:
+        """Return the positions of the collectives."""
+        return [position for position, record in self.records.items() if record.facts.collective]
 
 
-def drawing_of(model: Model, chosen: Collection[int] | None = None) -> Drawing:
-    """Return the drawing of some records of a model, or of all."""
-    positions = tuple(range(len(model.records)) if chosen is None else sorted(chosen))
-    drawn = set(positions)
-    edges = tuple(
+def drawing_of(program: ShownProgram, chosen: Collection[int] | None = None) -> Drawing:
+    """Return the drawing of the last graph of a program, or of chosen nodes of it."""
+    model = model_of(program.graph)
+    positions = range(len(model.records)) if chosen is None else sorted(chosen)
+    records = {position: model.records[position] for position in positions}
+    edges = [
         (producer, position)
-        for position in positions
-        for producer in model.records[position].inputs
-        if producer in drawn
-    )
-    return Drawing(model, positions, edges)
+        for position, record in records.items()
+        for producer in record.inputs
+        if producer in records
+    ]
+    return Drawing(model, records, edges)
 
 
 def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
@@ -73,13 +76,12 @@ def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
     for path in alone:
         for depth in range(len(path)):
             inside[path[:depth]].add(path[: depth + 1])
-    opened: set[Path] = {()}
-    boxes = alone[()] + len(inside[()])
-    waiting = [(1, alone[path] + len(inside[path]), path) for path in inside[()]]
-    heapify(waiting)
+    opened: set[Path] = set()
+    boxes = 1  # of all, which is opened in any case
+    waiting: list[tuple[int, int, Path]] = [(0, alone[()] + len(inside[()]), ())]
     while waiting:
         depth, size, path = heappop(waiting)
-        if boxes - 1 + size > most:
+        if path and boxes - 1 + size > most:
             continue
         boxes += size - 1
         opened.add(path)
@@ -119,8 +121,7 @@ def dot_text(program: ShownProgram, chosen: Collection[int] | None = None) -> st
 
     Raises `ArgumentError` for a graph that is large even with all its groups closed.
     """
-    drawing = drawing_of(model_of(program.graph), chosen)
-    boxes = _Boxes(drawing)
+    boxes = _Boxes(drawing_of(program, chosen))
     refuse_large(program.graph, len(boxes.paths), "dot")
     lines = [
         f"digraph {_dot_quoted(program.graph.name)} {{",
@@ -129,88 +130,73 @@ def dot_text(program: ShownProgram, chosen: Collection[int] | None = None) -> st
         '  edge [fontname="sans-serif", fontsize=9];',
     ]
     open_path: Path = ()
-    clusters = 0
+    clusters = count()
     for box, path in sorted(boxes.paths.items(), key=lambda entry: entry[1]):
-        shared = _common_length(open_path, path)
+        shared = len(common_prefix(open_path, path))
         lines += ["  }"] * (len(open_path) - shared)
         for name in path[shared:]:
-            lines.append(f"  subgraph cluster_{clusters} {{ label={_dot_quoted(name)};")
-            clusters += 1
+            lines.append(f"  subgraph cluster_{next(clusters)} {{ label={_dot_quoted(name)};")
         open_path = path
-        lines.append(f"  {box} [{boxes.attributes(box)}];")
+        lines.append(f"  {box} [{', '.join(boxes.attributes(box))}];")
     lines += ["  }"] * len(open_path)
-    lines += boxes.edges()
-    return "\n".join([*lines, "}"]) + "\n"
+    return "\n".join([*lines, *boxes.edges(), "}"]) + "\n"
 
 
 class _Boxes:
-    """The boxes of a drawing for graphviz: `n7` is a node, `g3` a closed group."""
+    """The boxes of a drawing for graphviz: `n7` is a node, `g3` a closed group.
+
+    `paths` has the group in which each box is drawn.
+    """
 
     def __init__(self, drawing: Drawing) -> None:
-        self.drawing = drawing
+        self._drawing = drawing
         every = paths(drawing.model)
-        around = [every[position] for position in drawing.positions]
-        closed = closed_to(around, _MOST_BOXES)
-        numbers = {path: f"g{i}" for i, path in enumerate(dict.fromkeys(filter(None, closed)))}
-        self.box_of = {
-            position: f"n{position}" if group is None else numbers[group]
-            for position, group in zip(drawing.positions, closed, strict=True)
-        }
-        self.paths: dict[str, Path] = {}
-        for position, path, group in zip(drawing.positions, around, closed, strict=True):
-            self.paths[self.box_of[position]] = path if group is None else group[:-1]
+        around = {position: every[position] for position in drawing.records}
+        closed = dict(zip(around, closed_to([*around.values()], _MOST_BOXES), strict=True))
+        groups = dict.fromkeys(filter(None, closed.values()))
+        numbers = {path: f"g{number}" for number, path in enumerate(groups)}
         self._names = {box: path[-1] for path, box in numbers.items()}
-        self._sizes = Counter(self.box_of.values())
-        self._with_collectives = {
-            self.box_of[position]
-            for position, record in drawing.records
-            if record.facts.is_collective
+        self._box_of = {
+            position: numbers[group] if group else f"n{position}"
+            for position, group in closed.items()
         }
+        self.paths = {
+            self._box_of[position]: group[:-1] if group else around[position]
+            for position, group in closed.items()
+        }
+        self._sizes = Counter(self._box_of.values())
+        self._with_collectives = {self._box_of[position] for position in drawing.collectives}
 
-    def attributes(self, box: str) -> str:
-        """Return the attributes of a box in graphviz's language."""
-        model = self.drawing.model
+    def attributes(self, box: str) -> Iterator[str]:
+        """Yield the attributes of a box in graphviz's language."""
         if box in self._names:
             label = f"{self._names[box]}\n{self._sizes[box]:,} nodes"
-            attributes = [f"label={_dot_quoted(label)}", "peripheries=2"]
+            other = "peripheries=2"
         else:
-            attributes = _box_attributes(model, model.records[int(box[1:])])
+            record = self._drawing.records[int(box[1:])]
+            label = f"{record.facts.op}\n{record.id}"
+            tooltip = f"{self._drawing.model.text(record)}\n{record.facts.place}".rstrip()
+            other = f"tooltip={_dot_quoted(tooltip)}"
+        yield from (f"label={_dot_quoted(label)}", other)
         if box in self._with_collectives:
-            attributes.append('fillcolor="#ffd591"')
-        return ", ".join(attributes)
+            yield 'fillcolor="#ffd591"'
 
     def edges(self) -> list[str]:
-        """Return a line for each edge between two boxes; the label is the first value's type."""
-        labels: dict[tuple[str, str], str] = {}
-        counts: Counter[tuple[str, str]] = Counter()
-        for producer, position in self.drawing.edges:
-            ends = self.box_of[producer], self.box_of[position]
-            counts[ends] += ends[0] != ends[1]
-            types = self.drawing.model.records[producer].facts.types
-            labels.setdefault(ends, ", ".join(types))
-        kind = "label" if len(counts) <= _MOST_LABELS else "edgetooltip"
+        """Return a line for each two connected boxes, with the type of the value or a count."""
+        types: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for producer, position in self._drawing.edges:
+            ends = self._box_of[producer], self._box_of[position]
+            if ends[0] != ends[1]:
+                types[ends].append(", ".join(self._drawing.records[producer].facts.types))
+        kind = "label" if len(types) <= _MOST_LABELS else "edgetooltip"
         texts = {
-            ends: labels[ends] if count == 1 else f"{count:,} values"
-            for ends, count in counts.items()
-            if count
+            ends: values[0] if len(values) == 1 else f"{len(values):,} values"
+            for ends, values in types.items()
         }
         return [
             f"  {start} -> {end} [{kind}={_dot_quoted(text)}];"
             for (start, end), text in texts.items()
         ]
-
-
-def _common_length(path: Path, other: Path) -> int:
-    count = 0
-    while count < min(len(path), len(other)) and path[count] == other[count]:
-        count += 1
-    return count
-
-
-def _box_attributes(model: Model, record: Record) -> list[str]:
-    tooltip = f"{model.text(record)}\n{record.facts.place}".rstrip()
-    label = f"{record.facts.op}\n{record.id}"
-    return [f"label={_dot_quoted(label)}", f"tooltip={_dot_quoted(tooltip)}"]
 
 
 def _dot_quoted(text: str) -> str:
@@ -229,20 +215,20 @@ def mermaid_text(program: ShownProgram, chosen: Collection[int] | None = None) -
 
     Raises `ArgumentError` for more than Mermaid draws.
     """
-    drawing = drawing_of(model_of(program.graph), chosen)
-    refuse_large(program.graph, len(drawing.positions), "mermaid")
+    drawing = drawing_of(program, chosen)
+    refuse_large(program.graph, len(drawing.records), "mermaid")
     lines = ["flowchart TD"]
-    for position, record in drawing.records:
+    for position, record in drawing.records.items():
         label = "<br/>".join(
             map(_mermaid_escaped, (record.facts.op, record.id, *record.facts.types))
         )
-        left, right = ("{{", "}}") if record.facts.is_collective else ("[", "]")
+        left, right = ("{{", "}}") if record.facts.collective else ("[", "]")
         lines.append(f'  n{position}{left}"{label}"{right}')
     lines += [f"  n{producer} --> n{position}" for producer, position in drawing.edges]
-    collectives = [f"n{at}" for at, record in drawing.records if record.facts.is_collective]
-    if collectives:
+    if drawing.collectives:
+        names = ",".join(f"n{position}" for position in drawing.collectives)
         lines.append("  classDef collective fill:#ffd591,stroke:#ad6800,color:#000")
-        lines.append(f"  class {','.join(collectives)} collective")
+        lines.append(f"  class {names} collective")
     text = "\n".join(lines) + "\n"
     for amount, most, what in (
         (len(drawing.edges), _MOST_EDGES, "edges"),
@@ -281,14 +267,16 @@ def svg_text(program: ShownProgram, chosen: Collection[int] | None = None) -> st
 
     Raises `ArgumentError` for more than `SMALL` nodes.
     """
-    model = model_of(program.graph)
-    drawing = drawing_of(model, chosen)
-    refuse_large(program.graph, len(drawing.positions), "svg")
+    drawing = drawing_of(program, chosen)
+    refuse_large(program.graph, len(drawing.records), "svg")
     corners = _corners(drawing)
     width = max((x for x, _ in corners.values()), default=0) + _WIDTH + _MARGIN
     height = max((y for _, y in corners.values()), default=0) + _HEIGHT + _MARGIN
     edges = [_edge(corners[producer], corners[position]) for producer, position in drawing.edges]
-    boxes = [_box(model, record, corners[position]) for position, record in drawing.records]
+    boxes = [
+        _box(record, drawing.model.text(record), *corners[position])
+        for position, record in drawing.records.items()
+    ]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -303,29 +291,21 @@ def svg_text(program: ShownProgram, chosen: Collection[int] | None = None) -> st
 
 
 def _corners(drawing: Drawing) -> dict[int, tuple[int, int]]:
-    """Return the upper left corner of each record, by its position."""
-    if not drawing.positions:
-        return {}
+    """Return the upper left corner of each record, by its position; layers are centred."""
     import networkx as nx  # slow to import, and few draw
 
     drawn = nx.DiGraph()
-    drawn.add_nodes_from(drawing.positions)
+    drawn.add_nodes_from(drawing.records)
     drawn.add_edges_from(drawing.edges)
     layers = [sorted(layer) for layer in nx.topological_generations(drawn)]
-    for index, layer in enumerate(layers):
-        for position in layer:
-            drawn.add_node(position, layer=index)
-    laid_out = nx.multipartite_layout(drawn, subset_key="layer", align="horizontal")
-    # The layout is scaled to a square; in the widest layer neighbours are one box apart.
-    widest = sorted(laid_out[position][0] for position in max(layers, key=len))
-    apart = widest[1] - widest[0] if len(widest) > 1 else 1.0
-    left = min(x for x, _ in laid_out.values())
+    widest = max(map(len, layers), default=0)
     return {
         position: (
-            round(_MARGIN + (laid_out[position][0] - left) / apart * (_WIDTH + _GAP_X)),
-            _MARGIN + drawn.nodes[position]["layer"] * (_HEIGHT + _GAP_Y),
+            _MARGIN + (widest - len(layer) + 2 * column) * (_WIDTH + _GAP_X) // 2,
+            _MARGIN + row * (_HEIGHT + _GAP_Y),
         )
-        for position in drawing.positions
+        for row, layer in enumerate(layers)
+        for column, position in enumerate(layer)
     }
 
 
@@ -335,16 +315,15 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
     return f'<path d="M{x} {y}C{x} {middle} {to_x} {middle} {to_x} {to_y}"/>'
 
 
-def _box(model: Model, record: Record, corner: tuple[int, int]) -> str:
-    x, y = corner
+def _box(record: Record, title: str, x: int, y: int) -> str:
     types = ", ".join(record.facts.types)
 
     def label(text: str) -> str:
         return _svg_escaped(_shortened(text, _LETTERS_IN_SVG))
 
-    kind = ' class="collective"' if record.facts.is_collective else ""
+    kind = ' class="collective"' if record.facts.collective else ""
     return (
-        f"<g{kind}><title>{_svg_escaped(model.text(record))}</title>"
+        f"<g{kind}><title>{_svg_escaped(title)}</title>"
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
         f'<text x="{x + 8}" y="{y + 19}">{label(f"{record.facts.op} {record.id}")}</text>'
         f'<text class="type" x="{x + 8}" y="{y + 36}">{label(types)}</text>'

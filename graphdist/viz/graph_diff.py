@@ -19,10 +19,12 @@ parameters do not count. Bodies of loops and branches are compared if their node
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import cache
+from itertools import chain, islice, pairwise
 
+from graphdist.ir.analyses import walk
 from graphdist.ir.compare import parameter_key
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import OfVariable
@@ -65,20 +67,16 @@ class Diff:
     def lines(self) -> list[str]:
         """Return a line for each difference, in the order of the program: `-`, `+`, `~` and `!`."""
         before, after = node_lines(self.before), node_lines(self.after)
-        partner = {new: (sign, old) for sign, pairs in self._pairs() for old, new in pairs}
-        gone = {node: f"- {before[node]}" for node in self.removed}
+        old_lines = {new: f"~ {before[old]}" for old, new in self.rewired}
+        old_lines |= {new: f"! {before[old]}" for old, new in self.changed}
         added = set(self.added)
-        lines = list(gone.values())
+        lines = [f"- {before[node]}" for node in self.removed]
         for node, line in after.items():
             if node in added:
                 lines.append(f"+ {line}")
-            elif node in partner:
-                sign, old = partner[node]
-                lines += [f"{sign} {before[old]}", f"  becomes {line}"]
+            elif node in old_lines:
+                lines += [old_lines[node], f"  becomes {line}"]
         return lines
-
-    def _pairs(self) -> tuple[tuple[str, list[tuple[Node, Node]]], ...]:
-        return (("~", self.rewired), ("!", self.changed))
 
 
 def diff(before: Graph, after: Graph) -> Diff:
@@ -108,62 +106,30 @@ def diffs(graphs: Sequence[Graph]) -> list[Diff]:
 
     The key of a node is computed once: from pass to pass most nodes are the same objects.
     """
-    keys = _Keys()
-    return [_diff(before, after, keys) for before, after in pairwise(graphs)]
-
-
-def _diff(before: Graph, after: Graph, keys: _Keys) -> Diff:
-    result = Diff(before, after)
-    if before is after:
-        kept = _pair_with_itself(before, result)
-    else:
-        kept = _Pairing(before, after, result, keys).run()
-    return replace(result, kept=kept)
-
-
-def _pair_with_itself(graph: Graph, result: Diff) -> int:
-    """Pair the nodes and inputs of a graph with themselves, and return how many nodes it has."""
-    result.inputs.update(zip(graph.inputs, graph.inputs, strict=True))
-    result.partners.update(zip(graph.nodes, graph.nodes, strict=True))
-    return len(graph.nodes) + sum(
-        _pair_with_itself(nested, result) for node in graph.nodes for nested in node.graphs
-    )
+    keys, found = _Keys(), []
+    for before, after in pairwise(graphs):
+        result = Diff(before, after)
+        found.append(replace(result, kept=_Pairing(before, after, result, keys).run()))
+    return found
 
 
 class _Keys:
     """The keys by which nodes are compared: of the operation, or of the entire computation."""
 
     def __init__(self) -> None:
-        self._shapes: dict[Node, Hashable] = {}
-        self._computations: dict[Graph, dict[Node, int]] = {}
+        self.of_shape, self.of_computations = cache(_shape_key), cache(self._keys_of)
         self._computed: dict[Node, tuple[OperandKeys, int, OperandKeys]] = {}  # for these operands
 
-    def of_shape(self, node: Node) -> Hashable:
-        """Return a key that two nodes share if they apply the same operation, to any operands."""
-        key = self._shapes.get(node)
-        if key is None:
-            shapes = tuple((value.type.dtype, value.type.shape) for value in node.results)
-            key = self._shapes[node] = node.op.name, shapes, parameter_key(node)
-        return key
-
-    def of_computations(self, graph: Graph) -> dict[Node, int]:
-        """Return for each node a key that equal computations of any two graphs share."""
-        if graph not in self._computations:
-            self._computations[graph] = self._keys_of(graph)
-        return self._computations[graph]
-
     def _keys_of(self, graph: Graph) -> dict[Node, int]:
-        key_of: dict[Operand, Hashable] = {}
-        for position, (name, value) in enumerate(_keyed_inputs(graph)):
-            key_of[value] = name or position
+        """Return for each node a key that equal computations of any two graphs share."""
+        arguments, variables = _inputs(graph)
+        key_of: dict[Operand, Hashable] = {value: index for index, value in enumerate(arguments)}
+        key_of |= {value: name for name, value in variables.items()}
         keys: dict[Node, int] = {}
         for node in graph.nodes:
             # Literals are slow to hash: they stand for themselves.
             operands = tuple(
-                [
-                    operand if isinstance(operand, Literal) else key_of.get(operand)
-                    for operand in node.operands
-                ]
+                [each if isinstance(each, Literal) else key_of.get(each) for each in node.operands]
             )
             computed = self._computed.get(node)
             if computed is None or computed[0] != operands:
@@ -174,14 +140,9 @@ class _Keys:
 
     def _computation(self, node: Node, operands: OperandKeys) -> tuple[int, OperandKeys]:
         """Return the key of a node, and the keys of its results."""
-        texts = [
-            print_literal(operand) if isinstance(operand, Literal) else operand
-            for operand in operands
-        ]
-        nested = tuple(
-            [hash(tuple(self.of_computations(nested).values())) for nested in node.graphs]
-        )
-        key = hash((self.of_shape(node), tuple(texts), nested))
+        texts = [print_literal(each) if isinstance(each, Literal) else each for each in operands]
+        bodies = tuple([hash(tuple(self.of_computations(body).values())) for body in node.graphs])
+        key = hash((self.of_shape(node), tuple(texts), bodies))
         if node.op.name == "read" and (variable := _variable_of(node)):
             return key, (variable,) * len(node.results)
         return key, tuple([hash((key, index)) for index in range(len(node.results))])
@@ -195,6 +156,12 @@ class _Keys:
             if None not in kinds and kinds[0] != kinds[1]:
                 return False
         return self.of_shape(old) == self.of_shape(new)
+
+
+def _shape_key(node: Node) -> Hashable:
+    """Return a key that two nodes share if they apply the same operation, to any operands."""
+    shapes = tuple((value.type.dtype, value.type.shape) for value in node.results)
+    return node.op.name, shapes, parameter_key(node)
 
 
 class _Pairing:
@@ -218,18 +185,12 @@ class _Pairing:
         return self._sort()
 
     def _pair_inputs(self) -> None:
-        for (key, old), (other, new) in zip(
-            _keyed_inputs(self.before), _keyed_inputs(self.after), strict=False
-        ):
-            if key == other == "":
-                self.values[old] = new
-        bound = {key: value for key, value in _keyed_inputs(self.after) if key}
-        for key, value in _keyed_inputs(self.before):
-            if key in bound:
-                self.values[value] = bound[key]
-        for node in self.before.nodes:
-            if node.op.name == "read" and (key := _variable_of(node)) in bound:
-                self.values[node.results[0]] = bound[key]
+        (arguments, variables), (others, bound) = _inputs(self.before), _inputs(self.after)
+        self.values.update(zip(arguments, others, strict=False))
+        names = {value: name for name, value in variables.items()}
+        reads = (node for node in self.before.nodes if node.op.name == "read")
+        names |= {node.results[0]: _variable_of(node) for node in reads}
+        self.values |= {value: bound[name] for value, name in names.items() if name in bound}
         self.result.inputs.update(self.values)
 
     def _pair(self, old: Node, new: Node) -> None:
@@ -267,19 +228,18 @@ class _Pairing:
             candidates = waiting[key(node)]
             if candidates:
                 # The first few are enough: order is kept, and this must not become quadratic.
-                nearest = [candidate for candidate, _ in zip(candidates, range(16), strict=False)]
-                best = max(nearest, key=lambda new: self._likeness(node, new))
+                best = max(islice(candidates, 16), key=lambda new: self._likeness(node, new))
                 del candidates[best]
                 self._pair(node, best)
 
     def _likeness(self, old: Node, new: Node) -> float:
-        score = 0.0
-        for old_operand, other in zip(old.operands, new.operands, strict=False):
-            if self._agree(old_operand, other):
+        score = 0.25 * (_line_key(old) == _line_key(new))
+        for operand, other in zip(old.operands, new.operands, strict=False):
+            if self._agree(operand, other):
                 score += 1
             elif isinstance(other, Value) and (added := self.producer.get(other)) is not None:
-                score += 0.5 * any(self._agree(old_operand, through) for through in added.operands)
-        return score + 0.25 * (_line_key(old) == _line_key(new))
+                score += 0.5 * any(self._agree(operand, through) for through in added.operands)
+        return score
 
     def _agree(self, old: Operand, new: Operand) -> bool:
         if isinstance(old, Literal):
@@ -290,10 +250,7 @@ class _Pairing:
         """Whether each operand of the second node is the partner of the first one's."""
         if old is new:
             partner = self.values.get
-            return all(
-                isinstance(operand, Literal) or partner(operand) is operand
-                for operand in old.operands
-            )
+            return all(isinstance(each, Literal) or partner(each) is each for each in old.operands)
         return len(old.operands) == len(new.operands) and all(
             map(self._agree, old.operands, new.operands)
         )
@@ -310,26 +267,21 @@ class _Pairing:
                 result.changed.append((old, new))
             else:
                 kept += 1
-            for old_body, other in zip(old.graphs, new.graphs, strict=False):
-                if old_body is other:
-                    kept += _pair_with_itself(old_body, result)
-                else:
-                    kept += _Pairing(old_body, other, result, self.keys).run()
+            for bodies in zip(old.graphs, new.graphs, strict=False):
+                kept += _Pairing(*bodies, result, self.keys).run()
         return kept
 
 
-def _with_nested(nodes: Iterable[Node]) -> Iterable[Node]:
+def _with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
     for node in nodes:
         yield node
-        for nested in node.graphs:
-            yield from _with_nested(nested.nodes)
+        yield from chain.from_iterable(map(walk, node.graphs))
 
 
-def _keyed_inputs(graph: Graph) -> list[tuple[str, Value]]:
-    """Return inputs with their keys: "" for arguments, and last the variables, by name."""
+def _inputs(graph: Graph) -> tuple[tuple[Value, ...], dict[str, Value]]:
+    """Return the arguments of a graph, and the inputs that are bound to variables, by name."""
     bound = [variable.name for variable in graph.variables] if graph.is_placed else []
-    variables = list(zip(bound, graph.inputs, strict=False))
-    return [("", value) for value in graph.inputs[len(bound) :]] + variables
+    return graph.inputs[len(bound) :], dict(zip(bound, graph.inputs, strict=False))
 
 
 def _variable_of(node: Node) -> str:

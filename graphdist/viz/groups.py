@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from functools import cache
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
+from functools import cache, reduce
+from itertools import count, takewhile
 from os.path import basename
+from typing import TypeVar
 
 from graphdist.viz.model import Model, Record
 
+T = TypeVar("T")
 GroupPath = tuple[str | int, ...]
 """Names of groups, outermost first; an integer is the identity of a loop or branch."""
 
@@ -34,22 +36,18 @@ _TRANSFORM = re.compile(r"(jvp|transpose|vmap|pmap|jit|linearize|shard_map)\((.*
 _RECOMPUTED = "rematted_computation"
 
 
-class OwnPaths:
-    """The paths of the records of some models, below the loop or branch each is nested in."""
-
-    def __init__(self, models: Sequence[Model]) -> None:
-        self._shared = _shared([record for model in models for record in model.records])
-
-    def of(self, model: Model) -> list[GroupPath]:
-        """Return the path of each record, in order."""
-        paths = [_own(record, self._shared) for record in model.records]
+def own_paths(models: Sequence[Model]) -> Iterator[list[GroupPath]]:
+    """Yield the paths of each model's records, below the loop or branch each is nested in."""
+    shared = _shared([record for model in models for record in model.records])
+    for model in models:
+        paths = [_own(record, shared) for record in model.records]
         lost = [at for at, record in enumerate(model.records) if goes_with_neighbours(record)]
         for at in lost:
             paths[at] = _of_neighbour(model.records, paths, at, model.records[at].inputs)
         for at in reversed(lost):
             if not paths[at]:
                 paths[at] = _of_neighbour(model.records, paths, at, model.users[at])
-        return paths
+        yield paths
 
 
 def goes_with_neighbours(record: Record) -> bool:
@@ -128,15 +126,16 @@ def _without_repetition(names: list[str]) -> list[str]:
 
 def _shared(records: list[Record]) -> int:
     """Return how many outermost frames all nodes share."""
-    callers = (
-        facts.frames[:0:-1] for facts in [record.facts for record in records] if facts.frames
-    )
-    shared = next(callers, ())
-    for call in callers:
-        if call[: len(shared)] != shared:
-            same = takewhile(lambda pair: pair[0] == pair[1], zip(shared, call, strict=False))
-            shared = tuple(frame for frame, _ in same)
-    return len(shared)
+    callers = (record.facts.frames[:0:-1] for record in records if record.facts.frames)
+    return len(reduce(common_prefix, callers, next(callers, ())))
+
+
+def common_prefix(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
+    """Return the items at the beginning that two tuples share."""
+    if other[: len(one)] == one:  # mostly
+        return one
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return tuple(item for item, _ in same)
 
 
 def _own(record: Record, shared: int) -> GroupPath:
@@ -170,12 +169,8 @@ def thinned(paths: Sequence[GroupPath], records: Sequence[Record]) -> list[Group
         for path, line in lines
     ]
     crowds = Counter(by_line)
-    seen: Counter[GroupPath] = Counter()
-    thin: list[GroupPath] = []
-    for path in by_line:
-        seen[path] += 1
-        thin.append((*path, *_part(seen[path] - 1, crowds[path])))
-    return thin
+    indices: defaultdict[GroupPath, Iterator[int]] = defaultdict(count)
+    return [(*path, *_part(next(indices[path]), crowds[path])) for path in by_line]
 
 
 def _line(record: Record) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdist.viz.graph_diff import Diff
-from graphdist.viz.groups import GroupPath, OwnPaths, goes_with_neighbours, thinned
+from graphdist.viz.groups import GroupPath, goes_with_neighbours, own_paths, thinned
 from graphdist.viz.model import Model, Record
 
 
@@ -64,27 +64,26 @@ def partners(change: Diff, before: Model, after: Model) -> dict[int, int]:
 
 def identified(
     models: Sequence[Model],
-    pairs: Mapping[tuple[int, int], Mapping[int, int]],
+    earlier: Mapping[int, tuple[int, Mapping[int, int]]],
     *,
     across_groups: bool = False,
 ) -> Identities:
     """Return the identities of the records of models.
 
-    `pairs` has the partners of the records of one model in another, by the indices of both. With
-    `across_groups` partners of different groups are the same node: in another version of a program
-    lines have moved, and groups are named after lines.
+    `earlier` has for a model, by its index, the index of one before it, and the pairs of partners
+    from that to this. With `across_groups` partners of different groups are the same node: in
+    another version of a program lines have moved, and groups are named after lines.
     """
-    maker = _Maker(models, across_groups)
-    for index, model in enumerate(models):
-        maker.add(model, maker.inherited(index, pairs))
+    maker = _Maker(across_groups)
+    for index, (model, own) in enumerate(zip(models, own_paths(models), strict=True)):
+        maker.add(model, own, *earlier.get(index, (0, {})))
     return maker.identities()
 
 
 class _Maker:
     """Gives identities to one model after the other."""
 
-    def __init__(self, models: Sequence[Model], across_groups: bool) -> None:
-        self._own = OwnPaths(models)
+    def __init__(self, across_groups: bool) -> None:
         self._across_groups = across_groups
         self._of: list[list[int]] = []
         self._first: list[Record] = []  # the first record of each identity
@@ -92,26 +91,23 @@ class _Maker:
         self._paths: list[GroupPath] = []
         self._next: dict[int, int] = {}  # the identity after it in the program; -1 is the start
 
-    def inherited(
-        self, index: int, pairs: Mapping[tuple[int, int], Mapping[int, int]]
-    ) -> dict[int, int]:
-        """Return the identities that records of a model have by their partners, by position."""
-        for (before, after), partner in pairs.items():
-            if after == index and before < index:
-                return {new: self._of[before][old] for old, new in partner.items()}
-        return {}
-
-    def add(self, model: Model, inherited: Mapping[int, int]) -> None:
-        """Give an identity to each record of a model."""
+    def add(
+        self,
+        model: Model,
+        own: Sequence[GroupPath],
+        earlier: int,
+        partners: Mapping[int, int],
+    ) -> None:
+        """Give an identity to each record of a model, its partner's in an earlier model if any."""
+        inherited = {new: self._of[earlier][old] for old, new in partners.items()}
         of: list[int] = []
         taken: set[int] = set()
-        own = self._own.of(model)
         before = -1
-        for position, record in enumerate(model.records):
+        for position, (record, path) in enumerate(zip(model.records, own, strict=True)):
             parent = of[record.parent] if record.parent >= 0 else -1
             identity = inherited.get(position, -1)
-            if identity in taken or not self._is_at(identity, parent, own[position], record):
-                identity = self._new(record, parent, own[position], before)
+            if identity in taken or not self._is_at(identity, parent, path, record):
+                identity = self._new(record, parent, path, before)
             taken.add(identity)
             of.append(identity)
             before = identity

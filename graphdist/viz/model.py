@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from graphdist.ir.analyses import held_values
@@ -26,7 +26,6 @@ from graphdist.ir.collective_records import Exchange, collective_of
 from graphdist.ir.cost import of_node, trips
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.op_parameters import OfVariable
-from graphdist.ir.ops import reducer_of
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
@@ -34,14 +33,22 @@ from graphdist.runtime.targets.roofline import Roofline, estimate_step
 from graphdist.runtime.targets.topologies import Topology
 
 
+class CollectiveFacts(NamedTuple):
+    """A collective: its reducer, the bytes of each replica's operands, the replicas of a group."""
+
+    reducer: str
+    bytes: int
+    group_size: int
+
+
 class Facts(NamedTuple):
     """The facts of a node that do not depend on its graph.
 
     `op` and `parameters` are as in the text of a graph. That text numbers parameters without a text
     of their own, so `parameters` may differ between graphs. `frames` begin with the innermost.
-    `bytes` is the size of the results on one replica, `moved` the size of a collective's operands,
-    both for one run. So are `seconds`, which are 0 without a topology. `trips` is how often a loop
-    runs its body, 0 if it depends on data.
+    `bytes` is the size of the results on one replica in one run. So are the bytes of `collective`,
+    and `seconds`, which are 0 without a topology. `trips` is how often a loop runs its body, 0 if
+    it depends on data.
     """
 
     op: str
@@ -51,15 +58,17 @@ class Facts(NamedTuple):
     distribution: str = ""
     flops: int = 0
     trips: int = 0
-    moved: int = 0
-    group_size: int = 0
-    reducer: str = ""
-    is_collective: bool = False
     origin: str = ""
     scope: str = ""
     variable: str = ""
     seconds: float = 0.0
+    collective: CollectiveFacts | None = None
     frames: tuple[Frame, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Return the operation, of a collective with its reducer: `all_reduce sum`."""
+        return f"{self.op} {self.collective.reducer}".strip() if self.collective else self.op
 
     @property
     def place(self) -> str:
@@ -92,17 +101,14 @@ class Record:
     @property
     def moved(self) -> int:
         """Return the bytes that each replica sends into a collective per step, in all its runs."""
-        return self.facts.moved * self.times
+        collective = self.facts.collective
+        return collective.bytes * self.times if collective else 0
 
     @property
     def inputs(self) -> list[int]:
         """Return the positions of the records of its operands, each once."""
-        records = [
-            reference if isinstance(reference, int) else reference[0]
-            for reference in self.operands
-            if not isinstance(reference, str)
-        ]
-        return list(dict.fromkeys(records))
+        references = (each for each in self.operands if not isinstance(each, str))
+        return list(dict.fromkeys(_position_and_result(each)[0] for each in references))
 
 
 @dataclass(frozen=True)
@@ -119,12 +125,22 @@ class Model:
         """Return the position of the record that a value is a result of."""
         reference = self.reference_to[value]
         assert not isinstance(reference, str)
-        return reference if isinstance(reference, int) else reference[0]
+        return _position_and_result(reference)[0]
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes, nested graphs included; inputs are no nodes."""
+        return sum(record.node is not None for record in self.records)
+
+    @property
+    def moved(self) -> int:
+        """Return the bytes that each replica sends into all collectives per step."""
+        return sum(record.moved for record in self.records)
 
     @property
     def collectives(self) -> list[int]:
         """Return the positions of the collectives, in the order every replica reaches them."""
-        return [i for i, record in enumerate(self.records) if record.facts.is_collective]
+        return [i for i, record in enumerate(self.records) if record.facts.collective]
 
     @cached_property
     def users(self) -> list[list[int]]:
@@ -145,8 +161,12 @@ class Model:
     def _name(self, operand: Reference) -> str:
         if isinstance(operand, str):
             return operand
-        position, result = (operand, 0) if isinstance(operand, int) else operand
+        position, result = _position_and_result(operand)
         return self.records[position].results[result]
+
+
+def _position_and_result(reference: int | tuple[int, int]) -> tuple[int, int]:
+    return (reference, 0) if isinstance(reference, int) else reference
 
 
 def model_of(graph: Graph) -> Model:
@@ -175,55 +195,44 @@ class _FactsCache:
 
     def __init__(self, topology: Topology | None) -> None:
         self._topology = topology
-        self._facts: dict[Node, Facts] = {}
-        self._inputs: dict[tuple[Type, str], Facts] = {}
-        self._types: dict[Type, tuple[str, int, str]] = {}
+        self.of_node, self.of_input = cache(self._of_node), cache(self._of_input)
+        self._type = cache(_text_bytes_and_layout)
         self.parameters: dict[Node, str] = {}
 
-    def facts(self, node: Node, parameters: str) -> Facts:
-        facts = self._facts.get(node)
-        if facts is None or facts.parameters != parameters:
-            facts = self._facts[node] = self._facts_of(node, parameters)
-        return facts
-
-    def _facts_of(self, node: Node, parameters: str) -> Facts:
+    def _of_node(self, node: Node, parameters: str) -> Facts:
         params = node.params
-        collective = collective_of(node) if node.op.is_collective else None
         return Facts(
             op_text(node),
             parameters,
-            *self._results(node.results),
+            *self._results(*[value.type for value in node.results]),
             flops=of_node(node).total_flops,
             trips=trips(node) if node.op.name == "scan" else 0,
-            moved=collective.bytes if collective else 0,
-            group_size=collective.group_size if collective else 0,
-            reducer=reducer_of(node),
-            is_collective=collective is not None,
             origin=node.origin,
             scope=node.source.scope,
-            seconds=node_seconds(node, self._topology) if self._topology else 0.0,
-            frames=node.source.frames,
             variable=f"@{params.variable.name}" if isinstance(params, OfVariable) else "",
+            seconds=node_seconds(node, self._topology) if self._topology else 0.0,
+            collective=_collective_facts(node) if node.op.is_collective else None,
+            frames=node.source.frames,
         )
 
-    def facts_of_input(self, value: Value, variable: str) -> Facts:
-        facts = self._inputs.get((value.type, variable))
-        if facts is None:
-            op = "variable" if variable else "input"
-            facts = Facts(op, "", *self._results((value,)), variable=variable)
-            self._inputs[value.type, variable] = facts
-        return facts
+    def _of_input(self, type: Type, variable: str) -> Facts:
+        op = "variable" if variable else "input"
+        return Facts(op, "", *self._results(type), variable=variable)
 
-    def _results(self, values: tuple[Value, ...]) -> tuple[tuple[str, ...], int, str]:
-        """Return the types of values, the bytes they hold, and how they are distributed."""
-        types = [self._type(value.type) for value in values]
-        kinds = dict.fromkeys(distribution for _, _, distribution in types if distribution)
-        return tuple(text for text, _, _ in types), sum(n for _, n, _ in types), ", ".join(kinds)
+    def _results(self, *types: Type) -> tuple[tuple[str, ...], int, str]:
+        """Return the texts of types, the bytes of their values, and how they are distributed."""
+        facts = [self._type(type) for type in types]
+        kinds = dict.fromkeys(distribution for _, _, distribution in facts if distribution)
+        return tuple(text for text, _, _ in facts), sum(n for _, n, _ in facts), ", ".join(kinds)
 
-    def _type(self, type: Type) -> tuple[str, int, str]:
-        if type not in self._types:
-            self._types[type] = (str(type), type.bytes, str(type.layout or ""))
-        return self._types[type]
+
+def _text_bytes_and_layout(type: Type) -> tuple[str, int, str]:
+    return str(type), type.bytes, str(type.layout or "")
+
+
+def _collective_facts(node: Node) -> CollectiveFacts:
+    collective = collective_of(node)
+    return CollectiveFacts(collective.reducer, collective.bytes, collective.group_size)
 
 
 class _Records:
@@ -273,7 +282,7 @@ class _Records:
         variable: str = "",
     ) -> None:
         operands = self._references(source)
-        name, facts = self.printer.define(value, again), self.cache.facts_of_input(value, variable)
+        name, facts = self.printer.define(value, again), self.cache.of_input(value.type, variable)
         text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
         self.reference_to[value] = len(self.records)
         self.records.append(Record(name, None, parent, facts, [name], operands, text))
@@ -282,7 +291,7 @@ class _Records:
         position, results = len(self.records), node.results
         operands = self._references(node.operands)
         names = [self.printer.define(value, again) for value in results]
-        facts = self.cache.facts(node, self.printer.parameters(node) if node.params else "")
+        facts = self.cache.of_node(node, self.printer.parameters(node) if node.params else "")
         name = names[0] if names else f"{node.op.name}#{position}"
         self.records.append(Record(name, node, parent, facts, names, operands, times=times))
         if len(results) == 1:

@@ -4,7 +4,7 @@ A page is a single file that opens from disk. It contains the program as the JSO
 `graphdist.viz.document`, with the text of the user's files, deflated and in base64, so that nothing
 in a user's program can be interpreted as HTML. A policy in the page forbids every request. The
 script and the style are built from `graphdist/viz/web` and are in `graphdist/viz/static`, with the
-licences of their parts.
+licences of their parts, and with the style of the index.
 
 The index has one row for each function, with its figures, and links to pages in the same folder. It
 has no script: rows are HTML, and everything of the user's is escaped.
@@ -42,27 +42,22 @@ def render(program: ShownProgram) -> str:
     """Return the page of a program with all its steps."""
     content = program_document(program)
     content["files"] = _files(content)
-    packed = zlib.compress(
-        json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(
-            "utf-8", "surrogatepass"
-        ),
-        level=1,  # a quarter larger than the best, in a third of the time
-    )
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    # Level 1 is a quarter larger than the best, in a third of the time.
+    packed = b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), level=1)).decode()
     return _html(
         html.escape(program.graph.name),
         _POLICY,
-        _static("viewer.css"),
-        [
-            '<body><div id="app"><p>This page needs JavaScript.</p></div>',
-            f'<script type="application/octet-stream" id="program">{b64encode(packed).decode()}'
-            "</script>",
-            f"<script>{_static('viewer.js')}</script>",
-            "</body></html>\n",
-        ],
+        "viewer.css",
+        '<body><div id="app"><p>This page needs JavaScript.</p></div>',
+        f'<script type="application/octet-stream" id="program">{packed}</script>',
+        f"<script>{_static('viewer.js')}</script>",
+        "</body></html>\n",
     )
 
 
-def _html(title: str, policy: str, style: str, body: Sequence[str]) -> str:
+def _html(title: str, policy: str, style: str, *body: str) -> str:
+    """Return a page; `style` is the name of its file."""
     head = [
         "<!doctype html>",
         '<html lang="en">',
@@ -70,7 +65,7 @@ def _html(title: str, policy: str, style: str, body: Sequence[str]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title} - graphdist</title>",
-        f"<style>{style}</style></head>",
+        f"<style>{_static(style)}</style></head>",
     ]
     return "\n".join([*head, *body])
 
@@ -92,21 +87,6 @@ _POLICY_OF_INDEX = (
 )
 _COLUMNS = ("Function", "Replicas", "Nodes", "Collectives", "Bytes moved", "Peak by the graph")
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_STYLE = """
-:root { color-scheme: light dark; --ground: #ffffff; --text: #1f2328; --link: #0969da; }
-@media (prefers-color-scheme: dark) {
-  :root { --ground: #0d1117; --text: #e6edf3; --link: #4493f8; }
-}
-a { color: var(--link); }
-body { background: var(--ground); color: var(--text); }
-body { font: 14px/1.5 system-ui, "Segoe UI", "Noto Sans", sans-serif; margin: 24px; }
-table { border-collapse: collapse; } caption { text-align: left; padding-bottom: 8px; }
-th, td { text-align: left; padding: 4px 18px 4px 0; border-bottom: 1px solid #8886;
-  vertical-align: top; }
-.figure { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.note { max-width: 60ch; overflow-wrap: anywhere; }
-@media (max-width: 700px) { body { margin: 10px; } main { overflow-x: auto; } }
-"""
 
 
 @dataclass(frozen=True)
@@ -130,25 +110,22 @@ def render_index(title: str, entries: Sequence[IndexRow]) -> str:
     return _html(
         _escaped(title),
         _POLICY_OF_INDEX,
-        _STYLE,
-        [
-            f"<body><main><h1>{_escaped(title)}</h1>",
-            f"<table><thead><tr>{head}</tr></thead><tbody>",
-            *map(_row, entries),
-            "</tbody></table></main></body></html>\n",
-        ],
+        "index.css",
+        f"<body><main><h1>{_escaped(title)}</h1>",
+        f"<table><thead><tr>{head}</tr></thead><tbody>",
+        *map(_row, entries),
+        "</tbody></table></main></body></html>\n",
     )
 
 
 def figures_of(program: ShownProgram) -> tuple[str, ...]:
     """Return the figures of a program's last graph, as the index shows them."""
     model = model_of(program.graph)
-    moved = sum(record.moved for record in model.records)
     return (
         f"{program.graph.num_replicas:,}",
-        f"{sum(1 for record in model.records if record.node):,}",
+        f"{model.num_nodes:,}",
         f"{len(model.collectives):,}",
-        size_text(moved),
+        size_text(model.moved),
         size_text(memory_timeline(model).peak),
     )
 
@@ -178,7 +155,7 @@ def file_name(name: str, taken: Sequence[str] = ()) -> str:
 
 
 def _row(entry: IndexRow) -> str:
-    figures = (*entry.figures, *[""] * (len(_COLUMNS) - 1 - len(entry.figures)))
+    figures = entry.figures or [""] * (len(_COLUMNS) - 1)
     name = _link(entry.page, entry.name) if entry.page else _escaped(entry.name)
     changes = f" {_link(entry.changes, 'what changed')}" if entry.changes else ""
     return (

@@ -24,12 +24,10 @@ CHIP = "v5e"
 _COMPUTE, _COLLECTIVES = 1, 2
 
 
-def render(program: ShownProgram, topology: Topology | None = None) -> str:
+def render(program: ShownProgram) -> str:
     """Return the schedule of the last graph as trace events in JSON."""
     model = model_of(program.graph)
-    topology = (
-        topology or program.topology or Topology(CHIPS[CHIP], (program.graph.num_replicas, 1))
-    )
+    topology = program.topology or Topology(CHIPS[CHIP], (program.graph.num_replicas, 1))
     tracks = {_COMPUTE: "compute", _COLLECTIVES: "collectives"}
     events: list[TraceEvent] = []
     now = 0
@@ -38,9 +36,8 @@ def render(program: ShownProgram, topology: Topology | None = None) -> str:
         assert record.node is not None
         estimate = node_estimate(record.node, topology)
         duration = max(1, round(estimate.step * 1e9))
-        kind, track = "compute", _COMPUTE
-        if record.facts.is_collective:
-            kind, track = "collective", _COLLECTIVES
+        is_collective = record.facts.collective is not None
+        kind, track = ("collective", _COLLECTIVES) if is_collective else ("compute", _COMPUTE)
         title, facts = f"{record.facts.op} {record.id}", _arguments(model, record, estimate)
         placed = trace_slice(title, track, now / 1000, duration / 1000, facts)
         events += [{**placed, "cat": kind}, trace_counter("memory", now / 1000, {"bytes": held})]

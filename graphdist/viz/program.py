@@ -63,19 +63,16 @@ class ShownProgram:
         """
         if name == "last":
             return self.steps[-1]
-        known = [step.name for step in self.all_steps]
         for step in self.all_steps if first else reversed(self.all_steps):
             if name in (step.name, step.name.partition(":")[0]):
                 return step
-        pass_name = name.partition(":")[0]
-        near = [
-            step for step in known if name and (name in step or step.startswith(f"{pass_name}:"))
-        ]
+        known = [step.name for step in self.all_steps]
+        runs = f"{name.partition(':')[0]}:"
+        near = [each for each in known if name and (name in each or each.startswith(runs))]
+        hint = f"did you mean {' or '.join(near[:3])}?" if near else ""
         raise ArgumentError(
             f"there is no pass {name!r} in the {len(known)} steps of {self.graph.name!r}",
-            hint=f"did you mean {' or '.join(near[:3])}?"
-            if near
-            else did_you_mean(name, known, f"known: {', '.join(known)}"),
+            hint=hint or did_you_mean(name, known, f"known: {', '.join(known)}"),
         )
 
     def only(self, name: str) -> ShownProgram:

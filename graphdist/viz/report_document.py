@@ -8,6 +8,7 @@ and the seconds that no computation hides.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any  # Any: JSON
 
 from graphdist.report.report_text import verdict
@@ -36,7 +37,7 @@ def report_document(report: Report) -> dict[str, Any]:
             "temporary": report.temp_bytes,
         },
         "flops": report.total_flops,
-        "compiled": _compiled(report),
+        "compiled": list(map(list, report.module_kinds)),
         "collectives": _collectives(report),
         "warnings": [str(constant) for constant in report.constants],
         "time": _roofline(report) if timeline is None else _time(timeline),
@@ -44,17 +45,11 @@ def report_document(report: Report) -> dict[str, Any]:
     }
 
 
-def _compiled(report: Report) -> list[list[Any]]:
-    """Return the collectives of the module by kind: their count, and their bytes per step."""
-    kinds = [collective.kind for collective in report.module_collectives]
-    return [[kind, kinds.count(kind), size] for kind, size in report.module_bytes.items()]
-
-
 def _collectives(report: Report) -> list[dict[str, Any]]:
     largest = sorted(report.collectives, key=lambda use: (-use.seconds, -use.bytes_a_step))
     return [
         {
-            "kind": f"{use.kind} {use.reducer}".strip(),
+            "kind": use.title,
             "bytes": use.bytes_a_step,
             "times": use.times,
             "seconds": _rounded(use.seconds),
@@ -107,10 +102,7 @@ def _timeline(timeline: StepTimeline, name: str) -> dict[str, Any]:
         "held": {
             "line": memory.line,
             "phase": memory.phase,
-            "largest": [
-                [held.bytes, held.count, held.type, held.phase, held.line]
-                for held in memory.largest
-            ],
+            "largest": [list(astuple(held)) for held in memory.largest],
         },
         "tracks": [
             event["args"]["name"].removesuffix(" (predicted)")

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from itertools import groupby
 
 from graphdist.errors import ArgumentError
+from graphdist.ir.graph import Graph
 from graphdist.ir.printer import print_graph
 from graphdist.quoted import did_you_mean
 from graphdist.report.amounts import table
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.model import Model, Record, model_of
-from graphdist.viz.program import ShownProgram, ShownStep
+from graphdist.viz.program import ShownProgram
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _BLUE, _CYAN = (
     f"\033[{code}m" for code in (1, 2, 31, 32, 33, 34, 36)
@@ -32,21 +34,18 @@ def render(program: ShownProgram, *, sources: bool = True, colour: bool = False)
 
     With `sources`, the user's line is written once above the nodes that came from it.
     """
-    several = len(program.steps) + len(program.others) > 1
+    titles = [f"# after {step.name}" for step in program.steps]
+    titles += [f"# beside it: {step.name}" for step in program.others]
     parts: list[str] = []
-    previous: ShownStep | None = None
-    for step in program.steps:
-        if previous is not None and previous.graph is step.graph:
-            parts.append(_paint(f"# after {step.name}: unchanged", _DIM, colour))
+    previous: Graph | None = None
+    for title, step in zip(titles, program.all_steps, strict=True):
+        if step.graph is previous:
+            parts.append(_paint(f"{title}: unchanged", _DIM, colour))
         else:
-            head = [_paint(f"# after {step.name}", _BOLD, colour)] if several else []
-            text = print_graph(step.graph, sources)
-            parts.append("\n".join([*head, *(_line(line, colour) for line in text.split("\n"))]))
-        previous = step
-    for step in program.others:
-        head = [_paint(f"# beside it: {step.name}", _BOLD, colour)]
-        text = print_graph(step.graph, sources)
-        parts.append("\n".join([*head, *(_line(line, colour) for line in text.split("\n"))]))
+            head = [_paint(title, _BOLD, colour)] if len(titles) > 1 else []
+            lines = print_graph(step.graph, sources).split("\n")
+            parts.append("\n".join([*head, *(_line(line, colour) for line in lines)]))
+        previous = step.graph
     return "\n\n".join(parts) + "\n"
 
 
@@ -65,35 +64,33 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     """
     model = model_of(program.graph)
     rows = [("kind", "reducer", "bytes", "times", "replicas", "made by", "node", "source")]
-    for position in model.collectives:
-        record = model.records[position]
-        facts = record.facts
-        made_by, source = facts.origin or "the program", facts.place or "unknown source"
-        figures = f"{record.moved:,}", f"{record.times:,}", str(facts.group_size)
-        rows.append((facts.op, facts.reducer, *figures, made_by, record.id, source))
+    for record in model.records:
+        facts, collective = record.facts, record.facts.collective
+        if collective:
+            made_by, source = facts.origin or "the program", facts.place or "unknown source"
+            figures = f"{record.moved:,}", f"{record.times:,}", str(collective.group_size)
+            rows.append((facts.op, collective.reducer, *figures, made_by, record.id, source))
     if len(rows) == 1:
         return "no collectives\n"
     lines = table(rows, left=(0, 1, 5, 6, 7))
-    total = sum(model.records[position].moved for position in model.collectives)
     count = len(rows) - 1
-    lines.append(f"{count} collective{'s' * (count > 1)}, {total:,} bytes per replica")
+    lines.append(f"{count} collective{'s' * (count > 1)}, {model.moved:,} bytes per replica")
     return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"
 
 
 def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> str:
     """Return the lines of the chosen records, in order, with counts of the nodes between them."""
     lines: list[str] = []
-    omitted = 0
-    for position, record in enumerate(model.records):
-        if position not in chosen:
-            omitted += 1
+    positions = range(len(model.records))
+    for is_chosen, group in groupby(positions, key=lambda position: position in chosen):
+        records = [model.records[position] for position in group]
+        if not is_chosen:
+            count = len(records)
+            lines.append(_paint(f"  ... {count} node{'s' * (count > 1)}", _DIM, colour))
             continue
-        if omitted:
-            lines.append(_paint(_omitted(omitted), _DIM, colour))
-        omitted = 0
-        lines.append(_line("  " * (_depth(model.records, record) + 1) + model.text(record), colour))
-    if omitted:
-        lines.append(_paint(_omitted(omitted), _DIM, colour))
+        for record in records:
+            indent = "  " * (_depth(model.records, record) + 1)
+            lines.append(_line(indent + model.text(record), colour))
     return "\n".join(lines) + "\n"
 
 
@@ -139,10 +136,6 @@ def _depth(records: list[Record], record: Record) -> int:
     while record.parent >= 0:
         record, depth = records[record.parent], depth + 1
     return depth
-
-
-def _omitted(count: int) -> str:
-    return f"  ... {count} node{'s' * (count > 1)}"
 
 
 def _safe(text: str) -> str:

@@ -93,7 +93,7 @@ def test_the_wheel_has_its_data_and_no_tool_of_a_clone(copied: Path, tmp_path: P
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    viewer = {f"graphdist/viz/static/{name}" for name in ("viewer.js", "viewer.css")}
+    viewer = {f"graphdist/viz/static/{name}" for name in ("viewer.js", "viewer.css", "index.css")}
     viewer |= {"graphdist/viz/static/LICENSES.txt", "graphdist/viz/document.schema.json"}
     assert viewer <= names
     assert {"graphdist/py.typed", "graphdist/passes/manager.py", "graphdist/ir/graph.py"} <= names

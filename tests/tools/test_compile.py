@@ -17,8 +17,8 @@ import graphdist as gd
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
-from graphdist.tools.comparisons import topology_of
-from graphdist.tools.compile import find_largest, main
+from graphdist.tools.comparisons import find_largest, topology_of
+from graphdist.tools.compile import main
 from graphdist.tools.console import OUTPUT_LOST
 from tests.aot.steps import make_step
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -219,7 +220,8 @@ def test_perfetto_events_follow_one_another(make: Callable[[], Graph]) -> None:
 
 def spans_of(graph: Graph, topology: Topology | None = None) -> dict[str, Any]:
     """Return the bars of a graph's schedule, by the names of their nodes."""
-    trace = json.loads(perfetto.render(program_of(graph), topology))
+    program = replace(program_of(graph), topology=topology)
+    trace = json.loads(perfetto.render(program))
     return {one["name"].split()[0]: one for one in trace["traceEvents"] if one["ph"] == "X"}
 
 
