@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any  # Any: users' arguments, JSON
 
 from graphdist.aot.manifest import boundary_from_json
-from graphdist.aot.manifest_schema import MANIFEST, mismatch
+from graphdist.aot.manifest_schema import MANIFEST
 from graphdist.errors import ArgumentTypeError, ArtifactError, GraphdistError
 from graphdist.runtime.executable import jax_dtype
 from graphdist.runtime.files.artifact import read_artifact
+from graphdist.runtime.files.json_schema import mismatch
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
@@ -27,7 +28,7 @@ def read_checked(
     require_path(path, caller)
     name = os.path.basename(os.fspath(path))
     manifest, members = read_artifact(path, here(), kept)
-    if problem := mismatch(manifest, MANIFEST):
+    if problem := mismatch(manifest, MANIFEST, root="the manifest"):
         raise contradiction(name, problem)
     return name, manifest, members
 

@@ -133,7 +133,7 @@ def save(
         "executable.bin": serialize_native(_as_compiled_here(compiled).executable.compiled),
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
-    write_artifact(path, manifest, members, here())
+    write_artifact(path, manifest, members)
 
 
 def _as_compiled_here(compiled: Compiled) -> Compiled:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.ir.source import Source
+from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_arrays import read_arrays
 from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.checkpoint_folders import checkpoints_in
-from graphdist.runtime.files.checkpoint_index import FORMAT, MOST, read_index, short, stored_value
+from graphdist.runtime.files.checkpoint_index import FORMAT, MOST, read_index, stored_value
 from graphdist.runtime.processes.workers import Workers
 from graphdist.runtime.spans import Span
 from graphdist.train.entries import Entries
@@ -169,7 +170,7 @@ class SavedCheckpoint:
         if name in self.arrays:
             return f"{self.arrays[name].dtype}{list(self.arrays[name].shape)}"
         if name in self.values:
-            return short(self.values[name])
+            return quoted(self.values[name])
         return "an iterator"
 
     def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:

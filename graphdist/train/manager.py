@@ -20,6 +20,7 @@ from graphdist.errors import (
     CheckpointError,
     UnreadableCheckpointError,
 )
+from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_files import obstacle_to_writing
 from graphdist.runtime.files.checkpoint_folders import (
@@ -30,7 +31,7 @@ from graphdist.runtime.files.checkpoint_folders import (
     latest_in,
     remove,
 )
-from graphdist.runtime.files.checkpoint_index import MOST, short
+from graphdist.runtime.files.checkpoint_index import MOST
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions
@@ -176,7 +177,7 @@ class CheckpointManager:
         _require_least("checkpoint_number", number, Integral, 0, "leave it out: saves are counted")
         if number is not None and number > MOST:
             raise ArgumentError(
-                f"checkpoint_number is {short(number)}: it is at most {MOST}",
+                f"checkpoint_number is {quoted(number)}: it is at most {MOST}",
                 hint="leave it out: saves are counted",
             )
         prefix = self._folder / self._name
@@ -343,9 +344,9 @@ def _require_least(
     if not isinstance(value, kind):
         word = "an integer" if kind is Integral else "a number"
         raise ArgumentTypeError(
-            f"{name} is {short(value)}, of type {type_name(value)}, not {word}",
+            f"{name} is {quoted(value)}, of type {type_name(value)}, not {word}",
             hint=hint,
         )
     limit: Any = least  # comparison of integers is exact; numbers of `numbers` have no types for it
     if not value >= limit:
-        raise ArgumentError(f"{name} is {short(value)}: it is at least {least}", hint=hint)
+        raise ArgumentError(f"{name} is {quoted(value)}: it is at least {least}", hint=hint)
