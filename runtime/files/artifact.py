@@ -48,7 +48,7 @@ _PART = 2**20
 """The bytes that are unpacked at once."""
 
 
-DAMAGED = "the file was damaged or changed: get it again, or compile the step anew"
+_DAMAGED = "the file was damaged or changed: get it again, or compile the step anew"
 """What to do about a file whose contents are not those that were written."""
 
 
@@ -56,10 +56,10 @@ class ArtifactError(GraphdistError, ValueError):
     """A file is no artifact, was changed, or does not fit this process."""
 
 
-class _Damage(Exception):
-    """What is wrong with a file, in words that follow its name, and what to do about it."""
+class Refusal(Exception):
+    """What is wrong with a file or its module, in words that follow its name, and what to do."""
 
-    def __init__(self, what: str, hint: str = DAMAGED) -> None:
+    def __init__(self, what: str, hint: str = _DAMAGED) -> None:
         super().__init__(what)
         self.hint = hint
 
@@ -137,12 +137,12 @@ def read_artifact(
         try:
             with zipfile.ZipFile(file) as archive:
                 return _checked(archive, os.fstat(file.fileno()).st_size, kept)
-        except _Damage as damage:
-            raise ArtifactError(f"{name} {damage}", source=at, hint=damage.hint) from None
+        except Refusal as refusal:
+            raise ArtifactError(f"{name} {refusal}", source=at, hint=refusal.hint) from None
         # Errors of zlib and struct, and of zipfile for features that it does not support.
         except Exception as error:
             raise ArtifactError(
-                f"{name} cannot be read: {error}", source=at, hint=DAMAGED
+                f"{name} cannot be read: {error}", source=at, hint=_DAMAGED
             ) from error
 
 
@@ -167,13 +167,13 @@ def _checked(
     """Return the manifest of an archive of `size` bytes, and the members that are `kept`."""
     infos = _infos(archive, size)
     if MANIFEST not in infos:
-        raise _Damage(f"has no {MANIFEST}")
+        raise Refusal(f"has no {MANIFEST}")
     text, _ = _unpacked(archive, infos.pop(MANIFEST))
     manifest = _manifest(text)
     entries = manifest.get("members")
     entries = entries if isinstance(entries, dict) else {}
     if set(entries) != set(infos):
-        raise _Damage(
+        raise Refusal(
             f"has the members {', '.join(sorted(infos)) or 'none'}, its manifest "
             f"{', '.join(sorted(entries)) or 'none'}"
         )
@@ -183,7 +183,7 @@ def _checked(
         expected = str(entry.get("sha256")) if isinstance(entry, dict) else ""
         data, actual = _unpacked(archive, info, is_kept=member in kept)
         if actual != expected:
-            raise _Damage(f"has a {member} of hash {actual[:12]}, its manifest says {expected:.12}")
+            raise Refusal(f"has a {member} of hash {actual[:12]}, its manifest says {expected:.12}")
         if member in kept:
             members[member] = data
     return manifest, members
@@ -195,15 +195,15 @@ def _infos(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     for info in archive.infolist():
         member = info.filename
         if member not in LIMITS:
-            raise _Damage(f"has a member {member!r}, which no artifact has")
+            raise Refusal(f"has a member {member!r}, which no artifact has")
         if member in infos:
-            raise _Damage(f"has the member {member!r} twice")
+            raise Refusal(f"has the member {member!r} twice")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _Damage(f"has a member {member!r} that is packed in another way")
+            raise Refusal(f"has a member {member!r} that is packed in another way")
         packed = min(info.compress_size, size)  # the stated size may be larger than the file
         limit = min(LIMITS[member], packed * LARGEST_RATIO + SMALL)
         if info.file_size > limit:
-            raise _Damage(f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most")
+            raise Refusal(f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most")
         infos[member] = info
     return infos
 
@@ -222,7 +222,7 @@ def _unpacked(
             if is_kept:
                 unpacked.write(part)
     if length != info.file_size:
-        raise _Damage(
+        raise Refusal(
             f"says that {info.filename!r} has {info.file_size:,} bytes, but it has {length:,} or "
             f"more"
         )
@@ -233,9 +233,9 @@ def _manifest(data: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(data)
         if not isinstance(manifest, dict):
-            raise _Damage(f"has a {MANIFEST} that is no JSON object")
+            raise Refusal(f"has a {MANIFEST} that is no JSON object")
         if manifest.get("format") != FORMAT:
-            raise _Damage(
+            raise Refusal(
                 f"is of format {manifest.get('format')!r:.100}, this graphdist reads format "
                 f"{FORMAT}",
                 hint="compile the step anew with this version",
@@ -243,9 +243,9 @@ def _manifest(data: bytes) -> dict[str, Any]:
         expected = manifest.get("hash")
         actual = _hash({key: value for key, value in manifest.items() if key != "hash"})
     except (ValueError, RecursionError) as error:
-        raise _Damage(f"has a {MANIFEST} that is no JSON") from error
+        raise Refusal(f"has a {MANIFEST} that is no JSON") from error
     if expected != actual:
-        raise _Damage(f"has a manifest of hash {actual[:12]}, which says {expected!s:.12}")
+        raise Refusal(f"has a manifest of hash {actual[:12]}, which says {expected!s:.12}")
     return manifest
 
 

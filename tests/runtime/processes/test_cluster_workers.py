@@ -297,7 +297,7 @@ def test_the_server_listens_at_its_address_alone(met: Met) -> None:
     (first,) = met(1)
     assert first._server is not None
     port = int(first.addresses[0].rpartition(":")[2])
-    assert first._server._listener.getsockname() == ("127.0.0.1", port)
+    assert first._server.listener.getsockname() == ("127.0.0.1", port)
 
 
 def test_it_listens_where_it_is_told() -> None:
