@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any  # Any: JSON
 
 from graphdist.ir.types import dtype_name, is_dtype
-from graphdist.runtime.files.json_schema import (
+from graphdist.runtime.files.serialization import PLATFORMS
+from graphdist.runtime.processes.json_schema import (
     Wanted,
     each_value,
     integer,
@@ -20,7 +21,6 @@ from graphdist.runtime.files.json_schema import (
     shape_within,
     wrong,
 )
-from graphdist.runtime.files.serialization import PLATFORMS
 
 MOST_REPLICAS = 2**20
 DEEPEST_RESULT = 100

@@ -14,7 +14,7 @@ from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentTypeError, ArtifactError, GraphdistError
 from graphdist.runtime.executable import jax_dtype
 from graphdist.runtime.files.artifact import read_artifact
-from graphdist.runtime.files.json_schema import mismatch
+from graphdist.runtime.processes.json_schema import mismatch
 from graphdist.values.distributed import type_name
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast  # Any: restored objects
 
 from graphdist.errors import GraphdistError, UnmatchedError
@@ -41,44 +41,37 @@ class LoadStatus:
     def __init__(self, checkpoint: Checkpoint, saved: SavedCheckpoint | None) -> None:
         """Take a saved checkpoint; nothing is restored yet."""
         self.checkpoint, self.saved = checkpoint, saved
-        self._restored: set[str] = set()  # saved entries, by name
-        self._written: set[str] = set()  # entries that were restored, by name
-        self._holders: dict[
-            int, Callable[[], Any]
-        ] = {}  # the objects of these entries, by identity
-        self._is_expected = True  # until something is restored
+        self._restored: set[str] = set()
+        """The names of the saved entries that were restored."""
+        self._written: set[str] = set()
+        """The names of the entries that they were restored to."""
+        self._holders: dict[int, Callable[[], Any]] = {}
+        """The objects of these entries, by identity."""
+        self._is_begun = self._is_expected = False
+        self._put_back = _nothing
 
-    def prepared(self) -> Callable[[], None]:
-        """Read the values of all objects, and return a function that writes them."""
-        write = self._prepared(None)
+    def prepared(self, names: Iterable[str] | None = None) -> Self:
+        """Read the saved values of the objects of these names, or all; `restore` writes them.
 
-        def begin() -> None:
-            write()
-            self._is_expected = False
-
-        return begin
-
-    def restore(self, names: Iterable[str] | None) -> None:
-        """Restore the objects of these names, or all, if they were saved and are not yet restored.
-
-        Raises `CheckpointError` for entries that disagree; nothing is restored then.
+        Raises `CheckpointError` for entries that disagree.
         """
-        self._prepared(names)()
-
-    def _prepared(self, names: Iterable[str] | None) -> Callable[[], None]:
         saved = self.saved
-        assert saved is not None
+        if saved is not None:
+            outside_scopes(lambda: self._read(saved, names))
+        return self
 
-        def prepare() -> Callable[[], None]:
-            entries = entries_of(self.checkpoint, names)
-            pairs = self._pairs(saved, entries)
-            _refuse_disagreements(saved, pairs, here())
-            # All are read before any is written: an error restores nothing.
-            values = read_by_all(saved, pairs, lambda: list(_values(saved, pairs)))
-            return lambda: outside_scopes(lambda: self._write(entries, pairs, values))
+    def restore(self) -> None:
+        """Write the values that were read to their objects."""
+        outside_scopes(self._put_back)
+        self._is_begun, self._put_back = True, _nothing
 
-        write: Callable[[], None] = outside_scopes(prepare)
-        return write
+    def _read(self, saved: SavedCheckpoint, names: Iterable[str] | None) -> None:
+        entries = entries_of(self.checkpoint, names)
+        pairs = self._pairs(saved, entries)
+        _refuse_disagreements(saved, pairs, here())
+        # All are read before any is written: an error restores nothing.
+        values = read_by_all(saved, pairs, lambda: list(_values(saved, pairs)))
+        self._put_back = partial(self._write, entries, pairs, values)
 
     def _pairs(self, saved: SavedCheckpoint, entries: Entries) -> list[tuple[CheckpointEntry, str]]:
         """Return the entries to restore, with the names of their saved values."""
@@ -186,7 +179,7 @@ class LoadStatus:
 
     def __del__(self) -> None:
         try:
-            if not self._is_expected and (extra := self._extra()):
+            if self._is_begun and not self._is_expected and (extra := self._extra()):
                 _log.warning(
                     "checkpoint %s: not restored, since no object has them: %s. "
                     "expect_partial() accepts it",
@@ -255,13 +248,12 @@ def read_by_all(
         result = read()
     except UnreadableCheckpointError as error:
         failure = error
-    message = json.dumps([saved.index.seal, "" if failure is None else failure.what])
+    outcome = [saved.index.seal, "" if failure is None else failure.what]
     call, doing = f"checkpoint/slices/{next(_reads)}", f"{name} is read"
-    answers = exchange(worker_group(), call, message, SECONDS_TO_WRITE, doing)
+    answers = exchange(worker_group(), call, outcome, SECONDS_TO_WRITE, doing)
     if failure is not None:
         raise failure
-    for worker, answer in enumerate(answers):
-        seal, what = json.loads(answer)
+    for worker, (seal, what) in enumerate(answers):
         if what or seal != saved.index.seal:
             raise UnreadableCheckpointError(
                 f"worker {worker}: {what or f'its checkpoint {name} is another save'}",

@@ -192,10 +192,10 @@ def _together(
         failure = not_written(error, path.parent) or error
         failure.__cause__ = error if failure is not error else error.__cause__
         failed = f"{type(failure).__name__}: {failure}"
-    answers = exchange(group, name, json.dumps([result, failed]), SECONDS_TO_WRITE, doing)
+    answers = exchange(group, name, [result, failed], SECONDS_TO_WRITE, doing)
     if failure is not None:
         raise failure
-    results, failures = zip(*map(json.loads, answers), strict=True)
+    results, failures = zip(*answers, strict=True)
     for worker, what in enumerate(failures):
         if what:
             raise CheckpointError(f"worker {worker} of {group.count} failed while {doing}: {what}")

@@ -48,7 +48,7 @@ from graphdist.runtime.files.checkpoint_files import (
     UnreadableCheckpointError,
     read_small,
 )
-from graphdist.runtime.files.json_schema import (
+from graphdist.runtime.processes.json_schema import (
     Wanted,
     each_value,
     integer,

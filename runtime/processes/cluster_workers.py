@@ -31,7 +31,7 @@ from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.processes.abandonable_calls import called_while
 from graphdist.runtime.processes.addresses import ReservedPort, WorkerError, is_loopback
-from graphdist.runtime.processes.connection import Connection, LeftError, ServerGoneError
+from graphdist.runtime.processes.connection import Connection, LeftError
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.interrupts import raise_ignored_interrupts
 from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
@@ -311,9 +311,8 @@ class ClusterWorkers:
 
     def _missing(self, key: str) -> str:
         """Return the names of the workers that have not sent a value of an exchange."""
-        try:
-            arrived = self._connection.who_gave(key)
-        except ServerGoneError:
+        arrived = self._connection.who_gave(key)
+        if arrived is None:
             return f"the coordination server of {self.name(0)}"
         return self.names([worker for worker in range(len(self)) if worker not in arrived])
 

@@ -31,11 +31,17 @@ class EventLoopThread(threading.Thread):
             with self.listener, suppress(asyncio.CancelledError):
                 self._loop.run_until_complete(self.serve())
         except Exception as error:
-            while isinstance(error, ExceptionGroup):
-                error = error.exceptions[0]
-            self._crashed(f"its {self._what} failed: {type(error).__name__}: {error}")
+            self.report(error)
         finally:
             self._loop.close()
+
+    def report(self, error: Exception) -> str:
+        """Pass on the reason why the thread fails, and return it."""
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        why = f"its {self._what} failed: {type(error).__name__}: {error}"
+        self._crashed(why)
+        return why
 
     def stop(self) -> None:
         """End the thread soon, and with it the connections."""

@@ -175,19 +175,17 @@ class Server(EventLoopThread):
         loop = asyncio.get_running_loop()
         failed: asyncio.Future[None] = loop.create_future()
         loop.set_exception_handler(partial(_fail_with, failed))
-        serving = [loop.create_task(self._accept()), loop.create_task(self._beat_for_ever())]
         try:
-            await asyncio.wait([failed, *serving], return_when=asyncio.FIRST_COMPLETED)
-            for ended in (failed, *serving):
-                if ended.done():
-                    ended.result()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._accept())
+                tasks.create_task(self._beat_for_ever())
+                await failed
         except asyncio.CancelledError:
             await self._send_last()
             raise
         except Exception as error:
             _log.exception("the coordination server failed")
-            self._fail(0, f"its coordination server failed: {type(error).__name__}: {error}")
-            raise
+            self._fail(0, self.report(error))
         finally:
             for peer in [*self._strangers, *self._peers.values()]:
                 peer.transport.abort()

@@ -1,7 +1,7 @@
-"""Checks JSON from files against a schema, before anything reads it.
+"""Checks JSON from files and from the network against a schema, before anything reads it.
 
-Files of steps and checkpoints may be damaged, or written by somebody else. A schema describes every
-field that is read, so that code behind the check can rely on it.
+It may be damaged, or written by somebody else. A schema describes every field that is read, so that
+code behind the check can rely on it.
 """
 
 from __future__ import annotations
@@ -70,6 +70,12 @@ def integer(least: int, most: int) -> Check:
         return wrong(at, actual, f"not an integer from {least} to {most}")
 
     return check
+
+
+def finite(actual: Any, at: str) -> str | None:
+    """Return what is wrong with a finite number, or None."""
+    is_finite = type(actual) in (int, float) and math.isfinite(actual)
+    return None if is_finite else wrong(at, actual, "not a finite number")
 
 
 def one_of(*known: Any) -> Check:
