@@ -186,7 +186,8 @@ class Checkpoint(Objects):
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
         writer = series or CheckpointWriter(path.parent, path.name)
         if group.count == 1:
-            _take(writer, path)  # not on the thread, so that the call itself is refused
+            with at_the_users_line():
+                take_place(path, writer)  # not on the thread, so that the call itself is refused
 
         def job() -> None:
             try:
@@ -292,11 +293,6 @@ def _require_same_on_all(saved: SavedCheckpoint | None) -> None:
                 source=here(),
                 hint="all workers restore the same files: use a folder that all of them see",
             )
-
-
-def _take(writer: CheckpointWriter, path: Path) -> None:
-    with at_the_users_line():
-        take_place(path, writer)
 
 
 @at_the_users_line()

@@ -153,6 +153,13 @@ class SavedCheckpoint:
         name = self.index.aliases.get(name, name)
         return name if name in self.names else None
 
+    def names_of(self, entries: Entries) -> dict[str, str | None]:
+        """Return for each entry the name under which it, or an alias of it, was saved."""
+        names = {name: self.name_of(name) for name in entries.by_name}
+        for alias, name in entries.aliases.items():
+            names[name] = names[name] or self.name_of(alias)
+        return names
+
     def disagreement(self, entry: CheckpointEntry, name: str) -> str | None:
         """Return why an entry cannot be restored from a saved one; None if it can."""
         if isinstance(entry, ArrayEntry) and name in self.arrays:

@@ -75,13 +75,11 @@ class LoadStatus:
 
     def _pairs(self, saved: SavedCheckpoint, entries: Entries) -> list[tuple[CheckpointEntry, str]]:
         """Return the entries to restore, with the names of their saved values."""
-        known = {name: saved.name_of(name) for name in entries.by_name}
-        for alias, held in entries.aliases.items():
-            known[held] = known[held] or saved.name_of(alias)
+        saved_names = saved.names_of(entries)
         return [
             (entry, name)
             for entry in entries.by_name.values()
-            if (name := known[entry.name]) is not None
+            if (name := saved_names[entry.name]) is not None
             and entry.name not in self._written
             and not self._has(entry.holder)
         ]
@@ -137,20 +135,11 @@ class LoadStatus:
         """Return the names of entries that were not saved."""
         if self.saved is None:
             return []
-        entries = entries_of(self.checkpoint)
-        names = {name: {name} for name in entries.by_name}
-        for alias, name in entries.aliases.items():
-            names[name].add(alias)
-        return [
-            name
-            for name, all_names in names.items()
-            if all(self.saved.name_of(each) is None for each in all_names)
-        ]
+        saved_names = self.saved.names_of(entries_of(self.checkpoint))
+        return [name for name, saved_name in saved_names.items() if saved_name is None]
 
     def _passed_over(self) -> list[str]:
         """Return the names of objects that replaced restored ones."""
-        if self.saved is None:
-            return []
         return [
             entry.name
             for entry in entries_of(self.checkpoint).by_name.values()

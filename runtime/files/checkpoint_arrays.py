@@ -99,18 +99,20 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
 def missing_file(place: Path, index: Index) -> str | None:
     """Return what is wrong with the names or sizes of a checkpoint's files, or None."""
     for file in index.files:
-        size = size_of(place / file.chunk, place)
-        if size != file.num_bytes:
-            return _wrong_size(file, size)
+        if what := _wrong_size(place, file):
+            return f"array {file.name!r}: {file.chunk}: {what}"
         if size_of(place / file.folder / _METADATA, place) is None:
-            return f"array {file.name!r}: {file.folder / _METADATA} is not there"
+            return f"array {file.name!r}: {file.folder / _METADATA}: it is not there"
     return None
 
 
-def _wrong_size(file: StoredSlice, size: int | None) -> str:
-    if size is None:
-        return f"array {file.name!r}: {file.chunk} is not there"
-    return f"array {file.name!r}: {file.chunk} has {size:,} bytes, not {file.num_bytes:,}"
+def _wrong_size(place: Path, file: StoredSlice) -> str:
+    """Return what is wrong with the size of a file, "" for nothing."""
+    size = size_of(place / file.chunk, place)
+    if size == file.num_bytes or not file.num_bytes:
+        return ""
+    actual = "it is not there" if size is None else f"it has {size:,} bytes"
+    return f"{actual}, its index says {file.num_bytes:,}"
 
 
 def read_arrays(
@@ -139,9 +141,7 @@ def _read(
     is_along = files[0].span.dimension == wanted.dimension
     files = tuple(file for file in files if not is_along or file.span.shared_with(wanted))
     for file in files:
-        if file.num_bytes and (size := size_of(place / file.chunk, place)) != file.num_bytes:
-            actual = "it is not there" if size is None else f"it has {size:,} bytes"
-            what = f"{actual}, its index says {file.num_bytes:,}"
+        if what := _wrong_size(place, file):
             raise _unreadable(called, file, file.chunk, what, at)
     values = np.empty(wanted.shape_in(array.stored_shape), array.stored_dtype)
     for file in files:

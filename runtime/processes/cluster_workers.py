@@ -175,10 +175,9 @@ class ClusterWorkers:
         left = max(0.0, rendezvous.deadline - time.monotonic())
         ports = self._connection.take("start", left, self._raise_failure)
         if ports is None:
-            raise rendezvous.refused(
-                f"{self._missing('start')} did not start within {self.timeouts.start:g} s"
-                f"{self._refusals()}"
-            )
+            refusals = [] if self._server is None else self._server.refusals
+            what = f"{self._missing('start')} did not start within {self.timeouts.start:g} s"
+            raise rendezvous.refused("; ".join([what, *refusals]))
         return ServiceAddress(host, int(ports[0]), bind, own)
 
     def exchange(
@@ -316,10 +315,6 @@ class ClusterWorkers:
             return f"the coordination server of {self.name(0)}"
         return self.names([worker for worker in range(len(self)) if worker not in arrived])
 
-    def _refusals(self) -> str:
-        refusals = self._server.refusals if self._server is not None else []
-        return f"; {'; '.join(refusals)}" if refusals else ""
-
     # Failures.
 
     def _note_failure(self, worker: int, why: str) -> None:
@@ -331,10 +326,7 @@ class ClusterWorkers:
         if worker == self.index:
             gone = why == "died"
             why = "has lost its coordination server" if gone else f"{why}: the others gave it up"
-        self.failure = WorkerError(
-            f"{self.name(worker)} {why}",
-            hint=_HINT,
-        )
+        self.failure = WorkerError(f"{self.name(worker)} {why}", hint=_HINT)
         self._failed.set()
 
     def _thread_failed(self, why: str) -> None:
