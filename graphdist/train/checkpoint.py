@@ -309,13 +309,12 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
         others = [other.path.name for other in checkpoints_in(path.parent)]
         raise UnreadableCheckpointError(
             f"there is no checkpoint {os.fspath(save_path)}",
-            source=here(),
             hint=f"in that folder are {', '.join(others[-3:])}" if others else "",
         )
     for _ in range(_TRIES):
         saved: SavedCheckpoint | None = None
         try:
-            saved = SavedCheckpoint(os.fspath(save_path), folder, here())
+            saved = SavedCheckpoint(os.fspath(save_path), folder)
             return read(saved)
         except UnreadableCheckpointError:
             now = existing(path)
@@ -327,7 +326,6 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
             folder = now
     raise UnreadableCheckpointError(
         f"checkpoint {os.fspath(save_path)} was removed while it was read",
-        source=here(),
         hint="a program that saves removes the older ones: read the latest again, as "
         "CheckpointManager(.., read_only=True).restore_or_initialize() does",
     )
@@ -371,7 +369,6 @@ def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
         if known is None or known not in saved.arrays:
             raise CheckpointError(
                 f"checkpoint {saved.path} has no array {name!r}",
-                source=here(),
                 hint="gd.train.list_variables names those it has",
             )
         return next(iter(saved.read([known])))

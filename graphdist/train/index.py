@@ -15,7 +15,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any  # Any: JSON
 
-from graphdist.ir.source import Source
 from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_arrays import read_arrays
 from graphdist.runtime.files.checkpoint_files import CheckpointError
@@ -134,13 +133,13 @@ def _own_part(entry: ArrayEntry, is_mine: bool) -> tuple[Array | None, dict[str,
 class SavedCheckpoint:
     """Reads a saved checkpoint."""
 
-    def __init__(self, path: str, folder: Path, at: Source) -> None:
+    def __init__(self, path: str, folder: Path) -> None:
         """Read the index; raises the errors of `read_index`.
 
         `path` is the user's name of the checkpoint, `folder` the folder it is in.
         """
-        self.path, self._folder, self._at = path, folder, at
-        index = self.index = read_index(folder, at)
+        self.path, self._folder = path, folder
+        index = self.index = read_index(folder)
         self.arrays, self.values, self.states = index.arrays, index.values, index.states
 
     @property
@@ -183,7 +182,7 @@ class SavedCheckpoint:
     def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:
         """Yield the arrays with these names: each full array, or only its span."""
         arrays = [(self.arrays[name], span) for name, span in zip_longest(names, spans)]
-        return read_arrays(self._folder, self.path, arrays, self._at)
+        return read_arrays(self._folder, self.path, arrays)
 
     def state(self, name: str, workers: Workers) -> Any:
         """Return this worker's state; raises `CheckpointError` if no saved state is for it."""
@@ -194,7 +193,6 @@ class SavedCheckpoint:
             raise CheckpointError(
                 f"{name!r} of checkpoint {self.path} was saved by {len(states)} workers at "
                 f"different positions, and is restored on {workers.count}",
-                source=self._at,
                 hint=f"restore on {len(states)} workers, or leave {name!r} out",
             )
         return states[0]

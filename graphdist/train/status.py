@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast  # Any: restored objects
 
+from graphdist.data.elements import at_the_users_line
 from graphdist.errors import GraphdistError, UnmatchedError
-from graphdist.ir.source import Source
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.processes.workers import exchange, worker_group
@@ -50,6 +50,7 @@ class LoadStatus:
         self._is_begun = self._is_expected = False
         self._put_back = _nothing
 
+    @at_the_users_line()
     def prepared(self, names: Iterable[str] | None = None) -> Self:
         """Read the saved values of the objects of these names, or all; `restore` writes them.
 
@@ -60,6 +61,7 @@ class LoadStatus:
             outside_scopes(lambda: self._read(saved, names))
         return self
 
+    @at_the_users_line()
     def restore(self) -> None:
         """Write the values that were read to their objects."""
         outside_scopes(self._put_back)
@@ -68,7 +70,7 @@ class LoadStatus:
     def _read(self, saved: SavedCheckpoint, names: Iterable[str] | None) -> None:
         entries = entries_of(self.checkpoint, names)
         pairs = self._pairs(saved, entries)
-        _refuse_disagreements(saved, pairs, here())
+        _refuse_disagreements(saved, pairs)
         # All are read before any is written: an error restores nothing.
         values = read_by_all(saved, pairs, lambda: list(_values(saved, pairs)))
         self._put_back = partial(self._write, entries, pairs, values)
@@ -191,15 +193,12 @@ def _reference(holder: Any) -> Callable[[], Any]:
         return lambda: holder
 
 
-def _refuse_disagreements(
-    saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]], at: Source
-) -> None:
+def _refuse_disagreements(saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]) -> None:
     reasons = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
     if reasons:
         more = f", and {len(reasons) - 1} more" if reasons[1:] else ""
         raise CheckpointError(
             f"checkpoint {saved.path} does not fit: {reasons[0]}{more}",
-            source=at,
             where="entries" if more else "",
             node="\n".join(_shown(reasons)) if more else "",
             hint="make the objects as they were when they were saved",
@@ -210,10 +209,9 @@ def _values(
     saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]
 ) -> Iterator[tuple[Callable[[Any], None], Any]]:
     """Yield each entry's writer and value, the states first: an object may refuse them."""
-    at = here()
     for entry, name in pairs:
         if isinstance(entry, StateEntry):
-            yield _state_setter(entry, saved.path, at), saved.state(name, worker_group())
+            yield _state_setter(entry, saved.path), saved.state(name, worker_group())
         elif not isinstance(entry, ArrayEntry):
             yield entry.write, type(entry.value)(saved.values[name])
     arrays = [(entry, name) for entry, name in pairs if isinstance(entry, ArrayEntry)]
@@ -245,13 +243,12 @@ def read_by_all(
     for worker, (seal, what) in enumerate(answers):
         if what or seal != saved.index.seal:
             raise UnreadableCheckpointError(
-                f"worker {worker}: {what or f'its checkpoint {name} is another save'}",
-                source=here(),
+                f"worker {worker}: {what or f'its checkpoint {name} is another save'}"
             )
     return cast("_T", result)
 
 
-def _state_setter(entry: StateEntry, path: str, at: Source) -> Callable[[Any], None]:
+def _state_setter(entry: StateEntry, path: str) -> Callable[[Any], None]:
     """Return a function that sets a state; it raises `CheckpointError` if the object refuses it."""
 
     def write(state: Any) -> None:
@@ -263,7 +260,6 @@ def _state_setter(entry: StateEntry, path: str, at: Source) -> Callable[[Any], N
             raise CheckpointError(
                 f"the state of {entry.name!r} in checkpoint {path} cannot be restored: "
                 f"{type(error).__name__}: {error}",
-                source=at,
                 hint="it is of another kind of object, or the checkpoint was changed",
             ) from error
 

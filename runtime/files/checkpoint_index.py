@@ -41,7 +41,6 @@ from typing import Any  # Any: JSON, numpy dtypes
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.ir.source import UNKNOWN, Source
 from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
@@ -205,7 +204,7 @@ def sealed(content: Mapping[str, Any]) -> bytes:
     return body + f',\n "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode()
 
 
-def read_index(place: Path, at: Source = UNKNOWN) -> Index:
+def read_index(place: Path) -> Index:
     """Return the index of a checkpoint.
 
     Raises `UnreadableCheckpointError` if it is damaged, `CheckpointError` if it is of a format that
@@ -218,11 +217,10 @@ def read_index(place: Path, at: Source = UNKNOWN) -> Index:
             return Index.of(content)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableCheckpointError(
-            f"the index of checkpoint {place.name} cannot be read: {_reason(error)}", source=at
+            f"the index of checkpoint {place.name} cannot be read: {_reason(error)}"
         ) from error
     raise CheckpointError(
         f"checkpoint {place.name} is of format {quoted(known)}, this version reads 1 to {FORMAT}",
-        source=at,
         hint="read it with the version of graphdist that wrote it, or a newer one",
     )
 

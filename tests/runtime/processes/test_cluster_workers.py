@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.processes.addresses import free_port, listen
+from graphdist.runtime.processes.addresses import listen
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.server import BEAT_SECONDS
 from graphdist.runtime.processes.workers import WorkerTimeouts
+from tests.free_port import free_port
 
 TIMEOUTS = WorkerTimeouts(start=5.0, silence=60.0)
 Met = Callable[..., list[ClusterWorkers]]

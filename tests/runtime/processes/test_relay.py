@@ -11,8 +11,8 @@ from queue import SimpleQueue
 import pytest
 
 from graphdist.runtime.processes import relay as relay_module
-from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.relay import MAX_CONNECTIONS, Relay
+from tests.free_port import free_port
 
 HOST = "127.0.0.1"
 Connected = Callable[[], tuple[socket.socket, socket.socket]]

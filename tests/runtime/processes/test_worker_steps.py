@@ -15,10 +15,10 @@ import graphdist as gd
 from graphdist.ir.source import at_line
 from graphdist.runtime import supervised_steps as worker_steps
 from graphdist.runtime.processes import cluster_workers
-from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.runtime.supervised_steps import WorkerStep
+from tests.free_port import free_port
 
 
 @pytest.fixture
