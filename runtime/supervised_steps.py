@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, NoReturn  # Any: whatever a step returns
 
@@ -27,7 +28,7 @@ import jax
 from graphdist.ir.graph import Graph
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.processes.abandonable_calls import Call, Runner
+from graphdist.runtime.processes.abandonable_calls import Runner, has_ended
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import (
     EXIT_CODE,
@@ -104,15 +105,15 @@ class WorkerStep:
         """
         step = self._workers.begin_step()
         self._workers.check(step)
+        call: Future[Any] = Future()
         if not self._is_cpu:
             outputs = self._translated(self._function, arrays)
-            call = Call()
-            _runner.start(_wait_for, (outputs,), call.ended)
-            _watcher.start(_watch, (self, call, step), _ignore)
+            _runner.start(call, _wait_for, outputs)
+            # JAX raises the error of a watched step where its result is used.
+            _watcher.start(Future(), _watch, self, call, step)
             return outputs
-        call = Call()
         try:
-            _runner.start(_run_and_wait, (self._function, arrays), call.ended)
+            _runner.start(call, _run_and_wait, self._function, arrays)
             self.wait(call, step)
             return self._translated(call.result, ())
         except BaseException as error:
@@ -120,29 +121,29 @@ class WorkerStep:
                 self._end_interrupted(call)
             raise
 
-    def _end_interrupted(self, call: Call) -> None:
+    def _end_interrupted(self, call: Future[Any]) -> None:
         """Keep the results of an interrupted step if it ends soon; abandon it if not."""
-        has_ended = False
+        is_over = False
         try:
-            has_ended = call.wait(SECONDS_AFTER_INTERRUPT)
+            is_over = has_ended(call, SECONDS_AFTER_INTERRUPT)
         finally:  # Ctrl-C may come again
-            if has_ended:
-                self._interrupted = call.value
+            if is_over:
+                self._interrupted = None if call.exception() else call.result()
             else:
                 _runner.abandon()
                 self._workers.note_stuck()
 
-    def wait(self, call: Call, step: int) -> None:
+    def wait(self, call: Future[Any], step: int) -> None:
         """Wait for the end of a call; raises `WorkerError` if other workers prevent the end."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
-        while not call.wait(interval):
+        while not has_ended(call, interval):
             try:
                 self._workers.check(step)
                 if deadline is not None and time.monotonic() > deadline:
                     self._workers.fail(self.too_late(step))
             except WorkerError:
-                if call.wait(BEAT_SECONDS):  # the call has ended, with its own error
+                if has_ended(call, BEAT_SECONDS):  # the call has ended, with its own error
                     return
                 _runner.abandon()
                 self._workers.note_stuck()
@@ -176,7 +177,7 @@ class WorkerStep:
             raise WorkerError(behind.what, hint=behind.hint) from error
 
 
-def _watch(step: WorkerStep, call: Call, number: int) -> None:
+def _watch(step: WorkerStep, call: Future[Any], number: int) -> None:
     """Wait for a step that runs on the devices; end the process if the step never ends."""
     try:
         step.wait(call, number)
@@ -207,10 +208,6 @@ def _wait_for(outputs: Sequence[Any]) -> None:
         except RuntimeError:
             if not output.is_deleted():  # a deleted one was donated to a later step
                 raise
-
-
-def _ignore(value: Any, error: BaseException | None) -> None:
-    """Do nothing: JAX raises the error of a watched step where its result is used."""
 
 
 _runner, _watcher = Runner("graphdist-steps"), Runner("graphdist-watched-steps")

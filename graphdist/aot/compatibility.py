@@ -16,6 +16,7 @@ from typing import Any  # Any: JSON
 
 import jax
 
+from graphdist.aot.reading import StepFile
 from graphdist.config import compiler_flags
 from graphdist.context import current_entry
 from graphdist.errors import ArtifactError, DeviceMemoryError
@@ -28,32 +29,29 @@ from graphdist.tracing.user_lines import here
 from graphdist.version import versions
 
 
-def check_versions(name: str, manifest: Any) -> None:
+def check_versions(file: StepFile) -> None:
     """Raise `ArtifactError` for a file that was made by other versions."""
-    made_by, here_are = manifest["versions"], versions()
+    made_by, here_are = file.manifest["versions"], versions()
     for package in ("graphdist", "jax", "jaxlib"):
         if made_by[package] != here_are[package]:
             raise ArtifactError(
-                f"{name} was made with {package} {made_by[package]}, here is {package} "
+                f"{file.name} was made with {package} {made_by[package]}, here is {package} "
                 f"{here_are[package]}",
-                source=here(),
                 hint=f"install {package}=={made_by[package]}, or compile the step again",
             )
 
 
-def check_native(name: str, manifest: Any, devices: Devices) -> None:
+def check_native(file: StepFile, devices: Devices) -> None:
     """Raise `ArtifactError` unless devices and flags are the same as at the compilation.
 
     An executable names its devices by id. The ids of CPUs depend on the process when there are
     several, so that no executable for them is saved.
     """
     if devices.platform == "cpu" and devices.workers is not None:
-        raise ArtifactError(
-            f"the native executable in {name} is for the CPUs of one process, here are "
-            f"{len(devices.workers)} workers",
-            source=here(),
-            hint="leave out native=True: the portable module is compiled for what is here",
+        raise _not_native(
+            file, f"is for the CPUs of one process, here are {len(devices.workers)} workers"
         )
+    manifest = file.manifest
     saved, present = manifest["target"], target_of(devices)
     pairs = [
         ("devices", f"{saved['num_devices']} {saved['device_kind']}",
@@ -65,12 +63,14 @@ def check_native(name: str, manifest: Any, devices: Devices) -> None:
         pairs.append(("libtpu", manifest["versions"]["libtpu"], versions()["libtpu"]))
     for what, made_for, is_here in pairs:
         if made_for != is_here:
-            raise ArtifactError(
-                f"the native executable in {name} was made for {what} {made_for}, here are "
-                f"{is_here}",
-                source=here(),
-                hint="leave out native=True: the portable module is compiled for what is here",
-            )
+            raise _not_native(file, f"was made for {what} {made_for}, here are {is_here}")
+
+
+def _not_native(file: StepFile, why: str) -> ArtifactError:
+    return ArtifactError(
+        f"the native executable in {file.name} {why}",
+        hint="leave out native=True: the portable module is compiled for what is here",
+    )
 
 
 def target_of(devices: Devices) -> dict[str, Any]:
@@ -99,41 +99,33 @@ def _layout(devices: Devices) -> str:
     return f"{len(slices)} of {'x'.join(map(str, sides))}"
 
 
-def strategy_that_runs(
-    name: str, manifest: Any, graph: Graph, strategy: StrategyBase | None
-) -> StrategyBase:
+def strategy_that_runs(file: StepFile, graph: Graph, strategy: StrategyBase | None) -> StrategyBase:
     """Return the strategy that runs the step; raises `ArtifactError` if its devices do not fit."""
-    entry = current_entry()
-    if strategy is None and entry is not None:
+    name, platforms = file.name, file.manifest["platforms"]
+    if strategy is None and (entry := current_entry()) is not None:
         strategy = entry.strategy
     if strategy is None:
-        local = jax.local_devices()
-        strategy = MirroredStrategy(local[: graph.num_replicas])
-    if len(strategy.devices) != graph.num_replicas:
+        strategy = MirroredStrategy(jax.local_devices()[: graph.num_replicas])
+    devices = strategy.devices
+    if len(devices) != graph.num_replicas:
         raise ArtifactError(
-            f"{name} was compiled for {graph.num_replicas} replicas, {strategy} has "
-            f"{len(strategy.devices)}",
-            source=here(),
+            f"{name} was compiled for {graph.num_replicas} replicas, {strategy} has {len(devices)}",
             hint="give load a strategy of as many replicas, or compile the step for these",
         )
-    devices = strategy.devices
     is_sharded = any(variable.sharded_along is not None for variable in graph.variables)
     if is_sharded and graph.num_groups != devices.num_groups:
         size = graph.mesh.group_size
         raise ArtifactError(
             f"{name} shards variables over {size} replicas, {strategy} over {devices.group_size}",
-            source=here(),
             hint=f"give load a strategy with shard_parameters={size}",
         )
     if devices.is_absent:
-        strategy.devices.refuse_to_run(f"loading {name}", here())
-    platform = strategy.devices.platform
-    if platform not in manifest["platforms"]:
+        devices.refuse_to_run(f"loading {name}", here())
+    if devices.platform not in platforms:
         raise ArtifactError(
-            f"{name} was compiled for {' and '.join(manifest['platforms'])}, the devices are of "
-            f"{platform}",
-            source=here(),
-            hint=f"save it for {platform} too: gd.aot.save(path, compiled, platforms=[..])",
+            f"{name} was compiled for {' and '.join(platforms)}, the devices are of "
+            f"{devices.platform}",
+            hint=f"save it for {devices.platform} too: gd.aot.save(path, compiled, platforms=[..])",
         )
     return strategy
 
@@ -152,7 +144,6 @@ def require_memory(name: str, executable: Executable, devices: Devices) -> None:
         return
     error = DeviceMemoryError(
         f"the step in {name} needs {needed:,} bytes on {where}, there are {here_are:,}",
-        source=here(),
         hint="load it where there is more memory; load(path, trusted=True) does not ask",
     )
     error.needed_bytes, error.available_bytes = needed, here_are

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any  # Any: JSON, and options of XLA
 
+from graphdist.aot.reading import StepFile
 from graphdist.errors import ArtifactError
 from graphdist.runtime.devices import Devices
-from graphdist.tracing.user_lines import here
 
 _BYTES = range(2**40 + 1)
 _SWITCH = None
@@ -36,12 +36,7 @@ so the step computes them instead."""
 
 
 def options_for(
-    name: str,
-    manifest: Any,
-    devices: Devices,
-    chosen: Mapping[str, Any] | None,
-    *,
-    trusted: bool,
+    file: StepFile, devices: Devices, chosen: Mapping[str, Any] | None, *, trusted: bool
 ) -> dict[str, Any]:
     """Return XLA's options for the portable module of a file.
 
@@ -50,12 +45,12 @@ def options_for(
     safe = {} if trusted else _SAFE
     if chosen is not None:
         return {**safe, **chosen}
-    if devices.platform != manifest["target"]["platform"]:
+    if devices.platform != file.manifest["target"]["platform"]:
         return dict(safe)
-    options = dict(manifest["compiler_options"])
+    options = file.manifest["compiler_options"]
     if not trusted:
         for option, value in options.items():
-            _require_allowed(name, option, value)
+            _require_allowed(file.name, option, value)
     return {**safe, **options}
 
 
@@ -73,7 +68,6 @@ def _require_allowed(name: str, option: str, value: Any) -> None:
         why = f"a file may choose integers from 0 to {allowed[-1]}"
     raise ArtifactError(
         f"{name} asks for the compiler option {option:.100}={value!r:.100}: {why}",
-        source=here(),
         hint="if you want it, ask for it: load(path, compiler_options={..}); if you trust the file "
         "as you would a program: load(path, trusted=True)",
     )

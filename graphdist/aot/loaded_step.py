@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import (
-    TYPE_CHECKING,  # Any: pytrees of variables
-    Any,  # Any: users' arguments and results, JSON
-)
+from typing import Any  # Any: users' arguments and results, pytrees of variables
 
 import jax
 
 from graphdist.aot.manifest import interface_from_json
+from graphdist.aot.reading import StepFile
 from graphdist.errors import ArgumentError, ContextError, GraphdistError, RuntimeFailure
 from graphdist.ir.graph import Graph
 from graphdist.program.argument_keys import (
@@ -36,34 +34,32 @@ from graphdist.state.variable import Variable
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 
-if TYPE_CHECKING:
-    from graphdist.strategy_base import StrategyBase
-
 
 class LoadedStep:
     """A step from a file; it takes the arguments of the function that was compiled."""
 
     def __init__(
         self,
-        manifest: Any,
-        members: dict[str, bytes],
+        file: StepFile,
         graph: Graph,
         strategy: StrategyBase,
         variables: Sequence[Variable],
         executable: Executable,
     ) -> None:
         """Bind an executable to variables; call `load` to make a step."""
-        self.manifest = manifest
-        self.report: dict[str, Any] = json.loads(members["report.json"])
+        manifest = self.manifest = file.manifest
+        self.report: dict[str, Any] = json.loads(file.members["report.json"])
         """The report of the compilation, as JSON."""
-        self.graph_text = members["graph.txt"].decode()
+        self.graph_text = file.members["graph.txt"].decode()
         self.strategy = strategy
         self.name = graph.name
         self._interface = interface_from_json(manifest["interface"], strategy)
         _require_interface(self._interface, graph)
         shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
-        named = zip(graph.variables, variables, strict=True)
-        values = {wanted.name: variable.stored for wanted, variable in named}
+        values = {
+            wanted.name: variable.stored
+            for wanted, variable in zip(graph.variables, variables, strict=True)
+        }
         layout = VariableLayout(graph, values, strategy)
         with BufferStore.lock:  # no step may run while variables move
             layout.apply()

@@ -171,10 +171,7 @@ def _tree_to_json(structure: Any, statics: Iterator[Any]) -> Any:
         if isinstance(leaf, _PLAIN):
             return {"leaf": "static", "value": leaf}
         raise _unsaved(f"a leaf of type {type(leaf).__name__}")
-    described = structure.node_data()
-    if described is None:
-        return {"node": "none"}
-    kind, keys = described
+    kind, keys = structure.node_data()
     if kind is type(None):
         return {"node": "none"}
     children = [_tree_to_json(child, statics) for child in structure.children()]

@@ -9,27 +9,38 @@ from dataclasses import dataclass
 from typing import Any  # Any: users' arguments, JSON
 
 from graphdist.aot.manifest import boundary_from_json
-from graphdist.aot.manifest_schema import MANIFEST, mismatch
+from graphdist.aot.manifest_schema import MANIFEST
+from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentTypeError, ArtifactError, GraphdistError
 from graphdist.runtime.executable import jax_dtype
 from graphdist.runtime.files.artifact import read_artifact
-from graphdist.tracing.user_lines import here
+from graphdist.runtime.processes.json_schema import mismatch
 from graphdist.values.distributed import type_name
 
 
-def read_checked(
-    path: Any, caller: str, kept: Collection[str] = ()
-) -> tuple[str, dict[str, Any], dict[str, bytes]]:
-    """Return the name of a step's file, its manifest and the members that are `kept`.
+@dataclass(frozen=True)
+class StepFile:
+    """The file of a step: its name, its checked manifest, and the members that are needed."""
+
+    name: str
+    manifest: dict[str, Any]
+    members: dict[str, bytes]
+
+
+def read_checked(path: Any, caller: str, needed: Collection[str] = ()) -> StepFile:
+    """Return the file of a step with the members that are needed.
 
     Raises `ArtifactError` for a damaged file, and for a manifest that breaks its schema.
     """
     require_path(path, caller)
     name = os.path.basename(os.fspath(path))
-    manifest, members = read_artifact(path, here(), kept)
-    if problem := mismatch(manifest, MANIFEST):
+    manifest, members = read_artifact(path, None, needed)
+    if problem := mismatch(manifest, MANIFEST, root="the manifest"):
         raise contradiction(name, problem)
-    return name, manifest, members
+    for member in needed:
+        if member not in members:
+            raise contradiction(name, f"it has no {member}")
+    return StepFile(name, manifest, members)
 
 
 def require_path(path: Any, what: str) -> None:
@@ -60,7 +71,6 @@ def contradiction(name: str, reason: str) -> ArtifactError:
     """Return the error for a file whose contents contradict each other."""
     return ArtifactError(
         f"{name} has a manifest and a module that describe no step: {reason:.500}",
-        source=here(),
         hint="the file was damaged or changed: get it again, or compile the step again",
     )
 
@@ -79,14 +89,15 @@ class SavedVariable:
     is_assigned: bool
 
 
+@at_the_users_line()
 def list_variables(path: str | os.PathLike[str]) -> tuple[SavedVariable, ...]:
     """Return the variables that `gd.aot.load` needs for the step in a file, in their order.
 
     Nothing is compiled, and the step may be for other devices and versions. Raises
     `ArtifactError` for a file that is damaged or was changed.
     """
-    name, manifest, _ = read_checked(path, "gd.aot.list_variables")
-    with reading(name):
+    file = read_checked(path, "gd.aot.list_variables")
+    with reading(file.name):
         return tuple(
             SavedVariable(
                 variable.name,
@@ -95,5 +106,5 @@ def list_variables(path: str | os.PathLike[str]) -> tuple[SavedVariable, ...]:
                 variable.type.bytes,
                 variable.assigned,
             )
-            for variable in boundary_from_json(manifest["boundary"]).variables
+            for variable in boundary_from_json(file.manifest["boundary"]).variables
         )

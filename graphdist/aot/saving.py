@@ -32,23 +32,13 @@ from graphdist.aot.compatibility import (
 )
 from graphdist.aot.file_options import options_for
 from graphdist.aot.loaded_step import LoadedStep, variables_for
-from graphdist.aot.manifest import (
-    boundary_from_json,
-    boundary_to_json,
-    interface_to_json,
-)
-from graphdist.aot.reading import contradiction, read_checked, reading, require_path
+from graphdist.aot.manifest import boundary_from_json, boundary_to_json, interface_to_json
+from graphdist.aot.reading import read_checked, reading, require_path
 from graphdist.config import compiler_flags
-from graphdist.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    UnsupportedError,
-)
-from graphdist.ir.graph import Graph
+from graphdist.data.elements import at_the_users_line
+from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.program.stages import Compiled
 from graphdist.runtime.compilation import has_cache, without_cache
-from graphdist.runtime.devices import Devices
-from graphdist.runtime.executable import Executable
 from graphdist.runtime.files.artifact import sha256, try_to_write, write_artifact
 from graphdist.runtime.files.module_check import checked_module
 from graphdist.runtime.files.serialization import (
@@ -68,6 +58,7 @@ _CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @(\w+)")
 """A custom call in the text of a module; JAX's error has an example of each."""
 
 
+@at_the_users_line()
 def save(
     path: str | os.PathLike[str], compiled: Compiled, *, platforms: Sequence[str] | None = None
 ) -> None:
@@ -98,7 +89,6 @@ def save(
         raise UnsupportedError(
             f"{compiled.graph.name!r} uses variables on parameter servers, which a file of a step "
             f"cannot read",
-            source=here(),
             hint="compile it in a scope of a strategy that keeps variables on its own devices",
         )
     # The process that loads it stores its variables in packs of its own, or in none.
@@ -133,7 +123,7 @@ def save(
         "executable.bin": serialize_native(_as_compiled_here(compiled).executable.compiled),
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
-    write_artifact(path, manifest, members, here())
+    write_artifact(path, manifest, members)
 
 
 def _as_compiled_here(compiled: Compiled) -> Compiled:
@@ -190,7 +180,7 @@ def require_writable(path: str | os.PathLike[str]) -> None:
 def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
     """Return the portable module; raises `UnsupportedError` for callbacks and custom calls."""
     try:
-        return export_module(compiled.lowered.emitted, platforms, here())
+        return export_module(compiled.lowered.emitted, platforms)
     except (NotImplementedError, ValueError) as error:
         reason = str(error).splitlines()[0]
         hint = "callbacks, prints and custom calls of your own do not go into a file"
@@ -209,6 +199,7 @@ def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
         ) from error
 
 
+@at_the_users_line()
 def load(
     path: str | os.PathLike[str],
     *,
@@ -249,53 +240,29 @@ def load(
             "load is given compiler_options and native=True, which compiles nothing",
             hint="leave one of them out",
         )
-    needed = ("graph.txt", "report.json", "executable.bin" if native else "module.mlir")
-    name, manifest, members = read_checked(path, "gd.aot.load", needed)
-    for member in needed:
-        if member not in members:
-            raise contradiction(name, f"it has no {member}")
-    check_versions(name, manifest)
-    with reading(name):
-        graph = boundary_from_json(manifest["boundary"])
-    chosen = strategy_that_runs(name, manifest, graph, strategy)
+    program = "executable.bin" if native else "module.mlir"
+    file = read_checked(path, "gd.aot.load", ("graph.txt", "report.json", program))
+    check_versions(file)
+    with reading(file.name):
+        graph = boundary_from_json(file.manifest["boundary"])
+    chosen = strategy_that_runs(file, graph, strategy)
     devices = chosen.devices
-    agree_on_file(name, manifest["hash"], devices, here())
-    owned = variables_for(name, graph, chosen, variables)
-    with reading(name):
-        executable = (
-            _native(name, manifest, members, graph, devices)
-            if native
-            else _compiled(name, manifest, members, graph, devices, trusted, compiler_options)
-        )
-        step = LoadedStep(manifest, members, graph, chosen, owned, executable)
+    agree_on_file(file.name, file.manifest["hash"], devices, here())
+    owned = variables_for(file.name, graph, chosen, variables)
+    with reading(file.name):
+        data = file.members[program]
+        if native:
+            check_native(file, devices)
+            executable = load_native(data, graph, devices)
+        else:
+            options = options_for(file, devices, compiler_options, trusted=trusted)
+            module = data if trusted else checked_module(data, file.name)
+            executable = load_module(module, graph, devices, options)
+            if not trusted:
+                require_memory(file.name, executable, devices)
+        step = LoadedStep(file, graph, chosen, owned, executable)
     wait_until_compiled(graph, devices, here())
     return step
-
-
-def _native(
-    name: str, manifest: Any, members: dict[str, bytes], graph: Graph, devices: Devices
-) -> Executable:
-    check_native(name, manifest, devices)
-    return load_native(members["executable.bin"], graph, devices)
-
-
-def _compiled(
-    name: str,
-    manifest: Any,
-    members: dict[str, bytes],
-    graph: Graph,
-    devices: Devices,
-    trusted: bool,
-    compiler_options: Mapping[str, Any] | None,
-) -> Executable:
-    options = options_for(name, manifest, devices, compiler_options, trusted=trusted)
-    module = members["module.mlir"]
-    if trusted:
-        return load_module(module, graph, devices, options, here())
-    module = checked_module(module, name, here())
-    executable = load_module(module, graph, devices, options, here())
-    require_memory(name, executable, devices)
-    return executable
 
 
 def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[str]:

@@ -65,14 +65,12 @@ class _Progress:
     def begin(self, epoch: int, dataset: Iterable[Any]) -> Any:
         """Return an iterator over the epoch, or over the rest of one that is resumed."""
         iterator = _positioned(dataset)
-        if self._restored is not None and not self.is_done:
+        if self._restored is not None and not (self.is_done and isinstance(iterator, _Counted)):
             iterator.set_state(self._restored)
-        elif self._restored is not None and not isinstance(iterator, _Counted):
-            # Go to the end of the finished epoch, so that shuffles have taken its orders.
-            iterator.set_state(self._restored)
-            for _ in iterator:
-                pass
-            iterator = _positioned(dataset)
+            if self.is_done:
+                for _ in iterator:  # so that shuffles have taken the orders of that epoch
+                    pass
+                iterator = _positioned(dataset)
         self.epoch, self.is_done = epoch, False
         self._iterator, self._restored = iterator, None
         return iterator

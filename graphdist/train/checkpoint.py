@@ -104,9 +104,9 @@ class Checkpoint(Objects):
                 del self.objects[name]
             raise
         if self._status is not None:
-            self._status.restore([name])
+            self._status.prepared([name]).restore()
         for status in list(self._outer):
-            status.restore(None)
+            status.prepared().restore()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -186,7 +186,8 @@ class Checkpoint(Objects):
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
         writer = series or CheckpointWriter(path.parent, path.name)
         if group.count == 1:
-            _take(writer, path)  # not on the thread, so that the call itself is refused
+            with at_the_users_line():
+                take_place(path, writer)  # not on the thread, so that the call itself is refused
 
         def job() -> None:
             try:
@@ -228,47 +229,32 @@ class Checkpoint(Objects):
         `CheckpointError` for entries whose dtypes or shapes differ; nothing is restored then.
         `options` is accepted for `tf.train`'s sake.
         """
-        return self.prepared(save_path)()
+        return self.put_back(self.prepared(save_path))
 
-    def prepared(self, save_path: StrPath | None) -> Callable[[], LoadStatus]:
-        """Read the saved values, and return a function that restores them; raises as `restore`."""
-        put_back = self._prepared(save_path)
+    def prepared(self, save_path: StrPath | None) -> LoadStatus:
+        """Read the saved values, which `put_back` restores; raises as `restore`."""
+        self._require_outside("restored")
+        if save_path is None:
+            return LoadStatus(self, None)
+        return read_saved(save_path, lambda saved: LoadStatus(self, saved).prepared())
 
-        def restore() -> LoadStatus:
-            status = put_back()
-            if status.saved is not None:
-                vars(self)["_save_counter"] = status.saved.index.save_counter
-            return status
-
-        return restore
+    def put_back(self, status: LoadStatus) -> LoadStatus:
+        """Restore the values that were read, and the count of saves."""
+        self._put_back(status)
+        if status.saved is not None:
+            vars(self)["_save_counter"] = status.saved.index.save_counter
+        return status
 
     def read(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
         """Restore the values that `write` saved; as `restore`, without the count of saves."""
-        return self._prepared(save_path)()
+        return self._put_back(self.prepared(save_path))
 
-    def _prepared(self, save_path: StrPath | None) -> Callable[[], LoadStatus]:
-        self._require_outside("restored")
-        if save_path is None:
-
-            def restore_nothing() -> LoadStatus:
-                _require_same_on_all("", None)
-                return LoadStatus(self, None)
-
-            return restore_nothing
-
-        def prepared(saved: SavedCheckpoint) -> tuple[LoadStatus, Callable[[], None]]:
-            status = LoadStatus(self, saved)
-            return status, status.prepared()
-
-        status, put_back = read_saved(save_path, prepared)
-
-        def restore() -> LoadStatus:
-            _require_same_on_all(os.fspath(save_path), status.saved)
-            put_back()
+    def _put_back(self, status: LoadStatus) -> LoadStatus:
+        _require_same_on_all(status.saved)
+        if status.saved is not None:
+            status.restore()
             vars(self)["_status"] = status
-            return status
-
-        return restore
+        return status
 
     def _require_outside(self, done: str) -> None:
         if current_trace() is not None:
@@ -283,7 +269,7 @@ class Checkpoint(Objects):
 
 
 @at_the_users_line()
-def _require_same_on_all(path: str, saved: SavedCheckpoint | None) -> None:
+def _require_same_on_all(saved: SavedCheckpoint | None) -> None:
     """Raise `WorkerError` unless all workers restore the same checkpoint, or all of them none.
 
     Otherwise variables would have worker 0's values, and other state each worker's own.
@@ -291,9 +277,11 @@ def _require_same_on_all(path: str, saved: SavedCheckpoint | None) -> None:
     workers = current_workers()
     if workers is None:
         return
-    identity = "" if saved is None else f"{saved.index.saved_at} {saved.index.seal}"
+    mine = ["", ""]
+    if saved is not None:
+        mine = [saved.path, f"{saved.index.saved_at} {saved.index.seal}"]
     key = f"restored {workers.ordinal('restored')}"
-    of_all = workers.exchange(key, [path, identity], "restoring a checkpoint", here())
+    of_all = workers.exchange(key, mine, "restoring a checkpoint", here())
     for worker, (other, its_identity) in enumerate(of_all):
         if its_identity != of_all[0][1]:
             first, second = (
@@ -305,11 +293,6 @@ def _require_same_on_all(path: str, saved: SavedCheckpoint | None) -> None:
                 source=here(),
                 hint="all workers restore the same files: use a folder that all of them see",
             )
-
-
-def _take(writer: CheckpointWriter, path: Path) -> None:
-    with at_the_users_line():
-        take_place(path, writer)
 
 
 @at_the_users_line()
@@ -326,13 +309,12 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
         others = [other.path.name for other in checkpoints_in(path.parent)]
         raise UnreadableCheckpointError(
             f"there is no checkpoint {os.fspath(save_path)}",
-            source=here(),
             hint=f"in that folder are {', '.join(others[-3:])}" if others else "",
         )
     for _ in range(_TRIES):
         saved: SavedCheckpoint | None = None
         try:
-            saved = SavedCheckpoint(os.fspath(save_path), folder, here())
+            saved = SavedCheckpoint(os.fspath(save_path), folder)
             return read(saved)
         except UnreadableCheckpointError:
             now = existing(path)
@@ -344,7 +326,6 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
             folder = now
     raise UnreadableCheckpointError(
         f"checkpoint {os.fspath(save_path)} was removed while it was read",
-        source=here(),
         hint="a program that saves removes the older ones: read the latest again, as "
         "CheckpointManager(.., read_only=True).restore_or_initialize() does",
     )
@@ -388,7 +369,6 @@ def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
         if known is None or known not in saved.arrays:
             raise CheckpointError(
                 f"checkpoint {saved.path} has no array {name!r}",
-                source=here(),
                 hint="gd.train.list_variables names those it has",
             )
         return next(iter(saved.read([known])))

@@ -32,8 +32,8 @@ from graphdist.data.iterators import ElementIterator
 from graphdist.errors import ArgumentError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
+from graphdist.quoted import quoted
 from graphdist.random import Generator
-from graphdist.runtime.files.checkpoint_index import short
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.variable import Variable
 from graphdist.train.leaves import (
@@ -201,7 +201,7 @@ class Entries:
             return None if is_inside else below
         if is_inside:
             raise ArgumentError(
-                f"entry {short(position.full_name)} of a checkpoint contains itself",
+                f"entry {quoted(position.full_name)} of a checkpoint contains itself",
                 hint="give a tree: each list or dict in one place",
             )
         tree = _Tree([child for _, child in pairs], structure, position.put)

@@ -15,11 +15,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any  # Any: JSON
 
-from graphdist.ir.source import Source
+from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_arrays import read_arrays
 from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.checkpoint_folders import checkpoints_in
-from graphdist.runtime.files.checkpoint_index import FORMAT, MOST, read_index, short, stored_value
+from graphdist.runtime.files.checkpoint_index import FORMAT, MOST, read_index, stored_value
 from graphdist.runtime.processes.workers import Workers
 from graphdist.runtime.spans import Span
 from graphdist.train.entries import Entries
@@ -133,13 +133,13 @@ def _own_part(entry: ArrayEntry, is_mine: bool) -> tuple[Array | None, dict[str,
 class SavedCheckpoint:
     """Reads a saved checkpoint."""
 
-    def __init__(self, path: str, folder: Path, at: Source) -> None:
+    def __init__(self, path: str, folder: Path) -> None:
         """Read the index; raises the errors of `read_index`.
 
         `path` is the user's name of the checkpoint, `folder` the folder it is in.
         """
-        self.path, self._folder, self._at = path, folder, at
-        index = self.index = read_index(folder, at)
+        self.path, self._folder = path, folder
+        index = self.index = read_index(folder)
         self.arrays, self.values, self.states = index.arrays, index.values, index.states
 
     @property
@@ -151,6 +151,13 @@ class SavedCheckpoint:
         """Return the name under which an entry was saved; None if it was not saved."""
         name = self.index.aliases.get(name, name)
         return name if name in self.names else None
+
+    def names_of(self, entries: Entries) -> dict[str, str | None]:
+        """Return for each entry the name under which it, or an alias of it, was saved."""
+        names = {name: self.name_of(name) for name in entries.by_name}
+        for alias, name in entries.aliases.items():
+            names[name] = names[name] or self.name_of(alias)
+        return names
 
     def disagreement(self, entry: CheckpointEntry, name: str) -> str | None:
         """Return why an entry cannot be restored from a saved one; None if it can."""
@@ -169,13 +176,13 @@ class SavedCheckpoint:
         if name in self.arrays:
             return f"{self.arrays[name].dtype}{list(self.arrays[name].shape)}"
         if name in self.values:
-            return short(self.values[name])
+            return quoted(self.values[name])
         return "an iterator"
 
     def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:
         """Yield the arrays with these names: each full array, or only its span."""
         arrays = [(self.arrays[name], span) for name, span in zip_longest(names, spans)]
-        return read_arrays(self._folder, self.path, arrays, self._at)
+        return read_arrays(self._folder, self.path, arrays)
 
     def state(self, name: str, workers: Workers) -> Any:
         """Return this worker's state; raises `CheckpointError` if no saved state is for it."""
@@ -186,7 +193,6 @@ class SavedCheckpoint:
             raise CheckpointError(
                 f"{name!r} of checkpoint {self.path} was saved by {len(states)} workers at "
                 f"different positions, and is restored on {workers.count}",
-                source=self._at,
                 hint=f"restore on {len(states)} workers, or leave {name!r} out",
             )
         return states[0]

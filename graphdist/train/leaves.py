@@ -23,7 +23,8 @@ import numpy as np
 from graphdist.errors import ArgumentTypeError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
-from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored, short
+from graphdist.quoted import quoted
+from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored
 from graphdist.runtime.spans import Span, array_of_full
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.stored_values import StoredValue
@@ -244,7 +245,7 @@ def _require_json(state: Any) -> None:
                 raise TypeError(f"it has a value of type {type_name(value)}")
             for key in value if isinstance(value, dict) else ():
                 if type(key) is not str:
-                    raise TypeError(f"it has the key {short(key)}, of type {type_name(key)}")
+                    raise TypeError(f"it has the key {quoted(key)}, of type {type_name(key)}")
         level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return

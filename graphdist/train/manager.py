@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import time
@@ -20,6 +19,7 @@ from graphdist.errors import (
     CheckpointError,
     UnreadableCheckpointError,
 )
+from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_files import obstacle_to_writing
 from graphdist.runtime.files.checkpoint_folders import (
@@ -30,11 +30,10 @@ from graphdist.runtime.files.checkpoint_folders import (
     latest_in,
     remove,
 )
-from graphdist.runtime.files.checkpoint_index import MOST, short
+from graphdist.runtime.files.checkpoint_index import MOST
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions
-from graphdist.train.status import LoadStatus
 from graphdist.train.user_paths import StrPath, path_of, prefix_of
 from graphdist.train.writing import finish_writing
 from graphdist.values.distributed import type_name
@@ -176,7 +175,7 @@ class CheckpointManager:
         _require_least("checkpoint_number", number, Integral, 0, "leave it out: saves are counted")
         if number is not None and number > MOST:
             raise ArgumentError(
-                f"checkpoint_number is {short(number)}: it is at most {MOST}",
+                f"checkpoint_number is {quoted(number)}: it is at most {MOST}",
                 hint="leave it out: saves are counted",
             )
         prefix = self._folder / self._name
@@ -215,36 +214,24 @@ class CheckpointManager:
 
     def _restored_by_all(self, name: str) -> bool:
         """Restore a checkpoint if all workers can read it; return whether they could."""
-        put_back: Callable[[], LoadStatus] | None = None
-        failure: CheckpointError | None = None
+        status, failure = None, None
         try:
-            put_back = self.checkpoint.prepared(self._folder / name)
+            status = self.checkpoint.prepared(self._folder / name)
         except CheckpointError as error:
             failure = error
-        is_passed_over = isinstance(failure, UnreadableCheckpointError)
-        outcome = [is_passed_over, "" if failure is None else failure.what]
-        for worker, answer in enumerate(self._exchanged(outcome, f"{name} is read")):
-            is_unreadable, what = answer
-            is_passed_over |= is_unreadable
-            if what and is_unreadable:
+        outcome = [isinstance(failure, UnreadableCheckpointError), failure.what if failure else ""]
+        outcomes = _exchanged(outcome, f"{name} is read")
+        for worker, (is_unreadable, what) in enumerate(outcomes):
+            if what and not is_unreadable:
+                raise failure or CheckpointError(f"worker {worker}: {what}", source=here())
+            if what:
                 where = f"worker {worker}: " if worker_group().count > 1 else ""
                 path = self._path_of(name)
                 _log.warning("checkpoint %s is passed over: %s%s", path, where, what)
-            elif what:
-                raise failure or CheckpointError(f"worker {worker}: {what}", source=here())
-        if is_passed_over or put_back is None:
+        if status is None or any(is_unreadable for is_unreadable, _ in outcomes):
             return False
-        put_back()
+        self.checkpoint.put_back(status)
         return True
-
-    @staticmethod
-    def _exchanged(value: Any, doing: str) -> list[Any]:
-        """Return the JSON values of all workers."""
-        if worker_group().count == 1:
-            return [value]
-        name = f"checkpoint/restored/{next(_restores)}"
-        answers = exchange(worker_group(), name, json.dumps(value), SECONDS_TO_WRITE, doing)
-        return [json.loads(answer) for answer in answers]
 
     def sync(self) -> None:
         """Return once the checkpoint being saved is on the disk; raises a failed write's error."""
@@ -262,7 +249,7 @@ class CheckpointManager:
                 still = [path for path in without if path.exists()]
                 damaged = sorted({*still, *damaged_in(self._folder, self._name)})
         names = [path.name for path in damaged]
-        name, names = self._exchanged([mine, names], "the latest checkpoint is looked for")[0]
+        name, names = _exchanged([mine, names], "the latest checkpoint is looked for")[0]
         if names:
             raise UnreadableCheckpointError(
                 f"no checkpoint in {self._directory} can be read: {', '.join(names)} "
@@ -314,6 +301,12 @@ class CheckpointManager:
         return abs(checkpoint.index.saved_at - since) >= self._hours * 3600
 
 
+def _exchanged(value: Any, doing: str) -> list[Any]:
+    """Return the JSON values of all workers."""
+    name = f"checkpoint/restored/{next(_restores)}"
+    return exchange(worker_group(), name, value, SECONDS_TO_WRITE, doing)
+
+
 def _has_mark(checkpoint: FoundCheckpoint) -> bool:
     """Return whether a checkpoint is kept permanently."""
     return os.path.lexists(checkpoint.path / _KEPT)
@@ -343,9 +336,9 @@ def _require_least(
     if not isinstance(value, kind):
         word = "an integer" if kind is Integral else "a number"
         raise ArgumentTypeError(
-            f"{name} is {short(value)}, of type {type_name(value)}, not {word}",
+            f"{name} is {quoted(value)}, of type {type_name(value)}, not {word}",
             hint=hint,
         )
     limit: Any = least  # comparison of integers is exact; numbers of `numbers` have no types for it
     if not value >= limit:
-        raise ArgumentError(f"{name} is {short(value)}: it is at least {least}", hint=hint)
+        raise ArgumentError(f"{name} is {quoted(value)}: it is at least {least}", hint=hint)

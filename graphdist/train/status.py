@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast  # Any: restored objects
 
+from graphdist.data.elements import at_the_users_line
 from graphdist.errors import GraphdistError, UnmatchedError
-from graphdist.ir.source import Source
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.processes.workers import exchange, worker_group
@@ -41,54 +41,47 @@ class LoadStatus:
     def __init__(self, checkpoint: Checkpoint, saved: SavedCheckpoint | None) -> None:
         """Take a saved checkpoint; nothing is restored yet."""
         self.checkpoint, self.saved = checkpoint, saved
-        self._restored: set[str] = set()  # saved entries, by name
-        self._written: set[str] = set()  # entries that were restored, by name
-        self._holders: dict[
-            int, Callable[[], Any]
-        ] = {}  # the objects of these entries, by identity
-        self._is_expected = True  # until something is restored
+        self._restored: set[str] = set()
+        """The names of the saved entries that were restored."""
+        self._written: set[str] = set()
+        """The names of the entries that they were restored to."""
+        self._holders: dict[int, Callable[[], Any]] = {}
+        """The objects of these entries, by identity."""
+        self._is_begun = self._is_expected = False
+        self._put_back = _nothing
 
-    def prepared(self) -> Callable[[], None]:
-        """Read the values of all objects, and return a function that writes them."""
-        write = self._prepared(None)
+    @at_the_users_line()
+    def prepared(self, names: Iterable[str] | None = None) -> Self:
+        """Read the saved values of the objects of these names, or all; `restore` writes them.
 
-        def begin() -> None:
-            write()
-            self._is_expected = False
-
-        return begin
-
-    def restore(self, names: Iterable[str] | None) -> None:
-        """Restore the objects of these names, or all, if they were saved and are not yet restored.
-
-        Raises `CheckpointError` for entries that disagree; nothing is restored then.
+        Raises `CheckpointError` for entries that disagree.
         """
-        self._prepared(names)()
-
-    def _prepared(self, names: Iterable[str] | None) -> Callable[[], None]:
         saved = self.saved
-        assert saved is not None
+        if saved is not None:
+            outside_scopes(lambda: self._read(saved, names))
+        return self
 
-        def prepare() -> Callable[[], None]:
-            entries = entries_of(self.checkpoint, names)
-            pairs = self._pairs(saved, entries)
-            _refuse_disagreements(saved, pairs, here())
-            # All are read before any is written: an error restores nothing.
-            values = read_by_all(saved, pairs, lambda: list(_values(saved, pairs)))
-            return lambda: outside_scopes(lambda: self._write(entries, pairs, values))
+    @at_the_users_line()
+    def restore(self) -> None:
+        """Write the values that were read to their objects."""
+        outside_scopes(self._put_back)
+        self._is_begun, self._put_back = True, _nothing
 
-        write: Callable[[], None] = outside_scopes(prepare)
-        return write
+    def _read(self, saved: SavedCheckpoint, names: Iterable[str] | None) -> None:
+        entries = entries_of(self.checkpoint, names)
+        pairs = self._pairs(saved, entries)
+        _refuse_disagreements(saved, pairs)
+        # All are read before any is written: an error restores nothing.
+        values = read_by_all(saved, pairs, lambda: list(_values(saved, pairs)))
+        self._put_back = partial(self._write, entries, pairs, values)
 
     def _pairs(self, saved: SavedCheckpoint, entries: Entries) -> list[tuple[CheckpointEntry, str]]:
         """Return the entries to restore, with the names of their saved values."""
-        known = {name: saved.name_of(name) for name in entries.by_name}
-        for alias, held in entries.aliases.items():
-            known[held] = known[held] or saved.name_of(alias)
+        saved_names = saved.names_of(entries)
         return [
             (entry, name)
             for entry in entries.by_name.values()
-            if (name := known[entry.name]) is not None
+            if (name := saved_names[entry.name]) is not None
             and entry.name not in self._written
             and not self._has(entry.holder)
         ]
@@ -144,20 +137,11 @@ class LoadStatus:
         """Return the names of entries that were not saved."""
         if self.saved is None:
             return []
-        entries = entries_of(self.checkpoint)
-        names = {name: {name} for name in entries.by_name}
-        for alias, name in entries.aliases.items():
-            names[name].add(alias)
-        return [
-            name
-            for name, all_names in names.items()
-            if all(self.saved.name_of(each) is None for each in all_names)
-        ]
+        saved_names = self.saved.names_of(entries_of(self.checkpoint))
+        return [name for name, saved_name in saved_names.items() if saved_name is None]
 
     def _passed_over(self) -> list[str]:
         """Return the names of objects that replaced restored ones."""
-        if self.saved is None:
-            return []
         return [
             entry.name
             for entry in entries_of(self.checkpoint).by_name.values()
@@ -186,7 +170,7 @@ class LoadStatus:
 
     def __del__(self) -> None:
         try:
-            if not self._is_expected and (extra := self._extra()):
+            if self._is_begun and not self._is_expected and (extra := self._extra()):
                 _log.warning(
                     "checkpoint %s: not restored, since no object has them: %s. "
                     "expect_partial() accepts it",
@@ -209,15 +193,12 @@ def _reference(holder: Any) -> Callable[[], Any]:
         return lambda: holder
 
 
-def _refuse_disagreements(
-    saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]], at: Source
-) -> None:
+def _refuse_disagreements(saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]) -> None:
     reasons = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
     if reasons:
         more = f", and {len(reasons) - 1} more" if reasons[1:] else ""
         raise CheckpointError(
             f"checkpoint {saved.path} does not fit: {reasons[0]}{more}",
-            source=at,
             where="entries" if more else "",
             node="\n".join(_shown(reasons)) if more else "",
             hint="make the objects as they were when they were saved",
@@ -228,10 +209,9 @@ def _values(
     saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]
 ) -> Iterator[tuple[Callable[[Any], None], Any]]:
     """Yield each entry's writer and value, the states first: an object may refuse them."""
-    at = here()
     for entry, name in pairs:
         if isinstance(entry, StateEntry):
-            yield _state_setter(entry, saved.path, at), saved.state(name, worker_group())
+            yield _state_setter(entry, saved.path), saved.state(name, worker_group())
         elif not isinstance(entry, ArrayEntry):
             yield entry.write, type(entry.value)(saved.values[name])
     arrays = [(entry, name) for entry, name in pairs if isinstance(entry, ArrayEntry)]
@@ -255,22 +235,20 @@ def read_by_all(
         result = read()
     except UnreadableCheckpointError as error:
         failure = error
-    message = json.dumps([saved.index.seal, "" if failure is None else failure.what])
+    outcome = [saved.index.seal, "" if failure is None else failure.what]
     call, doing = f"checkpoint/slices/{next(_reads)}", f"{name} is read"
-    answers = exchange(worker_group(), call, message, SECONDS_TO_WRITE, doing)
+    answers = exchange(worker_group(), call, outcome, SECONDS_TO_WRITE, doing)
     if failure is not None:
         raise failure
-    for worker, answer in enumerate(answers):
-        seal, what = json.loads(answer)
+    for worker, (seal, what) in enumerate(answers):
         if what or seal != saved.index.seal:
             raise UnreadableCheckpointError(
-                f"worker {worker}: {what or f'its checkpoint {name} is another save'}",
-                source=here(),
+                f"worker {worker}: {what or f'its checkpoint {name} is another save'}"
             )
     return cast("_T", result)
 
 
-def _state_setter(entry: StateEntry, path: str, at: Source) -> Callable[[Any], None]:
+def _state_setter(entry: StateEntry, path: str) -> Callable[[Any], None]:
     """Return a function that sets a state; it raises `CheckpointError` if the object refuses it."""
 
     def write(state: Any) -> None:
@@ -282,7 +260,6 @@ def _state_setter(entry: StateEntry, path: str, at: Source) -> Callable[[Any], N
             raise CheckpointError(
                 f"the state of {entry.name!r} in checkpoint {path} cannot be restored: "
                 f"{type(error).__name__}: {error}",
-                source=at,
                 hint="it is of another kind of object, or the checkpoint was changed",
             ) from error
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO  # Any: JSON
 
 from graphdist.ir.errors import GraphdistError
-from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.source import Source
 from graphdist.runtime.files.regular_files import open_regular
 
 FORMAT = 2
@@ -48,8 +48,20 @@ _PART = 2**20
 """The bytes that are unpacked at once."""
 
 
+_DAMAGED = "the file was damaged or changed: get it again, or compile the step anew"
+"""What to do about a file whose contents are not those that were written."""
+
+
 class ArtifactError(GraphdistError, ValueError):
     """A file is no artifact, was changed, or does not fit this process."""
+
+
+class Refusal(Exception):
+    """What is wrong with a file or its module, in words that follow its name, and what to do."""
+
+    def __init__(self, what: str, hint: str = _DAMAGED) -> None:
+        super().__init__(what)
+        self.hint = hint
 
 
 def sha256(data: bytes) -> str:
@@ -58,10 +70,7 @@ def sha256(data: bytes) -> str:
 
 
 def write_artifact(
-    path: str | os.PathLike[str],
-    manifest: Mapping[str, Any],
-    members: Mapping[str, bytes],
-    at: Source = UNKNOWN,
+    path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, bytes]
 ) -> None:
     """Write members and their manifest; the file appears complete or not at all.
 
@@ -76,7 +85,6 @@ def write_artifact(
         if len(data) > LIMITS[member]:
             raise ArtifactError(
                 f"the step's {member} has {len(data):,} bytes; {LIMITS[member]:,} is most",
-                source=at,
                 hint="stack the variables of layers that are alike, so that there are fewer",
             )
     with _temporary(Path(path)) as name:
@@ -118,38 +126,27 @@ def _compression(data: bytes) -> int:
 
 
 def read_artifact(
-    path: str | os.PathLike[str], at: Source = UNKNOWN, kept: Collection[str] = tuple(LIMITS)
+    path: str | os.PathLike[str], at: Source | None = None, kept: Collection[str] = tuple(LIMITS)
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return the manifest, and the members that are `kept`.
 
     Raises `ArtifactError`, with `at` as the user's line.
     """
     name = Path(path).name
-    try:
-        with _opened(path, at) as file, zipfile.ZipFile(file) as archive:
-            infos = _infos(archive, os.fstat(file.fileno()).st_size, name, at)
-            if MANIFEST not in infos:
-                raise _broken(name, f"has no {MANIFEST}", at)
-            text, _ = _unpacked(archive, infos.pop(MANIFEST), name, at)
-            manifest = _manifest(text, name, at)
-            expected = _expected_hashes(manifest, infos, name, at)
-            members: dict[str, bytes] = {}
-            for member, info in infos.items():
-                data, actual = _unpacked(archive, info, name, at, is_kept=member in kept)
-                if actual != expected[member]:
-                    stated = f"its manifest says {expected[member]:.12}"
-                    raise _broken(name, f"has a {member} of hash {actual[:12]}, {stated}", at)
-                if member in kept:
-                    members[member] = data
-            return manifest, members
-    except ArtifactError:
-        raise
-    # Errors of zlib and struct, and of zipfile for features that it does not support.
-    except Exception as error:
-        raise _broken(name, f"cannot be read: {error}", at) from error
+    with _opened(path, at) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _checked(archive, os.fstat(file.fileno()).st_size, kept)
+        except Refusal as refusal:
+            raise ArtifactError(f"{name} {refusal}", source=at, hint=refusal.hint) from None
+        # Errors of zlib and struct, and of zipfile for features that it does not support.
+        except Exception as error:
+            raise ArtifactError(
+                f"{name} cannot be read: {error}", source=at, hint=_DAMAGED
+            ) from error
 
 
-def _opened(path: str | os.PathLike[str], at: Source) -> BinaryIO:
+def _opened(path: str | os.PathLike[str], at: Source | None) -> BinaryIO:
     name = repr(os.fspath(path))
     try:
         return os.fdopen(open_regular(path, follows_links=True), "rb")
@@ -164,31 +161,55 @@ def _opened(path: str | os.PathLike[str], at: Source) -> BinaryIO:
     )
 
 
-def _infos(
-    archive: zipfile.ZipFile, size: int, name: str, at: Source
-) -> dict[str, zipfile.ZipInfo]:
+def _checked(
+    archive: zipfile.ZipFile, size: int, kept: Collection[str]
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the manifest of an archive of `size` bytes, and the members that are `kept`."""
+    infos = _infos(archive, size)
+    if MANIFEST not in infos:
+        raise Refusal(f"has no {MANIFEST}")
+    text, _ = _unpacked(archive, infos.pop(MANIFEST))
+    manifest = _manifest(text)
+    entries = manifest.get("members")
+    entries = entries if isinstance(entries, dict) else {}
+    if set(entries) != set(infos):
+        raise Refusal(
+            f"has the members {', '.join(sorted(infos)) or 'none'}, its manifest "
+            f"{', '.join(sorted(entries)) or 'none'}"
+        )
+    members: dict[str, bytes] = {}
+    for member, info in infos.items():
+        entry = entries[member]
+        expected = str(entry.get("sha256")) if isinstance(entry, dict) else ""
+        data, actual = _unpacked(archive, info, is_kept=member in kept)
+        if actual != expected:
+            raise Refusal(f"has a {member} of hash {actual[:12]}, its manifest says {expected:.12}")
+        if member in kept:
+            members[member] = data
+    return manifest, members
+
+
+def _infos(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     """Return the checked records of an archive's members; `size` is the file's size in bytes."""
     infos: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         member = info.filename
         if member not in LIMITS:
-            raise _broken(name, f"has a member {member!r}, which no artifact has", at)
+            raise Refusal(f"has a member {member!r}, which no artifact has")
         if member in infos:
-            raise _broken(name, f"has the member {member!r} twice", at)
+            raise Refusal(f"has the member {member!r} twice")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _broken(name, f"has a member {member!r} that is packed in another way", at)
+            raise Refusal(f"has a member {member!r} that is packed in another way")
         packed = min(info.compress_size, size)  # the stated size may be larger than the file
         limit = min(LIMITS[member], packed * LARGEST_RATIO + SMALL)
         if info.file_size > limit:
-            raise _broken(
-                name, f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most", at
-            )
+            raise Refusal(f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most")
         infos[member] = info
     return infos
 
 
 def _unpacked(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, at: Source, *, is_kept: bool = True
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, *, is_kept: bool = True
 ) -> tuple[bytes, str]:
     """Return a member, or no bytes if it is not kept, and its SHA-256."""
     unpacked, hashed, length = io.BytesIO(), hashlib.sha256(), 0
@@ -201,65 +222,31 @@ def _unpacked(
             if is_kept:
                 unpacked.write(part)
     if length != info.file_size:
-        raise _broken(
-            name,
+        raise Refusal(
             f"says that {info.filename!r} has {info.file_size:,} bytes, but it has {length:,} or "
-            f"more",
-            at,
+            f"more"
         )
     return unpacked.getvalue(), hashed.hexdigest()
 
 
-def _manifest(data: bytes, name: str, at: Source) -> dict[str, Any]:
+def _manifest(data: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(data)
         if not isinstance(manifest, dict):
-            raise _broken(name, f"has a {MANIFEST} that is no JSON object", at)
+            raise Refusal(f"has a {MANIFEST} that is no JSON object")
         if manifest.get("format") != FORMAT:
-            raise ArtifactError(
-                f"{name} is of format {manifest.get('format')!r:.100}, this graphdist reads format "
+            raise Refusal(
+                f"is of format {manifest.get('format')!r:.100}, this graphdist reads format "
                 f"{FORMAT}",
-                source=at,
                 hint="compile the step anew with this version",
             )
+        expected = manifest.get("hash")
         actual = _hash({key: value for key, value in manifest.items() if key != "hash"})
-    except ArtifactError:
-        raise
     except (ValueError, RecursionError) as error:
-        raise _broken(name, f"has a {MANIFEST} that is no JSON", at) from error
-    expected = manifest.get("hash")
+        raise Refusal(f"has a {MANIFEST} that is no JSON") from error
     if expected != actual:
-        raise _broken(
-            name, f"has a manifest of hash {actual[:12]}, which says {expected!s:.12}", at
-        )
+        raise Refusal(f"has a manifest of hash {actual[:12]}, which says {expected!s:.12}")
     return manifest
-
-
-def _expected_hashes(
-    manifest: Mapping[str, Any], infos: Collection[str], name: str, at: Source
-) -> dict[str, str]:
-    """Return the SHA-256 of each member, as the manifest states it."""
-    entries = manifest.get("members")
-    entries = entries if isinstance(entries, dict) else {}
-    if set(entries) != set(infos):
-        raise _broken(
-            name,
-            f"has the members {', '.join(sorted(infos)) or 'none'}, its manifest "
-            f"{', '.join(sorted(entries)) or 'none'}",
-            at,
-        )
-    return {
-        member: str(entry.get("sha256")) if isinstance(entry, dict) else ""
-        for member, entry in entries.items()
-    }
-
-
-def _broken(name: str, what: str, at: Source) -> ArtifactError:
-    return ArtifactError(
-        f"{name} {what}",
-        source=at,
-        hint="the file was damaged or changed: get it again, or compile the step anew",
-    )
 
 
 _ENCODER = json.JSONEncoder(indent=1, sort_keys=True)

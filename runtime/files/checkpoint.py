@@ -28,6 +28,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any  # Any: JSON, numpy dtypes
 
@@ -79,37 +80,31 @@ def write_checkpoint(
     Returns when the checkpoint is complete. If a worker fails, all raise (the others a
     `CheckpointError` that names it), and the partial checkpoint is removed.
     """
-    is_first = group.index == 0
+    is_first, name = group.index == 0, ""
+    together = partial(_together, group, f"checkpoint/{call}", path)
 
-    def begin(_: list[str]) -> str:
+    def begin() -> str:
         if not is_first:
             return ""
         take_place(path, writer)
         remove_remains(path.parent, writer.stem)
-        partial = partial_name(path)
-        partial.mkdir()
-        return partial.name
-
-    def write(names: list[str]) -> str:
-        part = path.with_name(names[0]) / f"part-{group.index}"
-        part.mkdir()
-        return _write_part(part, parts, report)
+        partial_folder = partial_name(path)
+        partial_folder.mkdir()
+        return partial_folder.name
 
     def finish(checksums: list[str]) -> str:
         if is_first:
-            partial = path.with_name(name)
-            content = make_index(*_reports(partial, checksums))
-            _write_index(partial, content)
+            folder = path.with_name(name)
+            _write_index(folder, make_index(*_reports(folder, checksums)))
             writer.confirm()
-            give_name(partial, path)
+            give_name(folder, path)
         return ""
 
-    texts: list[str] = []
-    name = ""
     try:
-        for step, act in (("begin", begin), ("write", write), ("finish", finish)):
-            texts = _together(group, f"checkpoint/{call}/{step}", act, texts, path)
-            name = name or texts[0]
+        name = together("begin", begin)[0]
+        part = path.with_name(name) / f"part-{group.index}"
+        checksums = together("write", lambda: _write_part(part, parts, report))
+        together("finish", lambda: finish(checksums))
     except Exception:
         if is_first and name:
             erase(path.with_name(name))
@@ -141,6 +136,7 @@ def take_place(path: Path, writer: CheckpointWriter) -> None:
 
 def _write_part(part: Path, parts: Mapping[str, np.ndarray[Any, Any]], report: Any) -> str:
     """Write the arrays of a worker and its report; return the checksum of the report."""
+    part.mkdir()
     checksums = write_arrays(part, parts)
     checksum = write_synced(part / "report.json", as_json([report, checksums]))
     sync_folders(part)
@@ -182,20 +178,20 @@ def _write_index(partial: Path, content: Mapping[str, Any]) -> None:
 
 
 def _together(
-    group: Workers, name: str, act: Callable[[list[str]], str], texts: list[str], path: Path
+    group: Workers, call: str, path: Path, step: str, act: Callable[[], str]
 ) -> list[str]:
-    """Call `act` with the last texts of all workers; return its results on all, or raise."""
+    """Return the results of `act` on all workers, or raise on all."""
     failure, result, failed, doing = None, "", "", f"checkpoint {path.name} is written"
     try:
-        result = act(texts)
+        result = act()
     except Exception as error:
         failure = not_written(error, path.parent) or error
         failure.__cause__ = error if failure is not error else error.__cause__
         failed = f"{type(failure).__name__}: {failure}"
-    answers = exchange(group, name, json.dumps([result, failed]), SECONDS_TO_WRITE, doing)
+    answers = exchange(group, f"{call}/{step}", [result, failed], SECONDS_TO_WRITE, doing)
     if failure is not None:
         raise failure
-    results, failures = zip(*map(json.loads, answers), strict=True)
+    results, failures = zip(*answers, strict=True)
     for worker, what in enumerate(failures):
         if what:
             raise CheckpointError(f"worker {worker} of {group.count} failed while {doing}: {what}")

@@ -36,7 +36,6 @@ from typing import Any, TypeVar  # Any: JSON, numpy dtypes
 
 import numpy as np
 
-from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.files.checkpoint_files import (
     UnreadableCheckpointError,
     open_regular_file,
@@ -99,60 +98,55 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
 def missing_file(place: Path, index: Index) -> str | None:
     """Return what is wrong with the names or sizes of a checkpoint's files, or None."""
     for file in index.files:
-        size = size_of(place / file.chunk, place)
-        if size != file.num_bytes:
-            return _wrong_size(file, size)
+        if what := _wrong_size(place, file):
+            return f"array {file.name!r}: {file.chunk}: {what}"
         if size_of(place / file.folder / _METADATA, place) is None:
-            return f"array {file.name!r}: {file.folder / _METADATA} is not there"
+            return f"array {file.name!r}: {file.folder / _METADATA}: it is not there"
     return None
 
 
-def _wrong_size(file: StoredSlice, size: int | None) -> str:
-    if size is None:
-        return f"array {file.name!r}: {file.chunk} is not there"
-    return f"array {file.name!r}: {file.chunk} has {size:,} bytes, not {file.num_bytes:,}"
+def _wrong_size(place: Path, file: StoredSlice) -> str:
+    """Return what is wrong with the size of a file, "" for nothing."""
+    size = size_of(place / file.chunk, place)
+    if size == file.num_bytes or not file.num_bytes:
+        return ""
+    actual = "it is not there" if size is None else f"it has {size:,} bytes"
+    return f"{actual}, its index says {file.num_bytes:,}"
 
 
 def read_arrays(
-    place: Path,
-    called: str,
-    arrays: Iterable[tuple[StoredArray, Span | None]],
-    at: Source = UNKNOWN,
+    place: Path, called: str, arrays: Iterable[tuple[StoredArray, Span | None]]
 ) -> Iterator[np.ndarray[Any, Any]]:
     """Yield arrays of a checkpoint, or a span of each; `called` is its name in errors.
 
     Only files that overlap the span are read. Raises `UnreadableCheckpointError` for an array that
     is damaged.
     """
-    read = partial(_read, place, called, at=at)
+    read = partial(_read, place, called)
     yield from on_threads(lambda wanted: read(*wanted), arrays, _READS_AT_ONCE)
 
 
-def _read(
-    place: Path, called: str, array: StoredArray, span: Span | None, at: Source
-) -> np.ndarray[Any, Any]:
+def _read(place: Path, called: str, array: StoredArray, span: Span | None) -> np.ndarray[Any, Any]:
     files = array.slices
     wanted = span or Span(files[0].span.dimension, 0, files[-1].span.stop)
     for file in files:
         if file.span == wanted:
-            return _read_file(place, called, file, at)
+            return _read_file(place, called, file)
     is_along = files[0].span.dimension == wanted.dimension
     files = tuple(file for file in files if not is_along or file.span.shared_with(wanted))
     for file in files:
-        if file.num_bytes and (size := size_of(place / file.chunk, place)) != file.num_bytes:
-            actual = "it is not there" if size is None else f"it has {size:,} bytes"
-            what = f"{actual}, its index says {file.num_bytes:,}"
-            raise _unreadable(called, file, file.chunk, what, at)
+        if what := _wrong_size(place, file):
+            raise _unreadable(called, file, file.chunk, what)
     values = np.empty(wanted.shape_in(array.stored_shape), array.stored_dtype)
     for file in files:
         target, source = file.span.index, wanted.index
         if shared := is_along and file.span.shared_with(wanted):
             target, source = shared.within(wanted).index, shared.within(file.span).index
-        values[target] = _read_file(place, called, file, at)[source]
+        values[target] = _read_file(place, called, file)[source]
     return values
 
 
-def _read_file(place: Path, called: str, stored: StoredSlice, at: Source) -> np.ndarray[Any, Any]:
+def _read_file(place: Path, called: str, stored: StoredSlice) -> np.ndarray[Any, Any]:
     if not stored.num_bytes:
         return np.zeros(stored.shape, stored.dtype)
     file = stored.folder / _METADATA
@@ -162,14 +156,14 @@ def _read_file(place: Path, called: str, stored: StoredSlice, at: Source) -> np.
         return _read_chunk(place, stored)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         what = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise _unreadable(called, stored, file, what, at) from error
+        raise _unreadable(called, stored, file, what) from error
 
 
 def _unreadable(
-    called: str, stored: StoredSlice, file: Path, what: str, at: Source
+    called: str, stored: StoredSlice, file: Path, what: str
 ) -> UnreadableCheckpointError:
     return UnreadableCheckpointError(
-        f"array {stored.name!r} of checkpoint {called} cannot be read: {file}: {what}", source=at
+        f"array {stored.name!r} of checkpoint {called} cannot be read: {file}: {what}"
     )
 
 

@@ -19,7 +19,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +76,7 @@ def checkpoints_in(folder: Path, stem: str = "") -> list[FoundCheckpoint]:
     Without a stem, the checkpoints of all stems. A checkpoint with a damaged index is skipped, with
     a line in the log.
     """
-    readable = [item for item in _listed(folder, stem) if isinstance(item, FoundCheckpoint)]
-    return sorted(readable, key=lambda checkpoint: checkpoint.order)
+    return _listed(folder, stem).readable
 
 
 def complete_in(folder: Path, stem: str) -> list[FoundCheckpoint]:
@@ -91,55 +90,64 @@ def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> P
     Damaged checkpoints are skipped with a line in the log; those in `without` are skipped, too.
     """
     for _ in range(_MAX_LISTINGS):
-        listed = list(_listed(folder, stem))
-        is_unchanged = None not in listed
-        known = [
-            checkpoint
-            for checkpoint in listed
-            if isinstance(checkpoint, FoundCheckpoint) and checkpoint.path not in without
-        ]
-        for checkpoint in sorted(known, key=lambda checkpoint: checkpoint.order, reverse=True):
-            is_complete = _is_complete(checkpoint)
-            if is_complete:
-                return checkpoint.path
-            is_unchanged &= is_complete is not None
+        listing = _listed(folder, stem)
+        is_unchanged = listing.is_unchanged
+        for checkpoint in reversed(listing.readable):
+            if checkpoint.path not in without:
+                is_complete = _is_complete(checkpoint)
+                if is_complete:
+                    return checkpoint.path
+                is_unchanged &= is_complete is not None
         if is_unchanged:
             break
     return None
 
 
-def _listed(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | None]:
-    """Yield each checkpoint of a folder: a damaged one as its path, a removed one as None."""
+@dataclass
+class _Listing:
+    """The checkpoints of a folder."""
+
+    readable: list[FoundCheckpoint]
+    """Those with an index, in the order of their saving."""
+    damaged: list[Path]
+    """The paths of the others."""
+    is_unchanged: bool = True
+    """Whether none was removed meanwhile."""
+
+
+def _listed(folder: Path, stem: str) -> _Listing:
+    """Return the checkpoints of a folder; the damaged ones are named in the log."""
+    listing = _Listing([], [])
     name = re.compile(rf"{re.escape(stem) if stem else '.+'}-\d+", re.ASCII | re.DOTALL)
     try:
         entries = [entry for entry in folder.iterdir() if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return listing
     except OSError as error:
         raise _not_listed(folder, error) from error
     for path in {entry.with_name(entry.name.removesuffix(REPLACED)) for entry in entries}:
         if not name.fullmatch(path.name):
             continue
-        place = existing(path)
-        if place is not None and place.is_symlink():
-            _log_once(path, "it is a symbolic link")
-            yield path
-            continue
-        if place is None:
-            if any(path.glob("part-*")):
-                _log_once(path, f"{INDEX} is not there")
-                yield path
-            elif not path.exists():
-                yield None
-            continue
+        place, damage = existing(path), ""
         try:
-            yield FoundCheckpoint(path, place, read_index(place))
+            if place is not None and place.is_symlink():
+                damage = "it is a symbolic link"
+            elif place is not None:
+                listing.readable.append(FoundCheckpoint(path, place, read_index(place)))
+            elif any(path.glob("part-*")):
+                damage = f"{INDEX} is not there"
+            else:
+                listing.is_unchanged &= path.exists()
         except UnreadableCheckpointError as error:
             if existing(path) is None:
-                yield None
-                continue
-            _log_once(path, error.what)
-            yield path
+                listing.is_unchanged = False
+            else:
+                damage = error.what
+        if damage:
+            _log_once(path, damage)
+            listing.damaged.append(path)
+    listing.readable.sort(key=lambda checkpoint: checkpoint.order)
+    return listing
 
 
 def _not_listed(folder: Path, error: OSError) -> CheckpointError:
@@ -152,12 +160,9 @@ def _not_listed(folder: Path, error: OSError) -> CheckpointError:
 
 def damaged_in(folder: Path, stem: str) -> list[Path]:
     """Return the incomplete checkpoints of a folder, by names and sizes of files."""
-    items = [item for item in _listed(folder, stem) if item is not None]
-    return sorted(
-        item.path if isinstance(item, FoundCheckpoint) else item
-        for item in items
-        if not isinstance(item, FoundCheckpoint) or _is_complete(item) is False
-    )
+    listing = _listed(folder, stem)
+    incomplete = [each.path for each in listing.readable if _is_complete(each) is False]
+    return sorted([*listing.damaged, *incomplete])
 
 
 def _is_complete(checkpoint: FoundCheckpoint) -> bool | None:
@@ -207,9 +212,9 @@ def remove(path: Path) -> None:
 
 def remove_all(folder: Path, stem: str) -> None:
     """Remove the checkpoints `<stem>-<number>` of a folder, also damaged ones, and remains."""
-    for item in list(_listed(folder, stem)):
-        if item is not None:
-            remove(item.path if isinstance(item, FoundCheckpoint) else item)
+    listing = _listed(folder, stem)
+    for path in (*listing.damaged, *(checkpoint.path for checkpoint in listing.readable)):
+        remove(path)
     remove_remains(folder, stem)
 
 

@@ -28,23 +28,33 @@ trusted: `Index.of` checks every field before it is used, and nothing else reads
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn  # Any: JSON, numpy dtypes
+from typing import Any  # Any: JSON, numpy dtypes
 
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.ir.source import UNKNOWN, Source
+from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
     UnreadableCheckpointError,
     read_small,
+)
+from graphdist.runtime.processes.json_schema import (
+    Wanted,
+    each_value,
+    integer,
+    mismatch,
+    shape_within,
+    text_like,
+    wrong,
 )
 from graphdist.runtime.spans import Span
 
@@ -54,10 +64,8 @@ MOST_BYTES = 2**28
 """The largest size of an index in bytes, so that a huge file is not read into memory."""
 MOST = 2**53
 """The largest integer in an index: every JSON reader reads it exactly."""
-_MOST_DIMENSIONS = 64
+_MOST_WORKERS = 2**20
 _SEAL = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n', re.ASCII)
-_CHECKSUM, _FILE = re.compile(r"[0-9a-f]{8}"), re.compile(r"0|[1-9][0-9]{0,8}")
-_INTEGER = re.compile(r"-?0x[0-9a-f]+")
 _DTYPE, _KEY = re.compile(r"[a-z][a-z0-9_]{0,30}"), re.compile(r"key<[^<>]{0,60}>")
 
 
@@ -147,27 +155,21 @@ class Index:
     @classmethod
     def of(cls, content: Any) -> Index:
         """Return the index that JSON describes; raises `ValueError` for invalid content."""
-        fields = _fields(content, "the index")
-        is_sealed = fields.get("format") != 1
-        workers = _integer(fields, "workers", 1, 2**20)
+        if problem := mismatch(content, _INDEX):
+            raise ValueError(problem)
+        is_sealed = content.get("format") != 1
         index = cls(
-            _integer(fields, "sequence", 0, MOST),
-            _integer(fields, "save_counter", 0, MOST),
-            _time(fields.get("saved_at")),
-            workers,
-            {
-                name: _array(name, record, workers, is_sealed)
-                for name, record in _fields(fields.get("arrays"), "'arrays'").items()
-            },
-            {
-                name: _value(name, value)
-                for name, value in _fields(fields.get("values"), "'values'").items()
-            },
-            _fields(fields.get("states"), "'states'"),
-            _fields(fields.get("aliases"), "'aliases'"),
-            _text(fields.get("crc32"), _CHECKSUM, "the checksum") if is_sealed else "",
+            content["sequence"],
+            content["save_counter"],
+            float(content["saved_at"]),
+            content["workers"],
+            {name: _array(name, record) for name, record in content["arrays"].items()},
+            {name: _from_hex(value) for name, value in content["values"].items()},
+            content["states"],
+            content["aliases"],
+            content["crc32"] if is_sealed else "",
         )
-        _check_names(index)
+        _require_consistent(index, is_sealed)
         return index
 
 
@@ -202,7 +204,7 @@ def sealed(content: Mapping[str, Any]) -> bytes:
     return body + f',\n "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode()
 
 
-def read_index(place: Path, at: Source = UNKNOWN) -> Index:
+def read_index(place: Path) -> Index:
     """Return the index of a checkpoint.
 
     Raises `UnreadableCheckpointError` if it is damaged, `CheckpointError` if it is of a format that
@@ -215,11 +217,10 @@ def read_index(place: Path, at: Source = UNKNOWN) -> Index:
             return Index.of(content)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableCheckpointError(
-            f"the index of checkpoint {place.name} cannot be read: {_reason(error)}", source=at
+            f"the index of checkpoint {place.name} cannot be read: {_reason(error)}"
         ) from error
     raise CheckpointError(
-        f"checkpoint {place.name} is of format {short(known)}, this version reads 1 to {FORMAT}",
-        source=at,
+        f"checkpoint {place.name} is of format {quoted(known)}, this version reads 1 to {FORMAT}",
         hint="read it with the version of graphdist that wrote it, or a newer one",
     )
 
@@ -234,165 +235,119 @@ def _checked_content(data: bytes) -> dict[str, Any]:
     """Return the JSON of an index; raises `ValueError` if its checksum is missing or wrong."""
     seal = _SEAL.fullmatch(data, max(0, len(data) - 25))
     if seal is not None and f"{zlib.crc32(data[: seal.start()]):08x}".encode() != seal[1]:
-        _refuse("its checksum is another than that of its text")
+        raise ValueError("its checksum is another than that of its text")
     content = json.loads(data)
     if not isinstance(content, dict):
-        _refuse("it is no JSON object")
+        raise ValueError("it is no JSON object")
     if seal is None and (content.get("format") != 1 or "crc32" in content):
-        _refuse("it has no checksum at its end")
+        raise ValueError("it has no checksum at its end")
     return content
 
 
 # The checks of the fields.
 
 
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)
+_shape = shape_within(64, MOST)
+_checksum = text_like("[0-9a-f]{8}")
 
 
-def short(value: Any) -> str:
-    """Return a short text of a value for an error: the value may be large or deeply nested."""
-    if isinstance(value, dict | list):
-        return f"a JSON {'object' if isinstance(value, dict) else 'array'} of {len(value)}"
-    text = "a huge integer" if isinstance(value, int) and abs(value) >= 2**200 else repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}.."
+def _stored(actual: Any, at: str) -> str | None:
+    if not isinstance(actual, list) or len(actual) != 2:
+        return wrong(at, actual, "not a dtype and a shape")
+    return _dtype(actual[0], f"{at}[0]") or _shape(actual[1], f"{at}[1]")
 
 
-def _fields(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        _refuse(f"{what} is {short(value)}, not a JSON object")
-    return value
-
-
-def _integer(fields: Mapping[str, Any], name: str, least: int, most: int, of: str = "") -> int:
-    value = fields.get(name)
-    if type(value) is not int or not least <= value <= most:
-        _refuse(f"{name!r}{of} is {short(value)}, not an integer from {least} to {most}")
-    return value
-
-
-def _time(value: Any) -> float:
-    if type(value) not in (int, float) or not -MOST <= value <= MOST:  # clocks may be wrong
-        _refuse(f"'saved_at' is {short(value)}, not a time")
-    return float(value)
-
-
-def _text(value: Any, pattern: re.Pattern[str], what: str) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        _refuse(f"{what} is {short(value)}")
-    return value
-
-
-def _shape(value: Any, what: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
-        _refuse(f"{what} is {short(value)}, not a shape")
-    for size in value:
-        if type(size) is not int or not 0 <= size <= MOST:
-            _refuse(f"{what} has the size {short(size)}")
-    if math.prod(max(1, size) for size in value) > MOST:  # NumPy counts without the zeros, too
-        _refuse(f"{what} has more elements than there are bytes")
-    return tuple(value)
-
-
-def _stored_dtype(value: Any, what: str) -> np.dtype[Any]:
-    name = _text(value, _DTYPE, f"the stored dtype{what}")
+def _dtype(actual: Any, at: str) -> str | None:
     try:
-        dtype = jnp.dtype(name)
+        dtype = jnp.dtype(actual if isinstance(actual, str) and _DTYPE.fullmatch(actual) else "")
     except (TypeError, ValueError, AttributeError):
-        _refuse(f"the stored dtype{what} is {name!r}")
-    if dtype.name != name or not can_be_stored(dtype):
-        _refuse(f"the stored dtype{what} is {name!r}")
-    return dtype
+        return wrong(at, actual, "no dtype")
+    is_stored = dtype.name == actual and can_be_stored(dtype)
+    return None if is_stored else wrong(at, actual, "no dtype of stored arrays")
 
 
-def _array(name: str, value: Any, workers: int, is_sealed: bool) -> StoredArray:
-    of = f" of array {short(name)}"
-    record = _fields(value, f"the record{of}")
-    stored = record.get("stored")
-    if not isinstance(stored, list) or len(stored) != 2:
-        _refuse(f"'stored'{of} is {short(stored)}, not a dtype and a shape")
-    dtype, shape = record.get("dtype"), _shape(record.get("shape"), f"the shape{of}")
-    described = StoredArray(
-        name,
-        dtype if isinstance(dtype, str) else "",
-        shape,
-        _stored_dtype(stored[0], of),
-        _shape(stored[1], f"the stored shape{of}"),
-        (),
+def _value(actual: Any, at: str) -> str | None:
+    if isinstance(actual, dict) and {*actual} == {"hex"}:
+        return mismatch(actual, {"hex": text_like(r"-?0x[0-9a-f]+")}, at)
+    is_plain = isinstance(actual, bool | int | float | str)
+    return None if is_plain else wrong(at, actual, "not a number or a string")
+
+
+def _time(actual: Any, at: str) -> str | None:
+    is_time = type(actual) in (int, float) and -MOST <= actual <= MOST  # clocks may be wrong
+    return None if is_time else wrong(at, actual, "not a time")
+
+
+def _record(actual: Any, at: str) -> str | None:
+    """Return what is wrong with the record of an array, or None."""
+    is_sliced = isinstance(actual, dict) and "slices" in actual
+    return mismatch(actual, _SLICED_ARRAY if is_sliced else {**_ARRAY, **_FILE}, at)
+
+
+_ARRAY: Wanted = {"dtype": str, "shape": _shape, "stored": _stored}
+_FILE: Wanted = {"part": integer(0, _MOST_WORKERS), "file": text_like("0|[1-9][0-9]{0,8}")}
+_SLICED_ARRAY: Wanted = {
+    **_ARRAY,
+    "sliced_along": integer(0, 63),
+    "slices": [{"size": integer(1, MOST), **_FILE}],
+}
+_INDEX: Wanted = {
+    "sequence": integer(0, MOST),
+    "save_counter": integer(0, MOST),
+    "saved_at": _time,
+    "workers": integer(1, _MOST_WORKERS),
+    "arrays": each_value(_record),
+    "values": each_value(_value),
+    "states": each_value(list),
+    "aliases": each_value(str),
+}
+
+
+def _from_hex(value: Any) -> Any:
+    return int(value["hex"], 16) if isinstance(value, dict) else value
+
+
+def _array(name: str, record: Mapping[str, Any]) -> StoredArray:
+    """Return an array and its files; raises `ValueError` unless they have all its elements."""
+    stated = tuple(record["shape"])
+    stored_dtype, stored_shape = jnp.dtype(record["stored"][0]), tuple(record["stored"][1])
+    is_key = _KEY.fullmatch(record["dtype"]) is not None
+    is_alike = (
+        stored_dtype == np.uint32 and stored_shape[: len(stated)] == stated
+        if is_key
+        else (stored_dtype.name, stored_shape) == (record["dtype"], stated)
     )
-    if _KEY.fullmatch(described.dtype):
-        numbers = described.stored_shape[: len(shape)]
-        is_alike = described.stored_dtype == np.uint32 and numbers == shape
-    else:
-        is_alike = described.dtype == described.stored_dtype.name
-        is_alike = is_alike and described.stored_shape == shape
     if not is_alike:
-        _refuse(f"'dtype' and 'shape'{of} do not go with what is stored")
-    make = _slices if "slices" in record else _one_slice
-    return replace(described, slices=tuple(make(record, described, workers, is_sealed)))
+        raise ValueError(f"array {quoted(name)} does not go with what is stored")
+    sizes = stored_shape or (1,)  # a scalar is one slice of one element
+    along = record.get("sliced_along", 0)
+    files = record.get("slices", [{**record, "size": sizes[0]}])
+    ends = list(itertools.accumulate(file["size"] for file in files))
+    if along >= len(sizes) or ends[-1:] != [sizes[along]]:
+        raise ValueError(f"the slices of array {quoted(name)} do not have all its indices")
+    slices = []
+    for file, end in zip(files, ends, strict=True):
+        span = Span(along, end - file["size"], end)
+        shape_there = span.shape_in(stored_shape) if stored_shape else ()
+        where = file["part"], file["file"]
+        slices.append(StoredSlice(name, *where, span, stored_dtype, shape_there, file.get("crc32")))
+    return StoredArray(name, record["dtype"], stated, stored_dtype, stored_shape, tuple(slices))
 
 
-def _one_slice(
-    record: Mapping[str, Any], array: StoredArray, workers: int, is_sealed: bool
-) -> Iterator[StoredSlice]:
-    """Yield the file of an array that is in one file."""
-    size = array.stored_shape[0] if array.stored_shape else 1
-    yield _slice(record, array, Span(0, 0, size), workers, is_sealed)
-
-
-def _slices(
-    record: Mapping[str, Any], array: StoredArray, workers: int, is_sealed: bool
-) -> Iterator[StoredSlice]:
-    """Yield the files of a sliced array; raises `ValueError` unless they have all its indices."""
-    of = f" of array {short(array.name)}"
-    along = _integer(record, "sliced_along", 0, len(array.stored_shape) - 1, of)
-    slices, start = record["slices"], 0
-    if not isinstance(slices, list) or not slices:
-        _refuse(f"'slices'{of} is {short(slices)}, not a JSON array of slices")
-    for value in slices:
-        fields = _fields(value, f"a slice{of}")
-        size = _integer(fields, "size", 1, array.stored_shape[along] - start, of)
-        yield _slice(fields, array, Span(along, start, start + size), workers, is_sealed)
-        start += size
-    if start != array.stored_shape[along]:
-        _refuse(f"the slices{of} have {start} of {array.stored_shape[along]} indices")
-
-
-def _slice(
-    fields: Mapping[str, Any], array: StoredArray, span: Span, workers: int, is_sealed: bool
-) -> StoredSlice:
-    of = f" of array {short(array.name)}"
-    return StoredSlice(
-        array.name,
-        _integer(fields, "part", 0, workers - 1, of),
-        _text(fields.get("file"), _FILE, f"the file{of}"),
-        span,
-        array.stored_dtype,
-        span.shape_in(array.stored_shape) if array.stored_shape else (),
-        _text(fields.get("crc32"), _CHECKSUM, f"the checksum{of}")
-        if is_sealed and 0 not in array.shape
-        else None,
-    )
-
-
-def _value(name: str, value: Any) -> Any:
-    if isinstance(value, dict) and {*value} == {"hex"}:
-        return int(_text(value["hex"], _INTEGER, f"value {short(name)}"), 16)
-    if not isinstance(value, bool | int | float | str):
-        _refuse(f"value {short(name)} is {short(value)}, not a number or a string")
-    return value
-
-
-def _check_names(index: Index) -> None:
+def _require_consistent(index: Index, is_sealed: bool) -> None:
+    """Raise `ValueError` for fields that contradict each other."""
     for name, states in index.states.items():
-        if not isinstance(states, list) or len(states) != index.workers:
-            _refuse(f"state {short(name)} is {short(states)}, not one of each worker")
-    for name, other in index.aliases.items():
-        if not isinstance(other, str):
-            _refuse(f"alias {short(name)} is {short(other)}, not a name")
-    kinds: list[Iterable[str]] = [index.arrays, index.values, index.states, index.aliases]
-    if len({name for names in kinds for name in names}) < sum(len(list(kind)) for kind in kinds):
-        _refuse("a name stands in it twice")
-    files = [(file.part, file.file) for file in index.files]
-    if len(set(files)) < len(files):
-        _refuse("two arrays have one file")
+        if len(states) != index.workers:
+            raise ValueError(f"state {quoted(name)} is not one of each worker")
+    kinds: list[Collection[str]] = [index.arrays, index.values, index.states, index.aliases]
+    if len({name for names in kinds for name in names}) < sum(map(len, kinds)):
+        raise ValueError("a name stands in it twice")
+    files = list(index.files)
+    if len({(file.part, file.file) for file in files}) < len(files):
+        raise ValueError("two arrays have one file")
+    for file in files:
+        if file.part >= index.workers:
+            raise ValueError(f"array {quoted(file.name)} is of worker {file.part}")
+        problem = _checksum(file.crc32, f"the checksum of array {quoted(file.name)}")
+        if is_sealed and problem:
+            raise ValueError(problem)

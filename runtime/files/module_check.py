@@ -24,9 +24,8 @@ import sys
 from pathlib import Path
 from typing import Any  # Any: JSON
 
-from graphdist.ir.source import Source
 from graphdist.runtime.files import module_reader
-from graphdist.runtime.files.artifact import ArtifactError, sha256
+from graphdist.runtime.files.artifact import ArtifactError, Refusal, sha256
 from graphdist.runtime.files.custom_call_check import TARGETS, Misfit, array, misfit
 
 _DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo")
@@ -54,82 +53,83 @@ READER = Path(module_reader.__file__).resolve()
 """The program that reads a module; it imports nothing of graphdist."""
 _DENSE = 2**24
 """The bytes of a module that may all be operations; more bytes are large constants."""
+_ANEW = "compile the step anew"
+_TRUST = "if you trust the file, as you would a program: load(path, trusted=True)"
+_ENDED = "that is none: the process that reads it"
+_UNCHECKED = "that cannot be checked: the process that would read it fails"
 _safe: set[str] = set()
 """The SHA-256 of modules that the other process wrote and this one has checked."""
 
 
-def checked_module(data: bytes, name: str, at: Source) -> bytes:
+def checked_module(data: bytes, name: str) -> bytes:
     """Return the module of file `name`, safe to read; raises `ArtifactError` if it is not."""
     if sha256(data) in _safe:
         return data
-    findings, written = _read_elsewhere(data, name, at)
-    if findings["wrong"]:
-        raise _refused(f"{name} has a module that is none: {findings['wrong']}", at)
-    _check(findings, name, at)
+    try:
+        findings, written = _read_elsewhere(data)
+        _check(findings)
+    except Refusal as refusal:
+        raise ArtifactError(f"{name} has a module {refusal}", hint=refusal.hint) from None
     _safe.add(sha256(written))
     return written
 
 
-def _check(findings: dict[str, Any], name: str, at: Source) -> None:
-    """Raise `ArtifactError` for contents that no saved step has, or only a trusted one may have."""
+def _check(findings: dict[str, Any]) -> None:
+    """Raise `Refusal` for contents that no saved step has, or only a trusted one may have."""
+    if findings["wrong"]:
+        raise Refusal(f"that is none: {findings['wrong']}", _ANEW)
     for operation in findings["operations"]:
         is_known = operation.partition(".")[0] in _DIALECTS and operation not in _TALKING
         if not is_known or _OF_UNKNOWN_SIZES.fullmatch(operation):
-            raise _refused(f"{name} has a module with the operation {operation}", at)
+            raise Refusal(f"with the operation {operation}", _ANEW)
     for attribute in findings["attributes"]:
         if attribute not in _ATTRIBUTES:
-            raise _refused(f"{name} has a module with the attribute {attribute}", at)
+            raise Refusal(f"with the attribute {attribute}", _ANEW)
     for call in findings["custom_calls"]:
         target = call["target"]
         if target not in TARGETS:
-            raise _untrusted(
-                f"{name} has a module with the custom call {target!r}, which is none of JAX's "
-                f"linear algebra and sharding: it runs other code",
-                at,
+            raise Refusal(
+                f"with the custom call {target!r}, which is none of JAX's linear algebra and "
+                f"sharding: it runs other code",
+                _TRUST,
             )
         if what := misfit(call):
-            raise _untrusted(
-                f"{name} has a module whose custom call {target!r} JAX has not made: it {what}", at
-            )
+            raise Refusal(f"whose custom call {target!r} JAX has not made: it {what}", _TRUST)
     for type in findings["types"]:
-        _require_size(f"a value {type:.100}", type, name, at)
+        _require_size(f"a value {type:.100}", type)
     for operation, type in findings["stretched"]:
-        _require_size(f"{operation} over {type:.100}", type, name, at)
+        _require_size(f"{operation} over {type:.100}", type)
     most = max(MOST_OPERATIONS, MOST_COPIES * findings["num_operations"])
     if findings["num_inlined"] > most:
-        raise _untrusted(
-            f"{name} has a module of {findings['num_operations']:,} operations, which become "
+        raise Refusal(
+            f"of {findings['num_operations']:,} operations, which become "
             f"{findings['num_inlined']:,} where functions are called; {most:,} is most",
-            at,
+            _TRUST,
         )
     if findings["depth"] > MOST_DEPTH:
-        raise _untrusted(
-            f"{name} has a module with {findings['depth']} regions and calls inside each other; "
-            f"{MOST_DEPTH} is most",
-            at,
+        raise Refusal(
+            f"with {findings['depth']} regions and calls inside each other; {MOST_DEPTH} is most",
+            _TRUST,
         )
 
 
-def _require_size(what: str, type: str, name: str, at: Source) -> None:
-    """Raise `ArtifactError` for a type whose size is unknown, or too large for the compiler."""
+def _require_size(what: str, type: str) -> None:
+    """Raise `Refusal` for a type whose size is unknown, or too large for the compiler."""
     try:
         dimensions, element = array(type)
     except Misfit as misfit:
-        raise _refused(f"{name} has a module that {misfit}", at) from None
+        raise Refusal(f"that {misfit}", _ANEW) from None
     if not _ELEMENTS.fullmatch(element):
-        raise _refused(f"{name} has a module with elements of type {element:.100}", at)
+        raise Refusal(f"with elements of type {element:.100}", _ANEW)
     bits = _BITS.search(element)
     size = math.prod(max(1, dimension) for dimension in dimensions)
     size = size * int(bits[0] if bits else 8) * (2 if "complex" in element else 1) // 8
     if size > LARGEST_VALUE:
         size_text = f"{size:,}" if size < 2**200 else "2^200 or more"
-        raise _untrusted(
-            f"{name} has a module with {what} of {size_text} bytes; {LARGEST_VALUE:,} is most",
-            at,
-        )
+        raise Refusal(f"with {what} of {size_text} bytes; {LARGEST_VALUE:,} is most", _TRUST)
 
 
-def _read_elsewhere(data: bytes, name: str, at: Source) -> tuple[dict[str, Any], bytes]:
+def _read_elsewhere(data: bytes) -> tuple[dict[str, Any], bytes]:
     """Return another process's findings on a module, and the module that it wrote again."""
     memory, seconds = _limits(len(data))
     request = json.dumps({"path": sys.path, "memory": memory, "seconds": seconds}).encode()
@@ -139,22 +139,21 @@ def _read_elsewhere(data: bytes, name: str, at: Source) -> tuple[dict[str, Any],
             command, input=request + b"\n" + data, capture_output=True, timeout=4 * seconds
         )
     except subprocess.TimeoutExpired:
-        raise _ended(name, f"does not end within {4 * seconds} seconds", at) from None
+        raise Refusal(f"{_ENDED} does not end within {4 * seconds} seconds") from None
     except OSError as error:
-        raise _unchecked(name, str(error), at) from error
+        raise Refusal(f"{_UNCHECKED}: {error}", _TRUST) from None
     if done.returncode < 0:
         number = -done.returncode
         ended = f"crashes: {signal.Signals(number).name}"
         if number in (signal.SIGKILL, signal.SIGXCPU):
             ended = f"does not end within {seconds} seconds of processor time"
-        raise _ended(name, ended, at)
+        raise Refusal(f"{_ENDED} {ended}")
     line, _, written = done.stdout.partition(b"\n")
     try:
-        findings = json.loads(line)
+        return json.loads(line), written
     except ValueError:
         errors = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-        raise _unchecked(name, errors[-1], at) from None
-    return findings, written
+        raise Refusal(f"{_UNCHECKED}: {errors[-1]}", _TRUST) from None
 
 
 def _limits(size: int) -> tuple[int, int]:
@@ -166,30 +165,4 @@ def _limits(size: int) -> tuple[int, int]:
     return (
         2**29 + 200 * min(size, _DENSE) + 10 * size,
         int(10 + 10 * megabytes + size / 2**22),
-    )
-
-
-def _refused(what: str, at: Source) -> ArtifactError:
-    return ArtifactError(what, source=at, hint="compile the step anew")
-
-
-def _ended(name: str, how: str, at: Source) -> ArtifactError:
-    return ArtifactError(
-        f"{name} has a module that is none: the process that reads it {how}",
-        source=at,
-        hint="the file was damaged or changed: get it again, or compile the step anew",
-    )
-
-
-def _unchecked(name: str, why: str, at: Source) -> ArtifactError:
-    return _untrusted(
-        f"the module of {name} cannot be checked: the process that would read it fails: {why}", at
-    )
-
-
-def _untrusted(what: str, at: Source) -> ArtifactError:
-    return ArtifactError(
-        what,
-        source=at,
-        hint="if you trust the file, as you would a program: load(path, trusted=True)",
     )

@@ -17,7 +17,6 @@ from jax.stages import Compiled
 
 from graphdist.ir.boundary import output_layouts
 from graphdist.ir.graph import Graph
-from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.absent_devices import MissingExtraError
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
@@ -34,30 +33,26 @@ PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """The names of the platforms in `jax.export`."""
 
 
-def export_module(emitted: Emitted, platforms: Sequence[str], at: Source = UNKNOWN) -> bytes:
+def export_module(emitted: Emitted, platforms: Sequence[str]) -> bytes:
     """Return an emitted program as portable bytes, for these platforms.
 
     Raises `MissingExtraError` without flatbuffers.
     """
-    _require_flatbuffers(at)
+    _require_flatbuffers()
     names = [PLATFORMS.get(platform, platform) for platform in platforms]
     exported = export.export(emitted.function, platforms=names)(*emitted.avals)
     return bytes(exported.serialize())
 
 
 def load_module(
-    data: bytes,
-    graph: Graph,
-    devices: Devices,
-    compiler_options: dict[str, Any],
-    at: Source = UNKNOWN,
+    data: bytes, graph: Graph, devices: Devices, compiler_options: dict[str, Any]
 ) -> Executable:
     """Compile portable bytes for devices; `graph` has the layouts of inputs and outputs.
 
     Raises ValueError for a module whose inputs or outputs differ from the graph's, and JAX's errors
     for a module that it cannot read or compile.
     """
-    _require_flatbuffers(at)
+    _require_flatbuffers()
     exported = export.deserialize(bytearray(data))
     _require_types("takes", placed_avals(graph, devices), exported.in_avals)
     _require_types("returns", _results(graph, devices), exported.out_avals)
@@ -102,10 +97,9 @@ def load_native(data: bytes, graph: Graph, devices: Devices) -> Executable:
     return Executable(graph, devices, compiled, compiled)
 
 
-def _require_flatbuffers(at: Source) -> None:
+def _require_flatbuffers() -> None:
     if importlib.util.find_spec("flatbuffers") is None:
         raise MissingExtraError(
             "the file of a compiled step needs the package flatbuffers, which is not installed",
-            source=at,
             hint='pip install "graphdist[export]"',
         )

@@ -9,42 +9,13 @@ failure the caller raises and abandons the thread: Python cannot end a thread th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar  # Any: whatever a call takes and returns
 
 Result = TypeVar("Result")
 SECONDS_BETWEEN_LOOKS = 0.1
-
-
-class Call:
-    """A call on another thread, and its result or exception."""
-
-    def __init__(self) -> None:
-        """Start without a result."""
-        self._done = threading.Event()
-        self.wait = self._done.wait
-        self.value: Any = None
-        """The result, once the call has returned."""
-        self._error: BaseException | None = None
-
-    def ended(self, value: Any, error: BaseException | None) -> None:
-        """Store the result or the exception."""
-        self.value, self._error = value, error
-        self._done.set()
-
-    def make(self, fn: Callable[[], Any]) -> None:
-        """Make the call, on this thread."""
-        try:
-            self.ended(fn(), None)
-        except BaseException as error:
-            self.ended(None, error)
-
-    def result(self) -> Any:
-        """Return the call's result, or raise its exception."""
-        if self._error is not None:
-            raise self._error
-        return self.value
 
 
 class Runner:
@@ -56,17 +27,18 @@ class Runner:
         self._lock = threading.Lock()
         self._calls: SimpleQueue[Any] | None = None
 
-    def start(
-        self, fn: Callable[..., Any], arguments: Sequence[Any], ended: Callable[[Any, Any], None]
-    ) -> None:
-        """Make a call, then call `ended` with its result or None, and its exception or None."""
+    def start(self, call: Future[Any], fn: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function on the thread.
+
+        The caller makes the future: if Ctrl-C interrupts it here, it still has the call.
+        """
         with self._lock:
             if self._calls is None:
                 self._calls = SimpleQueue()
                 threading.Thread(
                     target=_make_calls, args=(self._calls,), name=self._name, daemon=True
                 ).start()
-            self._calls.put((fn, arguments, ended))
+            self._calls.put((call, fn, arguments))
 
     def abandon(self) -> None:
         """Abandon the thread and its call; the next `start` starts a new thread."""
@@ -76,13 +48,23 @@ class Runner:
 
 def _make_calls(calls: SimpleQueue[Any]) -> None:
     while True:
-        fn, arguments, ended = calls.get()
-        try:
-            value, error = fn(*arguments), None
-        except BaseException as raised:
-            value, error = None, raised
-        ended(value, error)
-        del fn, arguments, ended, value, error  # not while waiting: they may be large
+        _make(*calls.get())  # which keeps nothing: arguments and results may be large
+
+
+def _make(call: Future[Any], fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        call.set_result(fn(*arguments))
+    except BaseException as error:
+        call.set_exception(error)
+
+
+def has_ended(call: Future[Any], seconds: float) -> bool:
+    """Return whether a call ends within some time."""
+    try:
+        call.exception(seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 def called_while(
@@ -92,14 +74,13 @@ def called_while(
 
     If that raises, `given_up` is called, and the function continues on an abandoned thread.
     """
-    call = Call()
-    threading.Thread(target=call.make, args=(fn,), name="graphdist-call", daemon=True).start()
+    call: Future[Result] = Future()
+    threading.Thread(target=_make, args=(call, fn, ()), name="graphdist-call", daemon=True).start()
     try:
-        while not call.wait(SECONDS_BETWEEN_LOOKS):
+        while not has_ended(call, SECONDS_BETWEEN_LOOKS):
             check()
     except BaseException:
-        if not call.wait(0):
+        if not call.done():
             given_up()
         raise
-    result: Result = call.result()
-    return result
+    return call.result()

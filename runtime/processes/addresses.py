@@ -179,10 +179,3 @@ class ReservedPort:
     def close(self) -> None:
         """Give it back."""
         self._socket.close()
-
-
-def free_port(host: str) -> int:
-    """Return a port of an IP address that nothing listens at."""
-    port = ReservedPort(host)
-    port.close()
-    return port.number

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.processes.abandonable_calls import called_while
 from graphdist.runtime.processes.addresses import ReservedPort, WorkerError, is_loopback
-from graphdist.runtime.processes.connection import Connection, LeftError, ServerGoneError
+from graphdist.runtime.processes.connection import Connection, LeftError
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.interrupts import raise_ignored_interrupts
 from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
@@ -175,10 +175,9 @@ class ClusterWorkers:
         left = max(0.0, rendezvous.deadline - time.monotonic())
         ports = self._connection.take("start", left, self._raise_failure)
         if ports is None:
-            raise rendezvous.refused(
-                f"{self._missing('start')} did not start within {self.timeouts.start:g} s"
-                f"{self._refusals()}"
-            )
+            refusals = [] if self._server is None else self._server.refusals
+            what = f"{self._missing('start')} did not start within {self.timeouts.start:g} s"
+            raise rendezvous.refused("; ".join([what, *refusals]))
         return ServiceAddress(host, int(ports[0]), bind, own)
 
     def exchange(
@@ -311,15 +310,10 @@ class ClusterWorkers:
 
     def _missing(self, key: str) -> str:
         """Return the names of the workers that have not sent a value of an exchange."""
-        try:
-            arrived = self._connection.who_gave(key)
-        except ServerGoneError:
+        arrived = self._connection.who_gave(key)
+        if arrived is None:
             return f"the coordination server of {self.name(0)}"
         return self.names([worker for worker in range(len(self)) if worker not in arrived])
-
-    def _refusals(self) -> str:
-        refusals = self._server.refusals if self._server is not None else []
-        return f"; {'; '.join(refusals)}" if refusals else ""
 
     # Failures.
 
@@ -332,10 +326,7 @@ class ClusterWorkers:
         if worker == self.index:
             gone = why == "died"
             why = "has lost its coordination server" if gone else f"{why}: the others gave it up"
-        self.failure = WorkerError(
-            f"{self.name(worker)} {why}",
-            hint=_HINT,
-        )
+        self.failure = WorkerError(f"{self.name(worker)} {why}", hint=_HINT)
         self._failed.set()
 
     def _thread_failed(self, why: str) -> None:

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any  # Any: JSON
 
@@ -24,10 +24,6 @@ from graphdist.runtime.processes.server import BEAT_SECONDS
 
 class LeftError(Exception):
     """A worker that others wait for has left; its argument is the index, -1 for this worker."""
-
-
-class ServerGoneError(Exception):
-    """The server does not answer."""
 
 
 class Connection:
@@ -70,64 +66,64 @@ class Connection:
         """Send this worker's value of an exchange, as JSON."""
         self._send(ms.Put(key, json.dumps(value)))
 
-    def take(
-        self, key: str, timeout_seconds: float | None, stop: Callable[[], None]
-    ) -> list[Any] | None:
+    def take(self, key: str, seconds: float, stop: Callable[[], None]) -> list[Any] | None:
         """Return all workers' values of an exchange, None if not all arrive in time.
 
         `stop()` is called after each message, and may raise. Raises `LeftError` if a worker has
         left, including this one.
         """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+        def stop_or_left() -> None:
+            stop()
+            if key in self._never:
+                raise LeftError(self._never.pop(key))
+            if self._is_closed:
+                raise LeftError(-1)
+
         with self._changed:
-            while key not in self._answers:
-                stop()
-                if key in self._never:
-                    raise LeftError(self._never.pop(key))
-                if self._is_closed:
-                    raise LeftError(-1)
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                self._changed.wait(BEAT_SECONDS if left is None else min(left, BEAT_SECONDS))
+            if not self._arrives(self._answers, key, seconds, stop_or_left):
+                return None
             return [json.loads(value) for value in self._answers.pop(key)]
 
     def say(self, name: str, value: str) -> None:
         """Send a text to all workers, unless the name has a text already."""
         self._send(ms.Say(name, value))
 
-    def hear(self, name: str, timeout_seconds: float, stop: Callable[[], None]) -> str | None:
+    def hear(self, name: str, seconds: float, stop: Callable[[], None]) -> str | None:
         """Return the text under a name, None if it does not arrive in time.
 
         `stop()` is called after each message, and may raise.
         """
-        deadline = time.monotonic() + timeout_seconds
         with self._changed:
-            while name not in self._said:
-                stop()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return None
-                self._changed.wait(min(left, BEAT_SECONDS))
-            return self._said[name]
+            self._arrives(self._said, name, seconds, stop)
+            return self._said.get(name)
 
     def is_gone(self, worker: int) -> bool:
         """Return whether no more messages can come from a worker, or from the server."""
         return worker in self._gone or self._is_cut_off
 
-    def who_gave(self, key: str) -> list[int]:
+    def who_gave(self, key: str) -> list[int] | None:
         """Return the workers that have sent a value of an incomplete exchange.
 
-        Raises `ServerGoneError` if the server does not answer.
+        Returns None if the server does not answer.
         """
         self._send(ms.Ask(key))
-        deadline = time.monotonic() + 4 * BEAT_SECONDS
         with self._changed:
-            while key not in self._given:
-                if time.monotonic() > deadline:
-                    raise ServerGoneError
-                self._changed.wait(BEAT_SECONDS)
-            return self._given.pop(key)
+            self._arrives(self._given, key, 4 * BEAT_SECONDS, lambda: None)
+            return self._given.pop(key, None)
+
+    def _arrives(
+        self, messages: Mapping[str, Any], key: str, seconds: float, stop: Callable[[], None]
+    ) -> bool:
+        """Wait for a message under a key; return whether it arrives in time."""
+        deadline = time.monotonic() + seconds
+        while key not in messages:
+            stop()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._changed.wait(min(left, BEAT_SECONDS))
+        return True
 
     def tell_failed(self, why: str) -> None:
         """Tell all workers that this one fails."""

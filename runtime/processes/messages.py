@@ -11,16 +11,11 @@ only the limit of a line matters for the nesting and size of a stranger's input.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
-from typing import (
-    Any,  # JSON that is not checked yet
-    ClassVar,
-    TypeAlias,
-    dataclass_transform,
-    get_type_hints,
-)
+from typing import Any, ClassVar, TypeAlias, dataclass_transform  # Any: JSON
+
+from graphdist.runtime.processes.json_schema import Wanted, finite, mismatch
 
 MAX_LINE_BYTES = 1 << 28
 """The longest line of a worker."""
@@ -203,7 +198,7 @@ def parsed(line: bytes, kinds: Kinds) -> Message:
     >>> parsed(b'{"kind": "beat", "steps": "3"}', FROM_WORKERS)
     Traceback (most recent call last):
     ...
-    graphdist.runtime.processes.messages.MessageError: steps of a beat is '3', not of type int
+    graphdist.runtime.processes.messages.MessageError: beat.steps is '3', not an int
     """
     try:
         content = json.loads(line)
@@ -215,29 +210,19 @@ def parsed(line: bytes, kinds: Kinds) -> Message:
     kind = next((kind for kind in kinds if kind.kind == name), None)
     if kind is None:
         raise MessageError(f"{str(name)[:50]!r} is no message that may come")
-    types = _types_of(kind)
-    if content.keys() != types.keys():
-        raise MessageError(f"a {kind.kind} has the fields {', '.join(types)}")
-    for field, type_name in types.items():
-        if not _is_of(content[field], type_name):
-            text = repr(content[field])[:50]
-            raise MessageError(f"{field} of a {kind.kind} is {text}, not of type {type_name}")
+    wanted = {field.name: _WANTED[field.type] for field in fields(kind)}
+    if content.keys() != wanted.keys():
+        raise MessageError(f"a {kind.kind} has the fields {', '.join(wanted)}")
+    if problem := mismatch(content, wanted, at=kind.kind):
+        raise MessageError(problem)
     return kind(**content)
 
 
-def _types_of(kind: type[Message]) -> dict[str, str]:
-    hints = get_type_hints(kind)
-    return {field.name: _name_of(hints[field.name]) for field in fields(kind)}
-
-
-def _name_of(hint: Any) -> str:
-    return hint.__name__ if hint in (str, int, float) else str(hint)
-
-
-def _is_of(value: Any, name: str) -> bool:
-    if name.startswith("list["):
-        inner = name[len("list[") : -1]
-        return isinstance(value, list) and all(_is_of(item, inner) for item in value)
-    if name == "float":
-        return isinstance(value, int | float) and math.isfinite(value)
-    return type(value).__name__ == name
+_WANTED: dict[Any, Wanted] = {
+    "str": str,
+    "int": int,
+    "list[str]": [str],
+    "list[int]": [int],
+    "list[float]": [finite],
+}
+"""The schemas of the annotations of fields."""

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from graphdist.runtime.processes.workers import OneWorker, set_workers
 
-
-class Member(Protocol):
-    """This process as a member of a job."""
-
-    def leave_at_exit(self) -> None:
-        """Tell the other processes that this one leaves, and wait for those that need it."""
-
-    def abandon(self) -> None:
-        """Close the connections of a forked child, without a message."""
+if TYPE_CHECKING:
+    from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 
 
-def leaves_at_exit(member: Member) -> None:
+def leaves_at_exit(member: ClusterWorkers) -> None:
     """Let a member leave when this process ends; a forked child is no member."""
     _members.append(member)
 
 
-_members: list[Member] = []
+_members: list[ClusterWorkers] = []
 
 
 @atexit.register

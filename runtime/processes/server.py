@@ -24,8 +24,8 @@ The states of a connection:
     has left    any                                none
                 the end of the connection          closed
 
-One thread owns every connection and all state, so no locks are needed; other threads only set flags
-and read. The thread never waits for a peer: bytes that cannot be written are kept in `unsent`. The
+One thread owns every connection and all state, so no locks are needed; other threads only read. The
+thread never waits for a peer: asyncio keeps the bytes that cannot be written yet. The
 number of strangers is limited, and the oldest is closed for a new one, so that strangers can
 neither use up the process's files nor keep workers out. An error of the server itself ends the job,
 with the error as the reason.
@@ -33,19 +33,17 @@ with the error as the reason.
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import logging
 import os
-import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
+from typing import Any  # Any: what asyncio passes to a handler of exceptions
 
 from graphdist.runtime.processes import messages as ms
+from graphdist.runtime.processes.event_loop import EventLoopThread, accepted
 from graphdist.runtime.processes.handshake import JobIdentity
 
 BEAT_SECONDS = 0.5
@@ -54,6 +52,7 @@ SECONDS_FOR_HELLO = 5.0
 """How long a stranger may take to send its hello."""
 MAX_STRANGERS = 64
 _SECONDS_TO_SEND_LAST = 1.0
+_SECONDS_OF_REST = 0.02
 _log = logging.getLogger("graphdist")
 
 
@@ -98,24 +97,51 @@ class CountedWarnings:
             self._count, self._warned_at = 0, self._clock()
 
 
-@dataclass(eq=False)
-class Peer:
-    """The state of one connection."""
+class Peer(asyncio.Protocol):
+    """One connection, and its state."""
 
-    socket: socket.socket
-    address: str
-    challenge: ms.Challenge
-    worker: int | None = None
-    unread: bytearray = field(default_factory=bytearray)
-    unsent: bytearray = field(default_factory=bytearray)
-    began: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)
-    steps: int = 0
-    has_left: bool = False
-    is_refused: bool = False
+    transport: asyncio.Transport
+
+    def __init__(self, server: Server, stream: socket.socket, challenge: ms.Challenge) -> None:
+        """Start as a stranger."""
+        self._server, self.stream, self.challenge = server, stream, challenge
+        self.address = str(stream.getpeername()[0])
+        self.worker: int | None = None
+        self.unread = bytearray()
+        self.began = self.heard = time.monotonic()
+        self.steps = 0
+        self.has_left = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._server.meet(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer the messages in the bytes that were received."""
+        self.heard = time.monotonic()
+        self.unread += data
+        try:
+            self._server.read_lines(self)
+        except ms.MessageError as error:
+            if self.worker is not None:
+                _log.warning("worker %d sent an invalid message: %s", self.worker, error)
+            self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the server, whoever has ended the connection."""
+        self._server.lose(self)
+
+    def send(self, line: bytes) -> None:
+        """Send a line, or keep it until it can be sent; end a connection that keeps too many."""
+        if not self.transport.is_closing():
+            self.transport.write(line)
+            if self.transport.get_write_buffer_size() > 2 * ms.MAX_LINE_BYTES:
+                self.transport.abort()
 
 
-class Server(threading.Thread):
+class Server(EventLoopThread):
     """The server of a cluster; runs until `stop`.
 
     If it fails, it passes the reason to `crashed`, on this thread.
@@ -130,9 +156,9 @@ class Server(threading.Thread):
         crashed: Callable[[str], None],
     ) -> None:
         """Serve at a listening socket, from `start` on."""
-        super().__init__(name="graphdist-coordination", daemon=True)
-        self._listener, self._num_workers, self._job = listener, num_workers, job
-        self.silence_seconds, self._crashed = silence_seconds, crashed
+        super().__init__("coordination server", listener, crashed)
+        self._num_workers, self._job = num_workers, job
+        self.silence_seconds = silence_seconds
         self._strangers: dict[Peer, None] = {}  # in the order of their connections
         self._peers: dict[int, Peer] = {}
         self._exchanges: dict[str, dict[int, str]] = {}
@@ -140,39 +166,45 @@ class Server(threading.Thread):
         self._failed: dict[int, str] = {}
         self._gone: set[int] = set()
         self._left: set[int] = set()
-        self._selector = selectors.DefaultSelector()
-        self._is_listening = False
-        self._stop_at: float | None = None
         self.refusals: list[str] = []
         """The reasons why the last strangers that sent a hello were refused."""
         self._refused = CountedWarnings(partial(_log.warning, "coordination server: %s"))
 
-    def run(self) -> None:
-        """Serve."""
+    async def serve(self) -> None:
+        """Serve; at the end, send the unsent messages."""
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Future[None] = loop.create_future()
+        loop.set_exception_handler(partial(_fail_with, failed))
         try:
-            self._listener.setblocking(False)
-            self._listener.listen(128)
-            self._listen(True)
-            self._serve_until_stopped()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._accept())
+                tasks.create_task(self._beat_for_ever())
+                await failed
+        except asyncio.CancelledError:
+            await self._send_last()
+            raise
         except Exception as error:
-            why = f"its coordination server failed: {type(error).__name__}: {error}"
             _log.exception("the coordination server failed")
-            self._crashed(why)
-            with suppress(Exception):
-                self._fail(0, why)
+            self._fail(0, self.report(error))
         finally:
             for peer in [*self._strangers, *self._peers.values()]:
-                peer.socket.close()
-            self._listener.close()
-            self._selector.close()
+                peer.transport.abort()
+            await asyncio.sleep(0)  # asyncio closes them in the next round
 
-    def stop(self) -> None:
-        """End the thread soon, once the unsent messages are sent."""
-        self._stop_at = time.monotonic() + _SECONDS_TO_SEND_LAST
+    async def _send_last(self) -> None:
+        """Wait until nothing more is received and all is sent, for a second at most."""
+        until = time.monotonic() + _SECONDS_TO_SEND_LAST
+        while time.monotonic() < until:
+            since = time.monotonic()
+            await asyncio.sleep(_SECONDS_OF_REST)
+            peers = [peer for peer in self._peers.values() if not peer.transport.is_closing()]
+            is_busy = any(peer.heard > since for peer in peers)
+            if not is_busy and not any(peer.transport.get_write_buffer_size() for peer in peers):
+                return
 
     def abandon(self) -> None:
         """Close a forked child's copies of the sockets; its parent still serves."""
-        for stream in (self._listener, *(peer.socket for peer in self._peers.values())):
+        for stream in (self.listener, *(peer.stream for peer in self._peers.values())):
             if stream.fileno() >= 0:
                 os.close(stream.detach())
 
@@ -181,52 +213,27 @@ class Server(threading.Thread):
         now, others = time.monotonic(), [peer for peer in list(self._peers.values()) if peer.worker]
         return self.is_alive() and any(now - peer.heard < self.silence_seconds for peer in others)
 
-    def _serve_until_stopped(self) -> None:
-        next_beat = time.monotonic()
-        while True:
-            is_stopping = self._stop_at is not None
-            events = self._selector.select(0.01 if is_stopping else BEAT_SECONDS / 2)
-            for key, mask in events:
-                if key.data is None:
-                    self._accept()
-                else:
-                    self._serve(key.data, mask)
-            if is_stopping and self._has_sent_all(bool(events)):
-                return
-            if time.monotonic() >= next_beat:
-                self._beat()
-                next_beat = time.monotonic() + BEAT_SECONDS
-
-    def _has_sent_all(self, is_busy: bool) -> bool:
-        if self._stop_at is not None and time.monotonic() > self._stop_at:
-            return True
-        return not is_busy and not any(peer.unsent for peer in self._peers.values())
-
     # Strangers.
 
-    def _listen(self, is_wanted: bool) -> None:
-        if is_wanted and not self._is_listening:
-            self._selector.register(self._listener, selectors.EVENT_READ)
-        elif self._is_listening and not is_wanted:
-            self._selector.unregister(self._listener)
-        self._is_listening = is_wanted
+    async def _accept(self) -> None:
+        while True:
+            stream = await accepted(self.listener)
+            while len(self._strangers) >= MAX_STRANGERS:
+                self._drop(next(iter(self._strangers)))
+            try:
+                peer = partial(Peer, self, stream, self._job.challenge())
+                await self._loop.connect_accepted_socket(peer, stream)
+            except OSError:  # the connection has ended already
+                stream.close()
 
-    def _accept(self) -> None:
-        while len(self._strangers) >= MAX_STRANGERS:
-            self._drop(next(iter(self._strangers)))
-        try:
-            connection, address = self._listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                self._listen(False)  # until the next beat: `select` would report it again
-            return
-        connection.setblocking(False)
-        with suppress(OSError):  # macOS refuses it for a connection that has ended
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = Peer(connection, str(address[0]), self._job.challenge())
+    def meet(self, peer: Peer) -> None:
+        """Send the first message to a stranger."""
         self._strangers[peer] = None
-        self._selector.register(connection, selectors.EVENT_READ, peer)
         self._send(peer, peer.challenge)
+
+    def _drop(self, peer: Peer) -> None:
+        self._strangers.pop(peer, None)
+        peer.transport.abort()
 
     def _greet(self, peer: Peer, hello: ms.Hello) -> None:
         refused = self._job.refusal(hello, peer.challenge, self._num_workers)
@@ -236,8 +243,8 @@ class Server(threading.Thread):
             text = f"{peer.address} was refused: {refused.why}"
             self.refusals = [*self.refusals[-2:], text]
             self._refused.add(text)
-            peer.is_refused = True
             self._send(peer, refused)
+            peer.transport.close()
             return
         self._strangers.pop(peer, None)
         peer.worker = hello.worker
@@ -246,34 +253,11 @@ class Server(threading.Thread):
         for worker, why in self._failed.items():
             self._send(peer, ms.Failed(worker, why))
 
-    def _drop(self, peer: Peer) -> None:
-        self._strangers.pop(peer, None)
-        self._close(peer)
-
     # Workers.
 
-    def _serve(self, peer: Peer, events: int) -> None:
-        if peer.socket.fileno() < 0:
-            return  # an earlier event of this round has closed it
-        try:
-            if events & selectors.EVENT_WRITE:
-                self._flush(peer)
-            if events & selectors.EVENT_READ:
-                received = peer.socket.recv(1 << 16)
-                if not received:
-                    raise ConnectionResetError
-                peer.heard = time.monotonic()
-                peer.unread += received
-                self._read_lines(peer)
-        except ms.MessageError as error:
-            if peer.worker is not None:
-                _log.warning("worker %d sent an invalid message: %s", peer.worker, error)
-            self._lose(peer)
-        except OSError:
-            self._lose(peer)
-
-    def _read_lines(self, peer: Peer) -> None:
-        while not peer.is_refused and (end := peer.unread.find(b"\n")) >= 0:
+    def read_lines(self, peer: Peer) -> None:
+        """Answer the full lines of a peer; raises `MessageError` for what is no message."""
+        while not peer.transport.is_closing() and (end := peer.unread.find(b"\n")) >= 0:
             line = bytes(peer.unread[:end])
             del peer.unread[: end + 1]
             if peer.worker is None:
@@ -331,11 +315,15 @@ class Server(threading.Thread):
 
     # Heartbeats, and the end of connections.
 
+    async def _beat_for_ever(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(BEAT_SECONDS)
+
     def _beat(self) -> None:
         now = time.monotonic()
         for peer in [peer for peer in self._strangers if now - peer.began > SECONDS_FOR_HELLO]:
             self._drop(peer)
-        self._listen(True)
         self._refused.remind()
         steps, silent = [-1] * self._num_workers, [0.0] * self._num_workers
         for worker, peer in list(self._peers.items()):
@@ -344,17 +332,13 @@ class Server(threading.Thread):
                 self._give_up(worker, f"was not heard of for {silent[worker]:.0f} s")
         self._tell_all(ms.Beats(steps, silent))
 
-    def _lose(self, peer: Peer) -> None:
-        self._drop(peer)
+    def lose(self, peer: Peer) -> None:
+        """Forget a connection that has ended; a worker that has not left has failed."""
+        self._strangers.pop(peer, None)
         if peer.worker is not None and self._peers.get(peer.worker) is peer:
             del self._peers[peer.worker]
             if not peer.has_left:
                 self._give_up(peer.worker, "died")
-
-    def _close(self, peer: Peer) -> None:
-        if peer.socket.fileno() >= 0:
-            self._selector.unregister(peer.socket)
-            peer.socket.close()
 
     def _give_up(self, worker: int, why: str) -> None:
         self._fail(worker, why)
@@ -372,31 +356,16 @@ class Server(threading.Thread):
     def _tell_all(self, message: ms.Message) -> None:
         line = message.line()
         for peer in list(self._peers.values()):
-            self._write(peer, line)
+            peer.send(line)
 
     def _send(self, peer: Peer, message: ms.Message) -> None:
-        self._write(peer, message.line())
+        peer.send(message.line())
 
-    def _write(self, peer: Peer, line: bytes) -> None:
-        if peer.socket.fileno() < 0:
-            return
-        peer.unsent += line
-        try:
-            self._flush(peer)
-        except OSError:
-            self._lose(peer)
 
-    def _flush(self, peer: Peer) -> None:
-        try:
-            while peer.unsent:
-                sent = peer.socket.send(peer.unsent)
-                del peer.unsent[:sent]
-        except BlockingIOError:
-            pass
-        if len(peer.unsent) > 2 * ms.MAX_LINE_BYTES:
-            raise OSError("it does not read what it is sent")
-        if peer.is_refused and not peer.unsent:
-            self._drop(peer)
-            return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
-        self._selector.modify(peer.socket, wanted, peer)
+def _fail_with(
+    failed: asyncio.Future[None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """Pass on an exception of a callback."""
+    error = context.get("exception")
+    if isinstance(error, Exception) and not failed.done():
+        failed.set_exception(error)

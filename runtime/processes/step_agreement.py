@@ -104,10 +104,9 @@ class StepAgreement:
             with self._changed:
                 self._published = step = self._last_step()
             doing = "workers agree on the step to stop after"
-            steps = exchange(self._workers, f"{self._name}/step", str(step), self._timeout, doing)
-            agreed = max(map(int, steps))
+            steps = exchange(self._workers, f"{self._name}/step", step, self._timeout, doing)
             with self._changed:
-                self._agreed = agreed
+                self._agreed = max(steps)
                 self._changed.notify_all()
         except BaseException as error:  # `end_step` would wait for ever
             with self._changed:

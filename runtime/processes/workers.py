@@ -10,10 +10,11 @@ once: the name of a repeated exchange ends in a count that is the same on all wo
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol  # Any: JSON
 
 from graphdist.ir.errors import GraphdistError
 
@@ -119,26 +120,30 @@ def set_workers(others: Workers) -> Workers:
     return before
 
 
-def exchange(group: Workers, name: str, text: str, timeout_seconds: float, doing: str) -> list[str]:
-    """Return the texts of all workers; errors name `doing`, what the workers do.
+def exchange(group: Workers, name: str, value: Any, seconds: float, doing: str) -> list[Any]:
+    """Return the JSON values of all workers, which arrive within `seconds`.
+
+    `doing` says in errors what the workers do.
 
     Raises `WorkerTimeoutError` for a worker that sends nothing, and the errors of
     `Workers.heard_from` for a worker that is gone.
 
-    >>> exchange(OneWorker(), "greeting", "hello", timeout_seconds=1, doing="workers start")
+    >>> exchange(OneWorker(), "greeting", "hello", seconds=1, doing="workers start")
     ['hello']
     """
-    group.publish(f"{name}/{group.index}", text)
-    answers: list[str] = []
+    if group.count == 1:
+        return [value]
+    group.publish(f"{name}/{group.index}", json.dumps(value))
+    answers = []
     for worker in range(group.count):
-        heard = group.heard_from(worker, name, timeout_seconds)
+        heard = group.heard_from(worker, name, seconds)
         if heard is None:
             raise WorkerTimeoutError(
-                f"worker {worker} of {group.count} said nothing within {timeout_seconds:g} s, "
+                f"worker {worker} of {group.count} said nothing within {seconds:g} s, "
                 f"while {doing}",
                 hint="it may be dead or stopped: restart from the last checkpoint",
             )
-        answers.append(heard)
+        answers.append(json.loads(heard))
     return answers
 
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.ir.graph import Graph
-from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.runtime.value_agreement import BLOCK, ValueAgreement, weighted_sum
+from tests.free_port import free_port
 
 VARIABLES = [np.arange(10, dtype=np.float32) + i for i in range(10)]
 LARGE = np.zeros((100, 300), np.float32)

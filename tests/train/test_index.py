@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
-from graphdist.ir.source import UNKNOWN
 from graphdist.runtime.processes.workers import OneWorker
 from graphdist.train.index import SavedCheckpoint, can_take, owners
 from graphdist.train.leaves import ArrayEntry, StateEntry, ValueEntry
@@ -31,7 +30,7 @@ class Workers(OneWorker):
 
 @pytest.fixture
 def saved(path: Path) -> SavedCheckpoint:
-    return SavedCheckpoint("ckpt-1", path, UNKNOWN)
+    return SavedCheckpoint("ckpt-1", path)
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12), st.integers(1, 4))
@@ -71,7 +70,7 @@ def test_an_alias_names_what_was_saved(path: Path, tmp_path: Path) -> None:
     checkpoint = gd.train.Checkpoint(first=v, second=v)
     checkpoint.write(tmp_path / "shared")
     checkpoint.sync()
-    saved = SavedCheckpoint("shared", tmp_path / "shared", UNKNOWN)
+    saved = SavedCheckpoint("shared", tmp_path / "shared")
     assert saved.names == {"first"}
     assert saved.name_of("second") == saved.name_of("first") == "first"
     assert saved.name_of("third") is None

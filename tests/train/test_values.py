@@ -149,11 +149,10 @@ def test_integers_of_any_size_and_any_text(tmp_path: Path, value: Any) -> None:
 
 def test_a_huge_integer_is_named_shortly(tmp_path: Path) -> None:
     came_back(tmp_path, 10**20_000)
-    with pytest.raises(
-        gd.CheckpointError, match="'value' is of type str, saved was a huge integer"
-    ):
+    named = "saved was a number of type int"
+    with pytest.raises(gd.CheckpointError, match=f"'value' is of type str, {named}"):
         gd.train.Checkpoint(value="").restore(tmp_path / "saved")
-    with pytest.raises(gd.CheckpointError, match="saved was a huge integer"):
+    with pytest.raises(gd.CheckpointError, match=named):
         gd.train.Checkpoint(value=0.0).restore(tmp_path / "saved")
 
 
@@ -164,7 +163,7 @@ def test_what_is_no_integer_is_refused(tmp_path: Path, said: Any) -> None:
     came_back(tmp_path, 1)
     index = tmp_path / "saved" / INDEX
     index.write_bytes(sealed({**json.loads(index.read_text()), "values": {"value": said}}))
-    with pytest.raises(gd.UnreadableCheckpointError, match="value 'value' is"):
+    with pytest.raises(gd.UnreadableCheckpointError, match=r"values\.value(\.hex)? is"):
         gd.train.Checkpoint(value=0).restore(tmp_path / "saved")
 
 

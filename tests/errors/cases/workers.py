@@ -14,7 +14,6 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.workers import WorkerTimeouts
@@ -22,6 +21,7 @@ from graphdist.runtime.program_agreement import agree_on_operations
 from graphdist.runtime.resharding import agree_to_gather
 from graphdist.tracing.user_lines import here
 from tests.errors.refusal import Refused
+from tests.free_port import free_port
 
 
 def _cluster(*addresses: str, **task: Any) -> gd.cluster.SimpleClusterResolver:

@@ -13,7 +13,6 @@ import pytest
 from jax import export, lax
 
 import graphdist as gd
-from graphdist.ir.source import UNKNOWN
 from graphdist.runtime.files import module_check, module_reader
 from graphdist.runtime.files.artifact import read_artifact, write_artifact
 from graphdist.runtime.files.custom_call_check import TARGETS
@@ -85,7 +84,7 @@ def test_a_module_is_read_elsewhere_once(saved: Path, runs: list[Any]) -> None:
 
 def test_what_was_written_by_jax_comes_back(saved: Path, runs: list[Any]) -> None:
     module = read_artifact(saved)[1]["module.mlir"]
-    assert checked_module(module, "step.gdx", UNKNOWN) == module
+    assert checked_module(module, "step.gdx") == module
     assert len(runs) == 1
 
 
@@ -135,7 +134,7 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def untrusted(saved: Path, text: str) -> str:
     """Return the error for a module of a text."""
     with pytest.raises(gd.ArtifactError) as caught:
-        checked_module(of_text(saved, text), "step.gdx", UNKNOWN)
+        checked_module(of_text(saved, text), "step.gdx")
     return str(caught.value)
 
 
@@ -238,7 +237,7 @@ def test_what_crashes_or_overloads_the_compiler_is_refused(saved: Path, what: st
 @pytest.mark.usefixtures("read_here")
 @pytest.mark.parametrize("text", [functions(30, 1), functions(10, 2), branches(40)])
 def test_functions_and_branches_as_programs_have_them_are_read(saved: Path, text: str) -> None:
-    assert checked_module(of_text(saved, text), "step.gdx", UNKNOWN)
+    assert checked_module(of_text(saved, text), "step.gdx")
 
 
 def windows(x: jax.Array, kernel: jax.Array) -> list[jax.Array]:
@@ -257,7 +256,7 @@ def windows(x: jax.Array, kernel: jax.Array) -> list[jax.Array]:
 def test_paddings_and_windows_of_programs_are_read() -> None:
     avals = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 8, 8, 3), (2, 2, 3, 5))]
     module = bytes(export.export(jax.jit(windows))(*avals).serialize())
-    assert checked_module(module, "step.gdx", UNKNOWN) == module
+    assert checked_module(module, "step.gdx") == module
 
 
 def divided(dividend: str, divisor: str) -> str:
@@ -285,7 +284,7 @@ DIVISORS = {
 @pytest.mark.parametrize("what", DIVISORS)
 def test_mlir_learns_of_no_divisor_that_may_be_zero(saved: Path, what: str) -> None:
     divisor, is_hidden = DIVISORS[what]
-    checked = checked_module(of_text(saved, divided(FIVE, divisor)), "step.gdx", UNKNOWN)
+    checked = checked_module(of_text(saved, divided(FIVE, divisor)), "step.gdx")
     text = export.deserialize(bytearray(checked)).mlir_module()
     assert text.count("optimization_barrier") == is_hidden
 

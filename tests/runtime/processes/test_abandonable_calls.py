@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import threading
-from queue import SimpleQueue
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from graphdist.runtime.processes.abandonable_calls import Call, Runner, called_while
+from graphdist.runtime.processes.abandonable_calls import Runner, called_while, has_ended
 
 SECONDS = 10.0
+
+
+def started(runner: Runner, fn: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    call: Future[Any] = Future()
+    runner.start(call, fn, *arguments)
+    return call
 
 
 class NewsError(Exception):
@@ -60,37 +67,35 @@ def test_a_call_that_ends_with_the_news_is_not_given_up() -> None:
         called_while(check, call, lambda: pytest.fail("it has ended"))
 
 
-def test_the_first_result_of_a_call_is_kept_until_it_is_asked_for() -> None:
-    call = Call()
-    assert not call.wait(0)
-    call.make(lambda: 4)
-    assert call.wait(0)
-    assert call.result() == call.value == 4
+def test_a_call_ends_once_its_function_does() -> None:
+    held, runner = threading.Event(), Runner("graphdist-test")
+    call = started(runner, held.wait, SECONDS)
+    assert not has_ended(call, 0.01)
+    held.set()
+    assert has_ended(call, SECONDS)
+    assert call.result() is True
+
+
+def test_a_call_that_fails_for_time_has_ended() -> None:
+    def late() -> None:
+        raise TimeoutError
+
+    assert has_ended(started(Runner("graphdist-test"), late), SECONDS)
 
 
 def test_a_runner_makes_calls_in_order_on_one_thread() -> None:
-    results: SimpleQueue[Any] = SimpleQueue()
     runner = Runner("graphdist-test")
-
-    def told(value: Any, error: BaseException | None) -> None:
-        results.put((value, type(error)))
-
-    runner.start(lambda: threading.current_thread().name, (), told)
-    runner.start(lambda x: 1 // x, (0,), told)
-    runner.start(lambda x: x + 1, (1,), told)
-    assert [results.get(timeout=SECONDS) for _ in range(3)] == [
-        ("graphdist-test", type(None)),
-        (None, ZeroDivisionError),
-        (2, type(None)),
-    ]
+    name = started(runner, lambda: threading.current_thread().name)
+    fails = started(runner, lambda x: 1 // x, 0)
+    assert started(runner, lambda x: x + 1, 1).result(SECONDS) == 2
+    assert name.result(0) == "graphdist-test"
+    assert isinstance(fails.exception(0), ZeroDivisionError)
 
 
 def test_an_abandoned_call_does_not_hold_up_the_next() -> None:
-    held, results = threading.Event(), SimpleQueue[Any]()
-    runner = Runner("graphdist-test")
-    runner.start(held.wait, (SECONDS,), lambda value, error: results.put("held"))
+    held, runner = threading.Event(), Runner("graphdist-test")
+    abandoned = started(runner, held.wait, SECONDS)
     runner.abandon()
-    runner.start(lambda: "next", (), lambda value, error: results.put(value))
-    assert results.get(timeout=SECONDS) == "next"
+    assert started(runner, lambda: "next").result(SECONDS) == "next"
     held.set()
-    assert results.get(timeout=SECONDS) == "held"
+    assert abandoned.result(SECONDS) is True

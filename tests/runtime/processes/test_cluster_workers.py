@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.processes.addresses import free_port, listen
+from graphdist.runtime.processes.addresses import listen
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.server import BEAT_SECONDS
 from graphdist.runtime.processes.workers import WorkerTimeouts
+from tests.free_port import free_port
 
 TIMEOUTS = WorkerTimeouts(start=5.0, silence=60.0)
 Met = Callable[..., list[ClusterWorkers]]
@@ -297,7 +298,7 @@ def test_the_server_listens_at_its_address_alone(met: Met) -> None:
     (first,) = met(1)
     assert first._server is not None
     port = int(first.addresses[0].rpartition(":")[2])
-    assert first._server._listener.getsockname() == ("127.0.0.1", port)
+    assert first._server.listener.getsockname() == ("127.0.0.1", port)
 
 
 def test_it_listens_where_it_is_told() -> None:

@@ -15,10 +15,10 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.processes import messages, server
-from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import PROTOCOL, JobIdentity
 from graphdist.runtime.processes.workers import WorkerTimeouts
+from tests.free_port import free_port
 
 JOB = JobIdentity("a", 1, "secret", "graphdist 1, jax 1")
 TIMEOUTS = WorkerTimeouts(start=5.0)

@@ -77,7 +77,7 @@ def server(silence_seconds: float) -> Iterator[Server]:
 
 @pytest.fixture
 def connect(server: Server) -> Iterator[Connect]:
-    port, made = server._listener.getsockname()[1], []
+    port, made = server.listener.getsockname()[1], []
 
     def one_more() -> Peer:
         made.append(Peer(port))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +15,10 @@ import graphdist as gd
 from graphdist.ir.source import at_line
 from graphdist.runtime import supervised_steps as worker_steps
 from graphdist.runtime.processes import cluster_workers
-from graphdist.runtime.processes.abandonable_calls import Call
-from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.runtime.supervised_steps import WorkerStep
+from tests.free_port import free_port
 
 
 @pytest.fixture
@@ -136,7 +135,6 @@ def test_an_output_that_a_later_step_took(pair: list[ClusterWorkers]) -> None:
         raise RuntimeError("Array has been deleted")
 
     output = SimpleNamespace(block_until_ready=gone, is_deleted=lambda: True)
-    call = Call()
-    worker_steps._runner.start(worker_steps._wait_for, ([output],), call.ended)
-    assert call.wait(20)
-    assert call.result() is None
+    call: Future[Any] = Future()
+    worker_steps._runner.start(call, worker_steps._wait_for, [output])
+    assert call.result(20) is None

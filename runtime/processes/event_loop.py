@@ -1,0 +1,76 @@
+"""Threads that serve sockets by an event loop, without a wait for any one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+
+_SECONDS_AFTER_REFUSAL = 0.05
+
+
+class EventLoopThread(threading.Thread):
+    """A thread that runs `serve` until `stop`, and closes the listening socket.
+
+    `what` names it in errors. If it fails, it passes the reason to `crashed`, on this thread.
+    """
+
+    def __init__(self, what: str, listener: socket.socket, crashed: Callable[[str], None]) -> None:
+        """Take a listening socket; `start` begins to serve it."""
+        super().__init__(name=f"graphdist-{what.replace(' ', '-')}", daemon=True)
+        self._what, self._crashed = what, crashed
+        self._loop = asyncio.new_event_loop()
+        self.listener = ready(listener)
+
+    def run(self) -> None:
+        """Serve."""
+        try:
+            with self.listener, suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self.serve())
+        except Exception as error:
+            self.report(error)
+        finally:
+            self._loop.close()
+
+    def report(self, error: Exception) -> str:
+        """Pass on the reason why the thread fails, and return it."""
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        why = f"its {self._what} failed: {type(error).__name__}: {error}"
+        self._crashed(why)
+        return why
+
+    def stop(self) -> None:
+        """End the thread soon, and with it the connections."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    @abstractmethod
+    async def serve(self) -> None:
+        """Serve the connections until it is cancelled."""
+
+
+def ready(stream: socket.socket) -> socket.socket:
+    """Prepare a socket for an event loop, and for short messages."""
+    stream.setblocking(False)
+    with suppress(OSError):  # macOS refuses it for a connection that has ended
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return stream
+
+
+async def accepted(listener: socket.socket) -> socket.socket:
+    """Return the next connection to a listening socket."""
+    while True:
+        try:
+            stream, _ = await asyncio.get_running_loop().sock_accept(listener)
+        except OSError:
+            await asyncio.sleep(_SECONDS_AFTER_REFUSAL)  # out of files: it would be refused again
+        else:
+            return ready(stream)
