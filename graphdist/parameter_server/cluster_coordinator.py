@@ -36,7 +36,6 @@ from graphdist.parameter_server.worker_actors import WorkerActors
 from graphdist.program.function import Function
 from graphdist.program.methods import BoundFunction
 from graphdist.program.stages import Traced
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.values.pytrees import map_leaves
 
@@ -59,7 +58,6 @@ class ClusterCoordinator:
         if not isinstance(strategy, ParameterServerBase):
             raise ArgumentTypeError(
                 f"a coordinator of {type_name(strategy)}, not of a ParameterServerStrategy",
-                source=here(),
                 hint="make a strategy: gd.ParameterServerStrategy(resolver)",
             )
         if strategy.coordinator is None:
@@ -103,7 +101,6 @@ class ClusterCoordinator:
         if not isinstance(fn, Function | BoundFunction):
             raise ArgumentTypeError(
                 f"schedule of a {type_name(fn)}, not of a gd.function",
-                source=here(),
                 hint="decorate it: @gd.function",
             )
         given = (tuple(args or ()), dict(kwargs or {}))
@@ -111,7 +108,6 @@ class ClusterCoordinator:
         if any(isinstance(leaf, RemoteValue) for leaf in leaves):
             raise ArgumentError(
                 "a RemoteValue is an argument of a scheduled function",
-                source=here(),
                 hint="fetch it first: value.fetch()",
             )
         self.strategy.require_open()

@@ -9,7 +9,6 @@ from graphdist.cluster.resolver import ClusterResolver
 from graphdist.errors import ArgumentError
 from graphdist.parameter_server.heartbeats import GROUP
 from graphdist.parameter_server.ray_cluster import ray
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.whole_numbers import whole_number
 
@@ -35,21 +34,17 @@ def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[
     else:
         raise ArgumentError(
             f"cluster_resolver is of type {type_name(resolver)}, not a ClusterResolver",
-            source=here(),
             hint="leave it out for workers on this machine",
         )
     for job in found:
         if job not in JOBS:
-            raise ArgumentError(
-                f"the cluster has a job {job!r}: the jobs are {', '.join(JOBS)}", source=here()
-            )
+            raise ArgumentError(f"the cluster has a job {job!r}: the jobs are {', '.join(JOBS)}")
     if found.get("chief", 0) > 1:
-        raise ArgumentError(f"the cluster has {found['chief']} chiefs", source=here())
+        raise ArgumentError(f"the cluster has {found['chief']} chiefs")
     for job in ("worker", "ps"):
         if found.get(job, 0) < 1:
             raise ArgumentError(
                 f"the cluster has no {job!r}: it takes one worker and one ps at least",
-                source=here(),
                 hint='name them: gd.cluster.ClusterSpec({"worker": [...], "ps": [...]})',
             )
     return found["worker"], found["ps"]
@@ -63,15 +58,12 @@ def checked_worker_options(given: Any) -> dict[str, Any]:
     """Return the user's options; raise `ArgumentError` for options that Ray does not accept."""
     hint = 'worker_options are Ray\'s options of an actor, such as {"num_gpus": 1}'
     if not isinstance(given, Mapping | None):
-        raise ArgumentError(
-            f"worker_options is of type {type_name(given)}, not a dict", source=here(), hint=hint
-        )
+        raise ArgumentError(f"worker_options is of type {type_name(given)}, not a dict", hint=hint)
     options = dict(given or {})
     for name, value in OWN.items():
         if name in options:
             raise ArgumentError(
                 f"worker_options has {name!r}, which is {value!r} for all workers",
-                source=here(),
                 hint="leave it out",
             )
     module = ray()
@@ -80,6 +72,6 @@ def checked_worker_options(given: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         raise ArgumentError(
-            f"Ray does not take these worker_options: {first_line}", source=here(), hint=hint
+            f"Ray does not take these worker_options: {first_line}", hint=hint
         ) from error
     return options

@@ -22,7 +22,6 @@ import jax
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.program.function import Function
 from graphdist.program.stages import Traced
-from graphdist.tracing.user_lines import here
 
 
 class DatasetOfWorkers:
@@ -35,7 +34,6 @@ class DatasetOfWorkers:
     def __iter__(self) -> NoReturn:
         raise ArgumentError(
             "a distributed dataset of a ParameterServerStrategy is iterated by its coordinator",
-            source=here(),
             hint="give it to the workers: coordinator.create_per_worker_dataset(dataset)",
         )
 
@@ -60,7 +58,6 @@ class WorkerIterator:
             return element
         raise OutOfRangeError(
             "next past the end: the worker's dataset has no more elements",
-            source=here(),
             hint="repeat the dataset, or schedule as many functions as it has elements",
         )
 
@@ -100,7 +97,6 @@ class PerWorkerIterator(PerWorkerValues):
     def __next__(self) -> NoReturn:
         raise UnsupportedError(
             "an iterator of workers is asked for an element by the coordinator",
-            source=here(),
             hint="ask it in a function: coordinator.schedule(step, args=(iterator,))",
         )
 
@@ -166,7 +162,6 @@ class ElementsInTrace:
     def __iter__(self) -> NoReturn:
         raise UnsupportedError(
             "a worker's iterator is looped over inside a function: how often is not known there",
-            source=here(),
             hint="take one element with next(iterator), and schedule the function for each",
         )
 

@@ -30,7 +30,6 @@ from graphdist.parameter_server.worker import strategy_here, value_here, variabl
 from graphdist.program.function import Function
 from graphdist.state.variable import Variable
 from graphdist.strategies.base import CommonStrategy
-from graphdist.tracing.user_lines import here
 
 of_other_libraries: list[Callable[[Any, ParameterServerBase], Any]] = []
 """Return how a worker recreates objects of other libraries; higher packages add functions."""
@@ -48,7 +47,6 @@ def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes
             first_line = str(error).partition("\n")[0]
             raise ArgumentTypeError(
                 f"a scheduled function cannot be sent to a worker: {first_line}",
-                source=here(),
                 hint="make in the function what belongs to one process, and pass the rest",
             ) from error
     return buffer.getvalue()
@@ -83,7 +81,6 @@ def _reduced(value: Any, strategy: ParameterServerBase) -> Any:
             return strategy_here, ()
         raise ArgumentError(
             f"a scheduled function uses {value}, which is no strategy of its worker",
-            source=here(),
             hint=f"use {strategy}",
         )
     if isinstance(value, PerWorkerValues):
@@ -100,7 +97,6 @@ def _reference(variable: Variable, strategy: ParameterServerBase) -> tuple[Any, 
         raise ArgumentError(
             f"a scheduled function uses variable {variable.name!r}, which is on no server of "
             f"{strategy}",
-            source=here(),
             other=variable.made_at,
             hint="make it inside strategy.scope()",
         )

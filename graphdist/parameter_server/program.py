@@ -29,7 +29,6 @@ from graphdist.program.argument_keys import LeafKey, leaf_key
 from graphdist.program.interface import OUTPUT, Interface
 from graphdist.program.program import RunnableProgram
 from graphdist.program.stages import Traced
-from graphdist.tracing.user_lines import here
 
 
 def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[..., Any]) -> Any:
@@ -68,7 +67,6 @@ def _require_on_servers(traced: Traced) -> None:
             raise ContextError(
                 f"one function uses variable {variable.name!r}, which is on no server, and "
                 f"variables on parameter servers",
-                source=here(),
                 other=variable.made_at,
                 hint="make it inside strategy.scope(), or read it before and pass its value",
             )

@@ -19,7 +19,6 @@ from graphdist.parameter_server.messages import Key, Read
 from graphdist.state.storage import Storage
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 
 
 @dataclass(eq=False)
@@ -79,12 +78,10 @@ def require_storable(name: str, value: Any) -> None:
     if isinstance(value, jax.ShapeDtypeStruct):
         raise UnsupportedError(
             f"variable {name!r} is declared by its shape: a parameter server needs its value",
-            source=here(),
             hint="give it one: gd.Variable(jnp.zeros(shape))",
         )
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         raise UnsupportedError(
             f"variable {name!r} holds a random key, and a parameter server holds numbers",
-            source=here(),
             hint="keep its numbers: jax.random.key_data(key)",
         )

@@ -131,7 +131,6 @@ class ParameterServerBase(StrategyOnServers):
             raise ArgumentTypeError(
                 f"variable_partitioner is of type {type_name(variable_partitioner)}, not a "
                 f"function of shape and dtype",
-                source=here(),
                 hint="use gd.experimental.partitioners.FixedShardsPartitioner(2)",
             )
         extended = ParameterServerExtended(Devices((find_device("cpu:0", here()),)))
@@ -180,7 +179,6 @@ class ParameterServerBase(StrategyOnServers):
         what = "cluster of Ray" if self._close.alive else "strategy"
         raise ContextError(
             f"the {what} was shut down, and its servers, workers and variables are gone",
-            source=here(),
             hint="shut it down after all else, or make a new strategy and its variables",
         )
 
@@ -237,7 +235,6 @@ class ParameterServerBase(StrategyOnServers):
             raise ArgumentError(
                 f"the partitioner returned {counts} for a variable of shape {list(value.shape)}: "
                 f"variables are split along dimension 0 alone",
-                source=here(),
                 hint=f"return {[max(1, int(max(counts, default=1))), *[1] * (value.ndim - 1)]}",
             )
         return min(int(counts[0]), max(1, value.shape[0]))
@@ -346,7 +343,6 @@ class WorkerStrategy(StrategyOnServers, Strategy):
         """Raise an error, since only the coordinator makes variables."""
         raise ContextError(
             f"variable {name!r} is made in a function that a worker runs",
-            source=here(),
             hint="make it before, inside strategy.scope()",
         )
 

@@ -7,7 +7,6 @@ from threading import TIMEOUT_MAX
 from typing import Any  # Any: values of users
 
 from graphdist.errors import ArgumentError
-from graphdist.tracing.user_lines import here
 
 
 class TimeLimit:
@@ -19,7 +18,6 @@ class TimeLimit:
         if timeout is not None and not (is_number and timeout >= 0):
             raise ArgumentError(
                 f"timeout is {timeout!r}, not a number of seconds",
-                source=here(),
                 hint="leave it out to wait as long as it takes",
             )
         self._seconds = float("inf") if timeout is None else float(timeout)

@@ -48,7 +48,7 @@ from graphdist.parameter_server.strategy import VariablesApart, WorkerStrategy
 from graphdist.runtime.devices import Devices, working_devices
 from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here, where_raised
+from graphdist.tracing.user_lines import where_raised
 from graphdist.values.distributed import PerReplica
 
 imported_by_workers: list[str] = []
@@ -221,7 +221,6 @@ def current_worker_index() -> int:
     if _worker is None or not _is_running:
         raise ContextError(
             "experimental_get_current_worker_index outside of a scheduled function",
-            source=here(),
             hint="call it in a function that is given to ClusterCoordinator.schedule",
         )
     return _worker.index

@@ -21,7 +21,6 @@ import numpy as np
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     Mirrored,
     PerReplica,
@@ -96,7 +95,6 @@ class StaticArgument(StaticValue):
         except TypeError:
             raise ArgumentTypeError(
                 f"static argument {name!r} is a {type_name(value)}, which has no hash",
-                source=here(),
                 hint="pass a value with a hash, such as a tuple instead of a list",
             ) from None
 
@@ -171,7 +169,7 @@ def refusal(
         except UnusableLeaf as unusable:
             what, hint = unusable.args
             which = f"argument {argument_name(fn, path)!r} of {name}"
-            return ArgumentTypeError(f"{which} {what}", source=here(), hint=hint)
+            return ArgumentTypeError(f"{which} {what}", hint=hint)
     raise AssertionError("every argument can be used")
 
 
@@ -286,8 +284,7 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
         if len(key[1]) != num_replicas:
             raise ArgumentError(
                 f"argument {name!r} has {len(key[1])} components, "
-                f"the strategy {num_replicas} replicas",
-                source=here(),
+                f"the strategy {num_replicas} replicas"
             )
         ((shape, dtype), *_) = key[1]
         for replica, (other_shape, other_dtype) in enumerate(key[1]):
@@ -295,7 +292,6 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
                 raise ArgumentError(
                     f"argument {name!r} is {dtype}{list(shape)} on replica 0 and "
                     f"{other_dtype}{list(other_shape)} on replica {replica}",
-                    source=here(),
                     hint="give all replicas arrays of one rank and dtype",
                 )
         name = program_dtype(dtype_name(dtype))

@@ -19,7 +19,6 @@ from typing import Any  # Any: limits that users give
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.program.program import RunnableProgram
 from graphdist.tracing.trace_context import trace_context
-from graphdist.tracing.user_lines import here
 
 DEFAULT_MAX_PROGRAMS = 128
 """The most programs that a function keeps by default.
@@ -103,12 +102,11 @@ def checked_limit(max_programs: Any) -> int | None:
         return None
     if isinstance(max_programs, bool) or not isinstance(max_programs, int):
         raise ArgumentTypeError(
-            f"max_programs is {max_programs!r}, not a number of programs", source=here(), hint=hint
+            f"max_programs is {max_programs!r}, not a number of programs", hint=hint
         )
     if max_programs < 1:
         raise ArgumentError(
             f"max_programs is {max_programs}: a function keeps at least 1 program, which it runs",
-            source=here(),
             hint=hint,
         )
     return max_programs

@@ -22,7 +22,8 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' functions and values
@@ -35,11 +36,10 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace, DistributedIterator
 from graphdist.data.looped_datasets import StackedElements, ZippedDatasets
 from graphdist.errors import ArgumentError, MissingExtraError, UnsupportedError
-from graphdist.program.code_names import names_of
+from graphdist.program.code_names import closure_of, names_of
 from graphdist.program.element_by_element import ElementNotice
 from graphdist.program.loop_body import (
     NEED_VALUES,
-    ConvertedLoop,
     LoopBody,
     NeedsNumbers,
     noticed_needs,
@@ -57,16 +57,16 @@ from graphdist.program.loop_conversion import (
 )
 from graphdist.program.loop_operators import (
     DATASETS,
+    ConvertedLoop,
     Counter,
-    GetState,
     InTurn,
     LoopOperators,
     Numbered,
-    SetState,
     Undefined,
     is_chunked,
 )
 from graphdist.program.python_state import PythonState
+from graphdist.program.python_walk import Walk
 from graphdist.program.retracing import WARN_AT, RetraceWarning
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import CodeOwner, where_raised
@@ -100,7 +100,7 @@ def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
 @contextmanager
 def undone_if_met(fn: Callable[..., Any], arguments: Any) -> Iterator[None]:
     """Undo a trace's changes of the Python state if it met a dataset: the host repeats them."""
-    state = PythonState((), {"fn": fn, "arguments": arguments}, set())
+    state = PythonState(Walk((), {"fn": fn, "arguments": arguments}, set()))
     with state.undone(lambda error: dataset_behind(error, arguments) is not None):
         yield
 
@@ -157,31 +157,14 @@ class _Operators(LoopOperators):
         self._codes: dict[types.CodeType, types.CodeType | None] = {}
         self._not_traced: set[types.CodeType] = set()
 
-    def for_stmt(
-        self,
-        iterated: Any,
-        extra_test: Callable[[], Any] | None,
-        body: Any,
-        get_state: GetState,
-        set_state: SetState,
-        names: Sequence[str],
-        options: Any,
-    ) -> None:
+    def run(self, iterated: Any, loop: ConvertedLoop) -> None:
         """Run a loop; one over a distributed dataset in compiled chunks."""
-        loop = ConvertedLoop(self, tuple(names), extra_test, body, get_state, set_state)
         if not isinstance(iterated, InTurn):
             self._run(iterated, loop)
             return
         numbers, iterator = iterated.numbers, iterated.iterator()
-
-        def one_by_one() -> None:
-            def ask(number: Any) -> None:
-                body((number, iterated.ask()))
-
-            LoopOperators.for_stmt(
-                self, numbers, extra_test, ask, get_state, set_state, names, options
-            )
-
+        asking = replace(loop, body=lambda number: loop.body((number, iterated.ask())))
+        one_by_one = partial(super().run, numbers, asking)
         is_iterator = isinstance(iterator, DistributedIterator) and is_chunked(iterator)
         # A property may return another iterator each time.
         is_one = is_iterator and iterated.iterator() is iterator
@@ -196,9 +179,9 @@ class _Operators(LoopOperators):
         """Return the sum of a function's results for each element."""
         if add is not sum or not (is_chunked(iterable) or isinstance(iterable, Numbered)):
             return super().sum_of(add, iterable, fn, *start)
-        loop, total = sum_loop(self, fn, *(start or (0,)))
-        self._run(iterable, loop)
-        return total()
+        total = [*(start or (0,))]
+        self._run(iterable, sum_loop(fn, total))
+        return total[0]
 
     def called(self, fn: Any) -> Any:
         """Return the function that is called instead of `fn`: converted if it finds a dataset."""
@@ -231,27 +214,24 @@ class _Operators(LoopOperators):
         return function if new_code is None else with_code(function, new_code, self)
 
     def _run(
-        self,
-        iterated: Any,
-        loop: ConvertedLoop,
-        otherwise: Callable[[], None] | None = None,
+        self, elements: Any, loop: ConvertedLoop, otherwise: Callable[[], None] | None = None
     ) -> None:
         """Run a loop: in chunks, in a trace as a loop of the graph, or element by element.
 
         `otherwise` runs it element by element, if it is over an iterator.
         """
-        elements: Any = iterated
-        body: Any = loop.of_user.body
-        key = body.__code__
+        user_body: Any = loop.of_user.body
+        key = user_body.__code__
         while isinstance(elements, Numbered):
             loop, elements = with_numbers(loop, elements), elements.elements
         if isinstance(elements, StackedElements):
-            with state_of(loop, loop.values()[1], set()).replaced():
-                scan(loop, elements.elements)
+            body = LoopBody(loop)
+            with state_of(body, set()).replaced():
+                scan(body, elements.elements)
             return
         if isinstance(elements, DistributedIterator) and is_chunked(elements):
             elements = TakenElements(elements, None)
-        one_by_one = otherwise or partial(self._one_by_one, elements, loop)
+        one_by_one = otherwise or partial(super().run, elements, loop)
         if (
             current_trace() is not None
             or key in self._not_traced
@@ -262,10 +242,8 @@ class _Operators(LoopOperators):
         if key not in self._loops:
             name = f"{self._name}_loop{len(self._loops) or ''}"
             self._loops[key] = _Loop(name, self._steps, self._make)
-        of_iterator = getattr(elements, "elements", None)
-        iterator = of_iterator if isinstance(of_iterator, DistributedIterator) else None
         try:
-            self._loops[key].run(elements, loop, iterator)
+            self._loops[key].run(elements, loop)
         except _NotTraced as why_not:
             self._notice.reasons[""] = str(why_not)
             self._not_traced.add(key)  # a trace in the next call would fail again
@@ -282,11 +260,6 @@ class _Operators(LoopOperators):
         if leaves:
             self._notice.reasons[""] = "break leaves a loop over an iterator"
         return not leaves
-
-    def _one_by_one(self, elements: Any, loop: ConvertedLoop) -> None:
-        super().for_stmt(
-            elements, loop.extra_test, loop.body, loop.get_state, loop.set_state, loop.names, {}
-        )
 
 
 def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -315,9 +288,7 @@ def finds_dataset(function: types.FunctionType, args: Sequence[Any]) -> bool:
         yield from args
         if args and "." in function.__qualname__ and hasattr(args[0], "__dict__"):
             yield from vars(args[0]).values()
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):  # the cell is empty
-                yield cell.cell_contents
+        yield from closure_of(function).values()
         for name in names_of(function.__code__).globals:
             yield function.__globals__.get(name)
 
@@ -335,34 +306,38 @@ class _Loop:
         self._arrays_are_constants = False
         self._lock = RLock()  # a trace uses the functions of the current call
 
-    def run(
-        self, dataset: Dataset, loop: ConvertedLoop, iterator: DistributedIterator[Any] | None
-    ) -> None:
+    def run(self, dataset: Dataset, loop: ConvertedLoop) -> None:
         """Run the loop, and set the variables to their last values.
 
         Raises `_NotTraced` if the first step of a loop over an iterator cannot be traced.
         """
         with self._lock:
-            carried, rest = loop.values()
-            body = LoopBody(loop, rest)
+            body = LoopBody(loop)
             try:
-                body.last = carried
-                body.last = self._run(dataset, body, iterator)
+                body.last = self._run(dataset, body)
             finally:  # no variable may keep a value of the trace
-                body.set({**carried, **body.last})
+                body.set({**body.carried, **body.last})
                 remove_undefined(loop.of_user)
 
-    def _run(
-        self, dataset: Dataset, body: LoopBody, iterator: DistributedIterator[Any] | None
-    ) -> dict[str, Any]:
+    def _run(self, dataset: Dataset, body: LoopBody) -> dict[str, Any]:
         """Return the state after the loop; put an unused element back to the iterator."""
+        source = getattr(dataset, "elements", None)
+        iterator = source if isinstance(source, DistributedIterator) else None
         program, state = self._program(body)
-        chunks = iter(dataset.chunks(program.reduction.size))
+        size = program.reduction.size
+        chunks = iter(dataset.chunks(size))
         first = next(chunks, None)
         if first is None:
             return body.last
+        can_retry = state.has_arrays_for_python and not self._arrays_are_constants
         try:
-            return self._run_chunks(program, state, first, chunks, body)
+            try:
+                return program.run(first, chunks, body, state, can_retry)
+            except NeedsNumbers:  # no element has been used
+                self._arrays_are_constants = True
+            program, state = self._program(body)
+            program.reduction.size = size
+            return program.run(first, chunks, body, state, can_retry=False)
         except (ArgumentError, UnsupportedError, *NEED_VALUES) as error:
             if iterator is None or body.has_run:
                 raise
@@ -373,26 +348,8 @@ class _Loop:
                 iterator.count(-1)
                 iterator.put_back([first.element])
 
-    def _run_chunks(
-        self,
-        program: _Program,
-        state: PythonState,
-        first: Chunk,
-        chunks: Iterator[Chunk],
-        body: LoopBody,
-    ) -> dict[str, Any]:
-        size = program.reduction.size
-        can_retry = state.has_arrays_for_python and not self._arrays_are_constants
-        try:
-            return program.run(first, chunks, body, state, can_retry)
-        except NeedsNumbers:  # no element has been used
-            self._arrays_are_constants = True
-        program, state = self._program(body)
-        program.reduction.size = size
-        return program.run(first, chunks, body, state, False)
-
     def _program(self, body: LoopBody) -> tuple[_Program, PythonState]:
-        state = state_of(body.loop, body.rest, self._attributes, self._arrays_are_constants)
+        state = state_of(body, self._attributes, self._arrays_are_constants)
         undefined = [name for name, each in body.rest.items() if isinstance(each, Undefined)]
         key = (tuple(undefined), *state.key)
         program = self._programs.pop(key, None) or self._compiled(state)

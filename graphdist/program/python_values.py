@@ -1,21 +1,15 @@
-"""The kinds of Python values, which the walk over them treats differently."""
+"""Properties of Python values, by which the walk over them treats them differently."""
 
 from __future__ import annotations
 
 import enum
 import functools
-import random
 import sys
 import types
-from collections import deque
-from contextvars import ContextVar
 from typing import Any  # Any: users' values
-from weakref import ReferenceType, WeakKeyDictionary
 
 import jax
 import numpy as np
-
-from graphdist.values.distributed import Mirrored, PerReplicaArray
 
 PLAIN = (
     *(bool, int, float, complex, str, bytes, types.NoneType, np.dtype, enum.Enum),
@@ -28,69 +22,6 @@ PACKAGES = frozenset(
 """Packages whose objects keep caches, which a trace fills."""
 CONTAINERS = frozenset(("types", "collections", "argparse", "builtins", "_thread"))
 """Modules of Python's library whose objects hold users' values."""
-
-
-class PythonKind(enum.Enum):
-    """The kind of a value, by which the walk reads it."""
-
-    PLAIN = enum.auto()
-    ARRAY = enum.auto()
-    TREE = enum.auto()
-    """A pytree that is no list and no dict: to replace its arrays, a new pytree is built."""
-    DICT = enum.auto()
-    ELEMENTS = enum.auto()
-    FUNCTION = enum.auto()
-    METHOD = enum.auto()
-    PARTIAL = enum.auto()
-    CONTEXT = enum.auto()
-    REFERENCE = enum.auto()
-    CLASS = enum.auto()
-    MODULE = enum.auto()
-    GENERATOR = enum.auto()
-    ITERATOR = enum.auto()
-    OBJECT = enum.auto()
-
-
-_kinds: WeakKeyDictionary[type, PythonKind] = WeakKeyDictionary()
-_TYPES: tuple[tuple[tuple[type, ...], PythonKind], ...] = (
-    (PLAIN, PythonKind.PLAIN),
-    ((PerReplicaArray, Mirrored, np.ndarray, np.generic, jax.Array), PythonKind.ARRAY),
-    ((dict,), PythonKind.DICT),
-    ((list, deque, set, frozenset), PythonKind.ELEMENTS),
-    ((types.FunctionType,), PythonKind.FUNCTION),
-    ((types.MethodType,), PythonKind.METHOD),
-    ((functools.partial,), PythonKind.PARTIAL),
-    ((ContextVar,), PythonKind.CONTEXT),
-    ((ReferenceType,), PythonKind.REFERENCE),
-    ((type,), PythonKind.CLASS),
-    ((types.ModuleType,), PythonKind.MODULE),
-    ((np.random.Generator, np.random.RandomState, random.Random), PythonKind.GENERATOR),
-)
-
-
-def kind_of_value(value: Any) -> PythonKind:
-    """Return the kind of a value; all values of a type have one.
-
-    >>> kind_of_value(3), kind_of_value([3]), kind_of_value((3,))
-    (<PythonKind.PLAIN: 1>, <PythonKind.ELEMENTS: 5>, <PythonKind.TREE: 3>)
-    """
-    kind = _kinds.get(type(value))
-    if kind is None:
-        kind = _kinds[type(value)] = _new_kind(value)
-    return kind
-
-
-def _new_kind(value: Any) -> PythonKind:
-    for types_of_kind, kind in _TYPES:
-        if isinstance(value, types_of_kind):
-            return kind
-    if not jax.tree_util.all_leaves([value]):
-        return PythonKind.TREE
-    is_iterator = hasattr(type(value), "__next__") and type(value).__module__ in _ITERATORS
-    return PythonKind.ITERATOR if is_iterator else PythonKind.OBJECT
-
-
-_ITERATORS = ("builtins", "itertools")
 
 
 def slots_of(kind: type) -> list[str]:
@@ -176,6 +107,16 @@ _MOST_NUMBERS = 64
 def plain_or_id(value: Any) -> Any:
     """Return a value's part of a key: type and value of a plain value, the id of an object."""
     return (type(value), value) if isinstance(value, PLAIN) else id(value)
+
+
+def is_same_value(first: Any, second: Any) -> bool:
+    """Return whether two values are one object, or equal numbers or strings of one type."""
+    if first is second:
+        return True
+    return type(first) is type(second) and isinstance(first, _COMPARED) and bool(first == second)
+
+
+_COMPARED = (bool, int, float, complex, str, bytes)
 
 
 def hashable(structure: Any) -> Any:

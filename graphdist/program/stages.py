@@ -136,7 +136,6 @@ class FunctionStage:
     def _unknown(self, form: str, *known: str) -> ArgumentError:
         return ArgumentError(
             f"as_text({form!r}): this stage has {', '.join(map(repr, known))}",
-            source=here(),
             hint={"stablehlo": "call .lower() first", "hlo": "call .compile() first"}.get(form, ""),
         )
 
@@ -293,8 +292,7 @@ class Lowered(FunctionStage):
         """Return the changes and savings of each pass, and the changes it declined: print it."""
         if self.traced is None:
             raise ArgumentError(
-                f"{self.graph.name!r} was not lowered here: its passes' changes are not known",
-                source=here(),
+                f"{self.graph.name!r} was not lowered here: its passes' changes are not known"
             )
         traced = self.traced
         return explanation(str(self.devices), traced.graph, traced.pipeline, self.history)
@@ -329,7 +327,6 @@ class Compiled(FunctionStage):
             why = report.no_timeline or "it was not compiled for a topology"
             raise ArgumentError(
                 f"{self.graph.name!r} has no timeline: {why}",
-                source=here(),
                 hint="make the strategy with topology=.., such as gd.TPUStrategy"
                 '(topology="v5e:16x16")',
             )

@@ -25,7 +25,6 @@ from graphdist.runtime.evaluated import evaluated
 from graphdist.runtime.executable import Step, preceded
 from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
 from graphdist.runtime.value_agreement import ValueAgreement
-from graphdist.tracing.user_lines import here
 
 
 def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None]) -> Step:
@@ -40,7 +39,6 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
             raise UnsupportedError(
                 f"jax.disable_jit() is on, and {graph.name!r} runs on {len(devices.workers)} "
                 f"workers: evaluation node by node runs in one process",
-                source=here(),
                 hint="evaluate it on one worker",
             )
         step = Step(graph, devices, evaluated(graph, devices))

@@ -49,7 +49,6 @@ from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
 from graphdist.tracing.state import Trace, make_jaxpr
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.values.pytrees import argument_name, unflatten
 from graphdist.values.replica_warnings import warn_of_gathered_updates, warn_of_unequal_means
@@ -196,7 +195,6 @@ def _strategy_of(
             raise ContextError(
                 f"argument {name!r} has a value per replica, but no strategy made it and no scope "
                 f"is open: the number of replicas is not known",
-                source=here(),
                 hint="call the function inside strategy.scope()",
             )
     return strategy_outside()
@@ -224,7 +222,6 @@ def _settle(trace: Trace, interface: Interface) -> StrategyBase:
             raise ContextError(
                 f"variable {variable.name!r} belongs to {variable.strategy}, "
                 f"the function that uses it runs on {strategy.beside(variable.strategy)}",
-                source=here(),
                 other=variable.made_at,
                 hint=alike(strategy, variable.strategy)
                 or "make the variable inside the scope of the strategy that uses it",
