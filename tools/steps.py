@@ -28,8 +28,7 @@ from graphdist.config import at_least_cpu_devices
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.ir.source import Source, at_line
 from graphdist.ir.types import numpy_dtype
-from graphdist.program.function import Function, function
-from graphdist.program.methods import BoundFunction
+from graphdist.program.function import BoundFunction, Function, function
 from graphdist.program.stages import Traced
 from graphdist.strategies.base import CommonStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy

@@ -44,7 +44,8 @@ class ServerStorage(Storage):
 
     def host_copy(self) -> Any:
         """Return a copy of the value in the memory of the host."""
-        return np.array(self.strategy.read([Read(self.key)])[0])
+        with self.strategy.asking_servers() as servers:
+            return np.array(servers.read([Read(self.key)])[0])
 
     def holds(self, array: Any) -> bool:
         """Return True, since no step donates a value on a server."""
@@ -55,7 +56,8 @@ class ServerStorage(Storage):
 
     def write(self, array: Any) -> None:
         """Replace the value on the server."""
-        self.strategy.assign(self.key, np.asarray(array))
+        with self.strategy.asking_servers() as servers:
+            servers.assign(self.key, np.asarray(array))
 
     def in_graph(self, pack: str, strategy: Any) -> StoredOnServer:
         """Return the storage as a graph states it."""

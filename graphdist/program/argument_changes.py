@@ -22,7 +22,7 @@ import jax
 from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
 
 from graphdist.errors import ArgumentError
-from graphdist.program.python_values import is_same_value
+from graphdist.program.python_holders import is_same_value
 from graphdist.tracing.user_lines import (
     CodeOwner,
     code_of,

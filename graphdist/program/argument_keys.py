@@ -325,9 +325,13 @@ def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
     if key[0] is _NUMBER:
         return jax.ShapeDtypeStruct((), jnp.result_type(key[1]), weak_type=True)
     _, shape, dtype, weak = key
-    if not jnp.issubdtype(dtype, jax.dtypes.extended):
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return jax.ShapeDtypeStruct(shape, dtype, weak_type=weak)
+    return jax.ShapeDtypeStruct(shape, canonical_dtype(dtype), weak_type=weak)
+
+
+def canonical_dtype(dtype: Any) -> Any:
+    """Return the dtype that an array has in JAX; of a random key it is the same."""
+    is_key = jnp.issubdtype(dtype, jax.dtypes.extended)
+    return dtype if is_key else jax.dtypes.canonicalize_dtype(dtype)
 
 
 def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -76,6 +76,8 @@ class LoopBody:
         self.rest: dict[str, Any] = {}
         for name, value in zip(loop.names, loop.get_state(), strict=True):
             (self.carried if is_carried(value) else self.rest)[name] = value
+        self.state: PythonState
+        """The Python state that the loop's functions read."""
         self.last = self.carried
         """The state after the latest steps."""
         self.has_run = False
@@ -93,6 +95,15 @@ class LoopBody:
             return True
         self.set(state)
         return bool(self.loop.extra_test())
+
+    def step_on(self, arrays: Sequence[Any], state: dict[str, Any], element: Any) -> dict[str, Any]:
+        """Return the state after a step that reads these arrays in place of its Python state's.
+
+        Raises `NeedsNumbers` if the arrays may have to be constants, and no step has run.
+        """
+        can_retry = self.state.has_arrays_for_python and not self.has_run
+        with noticed_needs(can_retry), self.state.replaced(arrays):
+            return self.step(state, element)
 
     def step(self, state: dict[str, Any], element: Any) -> dict[str, Any]:
         """Return the state after a step; it is traced.

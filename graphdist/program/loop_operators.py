@@ -119,6 +119,10 @@ class LoopOperators:
         before = get_state()
         carried = [is_value(value) for value in before]
 
+        def arrays_of(values: Sequence[Any]) -> list[Any]:
+            pairs = zip(values, carried, strict=True)
+            return [as_arrays(value) for value, is_carried in pairs if is_carried]
+
         def merged(arrays: Sequence[Any]) -> tuple[Any, ...]:
             left = iter(arrays)
             return tuple(
@@ -137,12 +141,9 @@ class LoopOperators:
             for name, old, new, is_carried in zip(names, before, after, carried, strict=True):
                 if not is_carried and new is not old:
                     raise _changed(name, old, new)
-            values = zip(after, carried, strict=True)
-            return [as_arrays(value) for value, is_carried in values if is_carried]
+            return arrays_of(after)
 
-        values = zip(before, carried, strict=True)
-        start = [as_arrays(value) for value, is_carried in values if is_carried]
-        set_state(merged(jax.lax.while_loop(continues, step, start)))
+        set_state(merged(jax.lax.while_loop(continues, step, arrays_of(before))))
 
     def if_stmt(
         self,

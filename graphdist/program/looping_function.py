@@ -38,23 +38,18 @@ from graphdist.data.looped_datasets import StackedElements, ZippedDatasets
 from graphdist.errors import ArgumentError, MissingExtraError, UnsupportedError
 from graphdist.program.code_names import closure_of, names_of
 from graphdist.program.element_by_element import ElementNotice
+from graphdist.program.kept_programs import WARN_AT, RetraceWarning
 from graphdist.program.loop_body import (
     NEED_VALUES,
     LoopBody,
     NeedsNumbers,
-    noticed_needs,
     remove_undefined,
     scan,
     state_of,
     sum_loop,
     with_numbers,
 )
-from graphdist.program.loop_conversion import (
-    converted,
-    converted_code,
-    has_operators,
-    with_code,
-)
+from graphdist.program.loop_conversion import converted, converted_code, has_operators, with_code
 from graphdist.program.loop_operators import (
     DATASETS,
     ConvertedLoop,
@@ -67,7 +62,6 @@ from graphdist.program.loop_operators import (
 )
 from graphdist.program.python_state import PythonState
 from graphdist.program.python_walk import Walk
-from graphdist.program.retracing import WARN_AT, RetraceWarning
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import CodeOwner, where_raised
 from graphdist.user_warnings import warn_user
@@ -151,7 +145,6 @@ class _Operators(LoopOperators):
     def __init__(
         self, name: str, steps: int | None, make: MakeFunction, notice: ElementNotice
     ) -> None:
-        super().__init__()
         self._name, self._steps, self._make, self._notice = name, steps, make, notice
         self._loops: dict[types.CodeType, _Loop] = {}
         self._codes: dict[types.CodeType, types.CodeType | None] = {}
@@ -186,10 +179,11 @@ class _Operators(LoopOperators):
     def called(self, fn: Any) -> Any:
         """Return the function that is called instead of `fn`: converted if it finds a dataset."""
         function, owner = _function_of(fn)
-        if not isinstance(function, types.FunctionType) or has_operators(function):
-            return fn
-        if function.__name__ == "<lambda>" or (
-            names_of(function.__code__).owner is not CodeOwner.USER
+        if (
+            not isinstance(function, types.FunctionType)
+            or has_operators(function)
+            or function.__name__ == "<lambda>"
+            or names_of(function.__code__).owner is not CodeOwner.USER
         ):
             return fn
 
@@ -323,21 +317,20 @@ class _Loop:
         """Return the state after the loop; put an unused element back to the iterator."""
         source = getattr(dataset, "elements", None)
         iterator = source if isinstance(source, DistributedIterator) else None
-        program, state = self._program(body)
+        program = self._program(body)
         size = program.reduction.size
         chunks = iter(dataset.chunks(size))
         first = next(chunks, None)
         if first is None:
             return body.last
-        can_retry = state.has_arrays_for_python and not self._arrays_are_constants
         try:
             try:
-                return program.run(first, chunks, body, state, can_retry)
+                return program.run(first, chunks, body)
             except NeedsNumbers:  # no element has been used
                 self._arrays_are_constants = True
-            program, state = self._program(body)
+            program = self._program(body)
             program.reduction.size = size
-            return program.run(first, chunks, body, state, can_retry=False)
+            return program.run(first, chunks, body)
         except (ArgumentError, UnsupportedError, *NEED_VALUES) as error:
             if iterator is None or body.has_run:
                 raise
@@ -348,17 +341,21 @@ class _Loop:
                 iterator.count(-1)
                 iterator.put_back([first.element])
 
-    def _program(self, body: LoopBody) -> tuple[_Program, PythonState]:
-        state = state_of(body, self._attributes, self._arrays_are_constants)
+    def _program(self, body: LoopBody) -> _Program:
+        """Return the program for the Python state that the body reads now."""
+        state = body.state = state_of(body, self._attributes, self._arrays_are_constants)
         undefined = [name for name, each in body.rest.items() if isinstance(each, Undefined)]
         key = (tuple(undefined), *state.key)
-        program = self._programs.pop(key, None) or self._compiled(state)
+        program = self._programs.pop(key, None)
+        if program is None:
+            self._warn_of_many()
+            program = _Program(self, state.kept, self._make)
         self._programs[key] = program  # moved to the end: the first is the least recently used
         if len(self._programs) > _MAX_PROGRAMS:
             del self._programs[next(iter(self._programs))]
-        return program, state
+        return program
 
-    def _compiled(self, state: PythonState) -> _Program:
+    def _warn_of_many(self) -> None:
         self._num_compiled += 1
         if self._num_compiled in WARN_AT:
             warn_user(
@@ -366,7 +363,6 @@ class _Loop:
                 f"values that changed. Make them arrays, or read them after the loop.",
                 RetraceWarning,
             )
-        return _Program(self, state.kept, self._make)
 
 
 class _Program:
@@ -375,43 +371,29 @@ class _Program:
     def __init__(self, loop: _Loop, kept: list[Any], make: MakeFunction) -> None:
         self._kept = kept  # these objects must live, since keys have their identities
         self._body: LoopBody | None = None
-        self._state: PythonState | None = None
-        self._can_retry = False
         self._single = make(lambda args, kwargs: self._step(*args), loop.name)
         several = make(lambda args, kwargs: in_steps(self._step, *args), f"{loop.name}_chunk")
         self._make_reduction = partial(DatasetReduction, self._single, several, loop.steps)
         self.reduction = self._make_reduction()
 
-    def run(
-        self,
-        first: Chunk,
-        chunks: Iterator[Chunk],
-        body: LoopBody,
-        state: PythonState,
-        can_retry: bool,
-    ) -> dict[str, Any]:
+    def run(self, first: Chunk, chunks: Iterator[Chunk], body: LoopBody) -> dict[str, Any]:
         """Return the state after the loop.
 
         Raises `NeedsNumbers` if arrays must be constants.
         """
-        # The trace of a new shape calls the body of this call.
-        self._body, self._state, self._can_retry = body, state, can_retry
+        self._body = body  # the trace of a new shape calls the body of this call
+        arrays = body.state.arrays
         try:
             carried = jax.tree.map(as_array, body.last)
-            body.last = self._single((carried, first.element, state.arrays), {})
+            body.last = self._single((carried, first.element, arrays), {})
             body.has_run = True
-            self._can_retry = False
-            last: dict[str, Any] = self.reduction.run(
-                body.last, chunks, (state.arrays,), body.continues
-            )
+            last: dict[str, Any] = self.reduction.run(body.last, chunks, (arrays,), body.continues)
             return last
         finally:
-            self._body = self._state = None
+            self._body = None
             self.reduction = self._make_reduction()
 
     def _step(self, carried: dict[str, Any], element: Any, arrays: list[Any]) -> dict[str, Any]:
         """Return the state after a step; it is traced."""
         assert self._body is not None
-        assert self._state is not None
-        with noticed_needs(self._can_retry), self._state.replaced(arrays):
-            return self._body.step(carried, element)
+        return self._body.step_on(arrays, carried, element)

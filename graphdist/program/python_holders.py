@@ -14,12 +14,10 @@ import pickle
 import random
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any  # Any: users' values
 
 import numpy as np
-
-from graphdist.program.python_values import is_same_value
 
 _MISSING = object()
 
@@ -252,28 +250,35 @@ class GeneratorState(Holder):
 
     def values(self) -> dict[Any, Any]:
         """Return the state as bytes, which can be compared."""
-        return {"": pickle.dumps(self._get())}
+        get, _ = self._accessors()
+        return {"": pickle.dumps(get())}
 
     def put(self, key: Any, value: Any) -> None:
         """Set the state from bytes."""
-        state = pickle.loads(value)
-        match self.owner:
-            case np.random.Generator():
-                self.owner.bit_generator.state = state
-            case np.random.RandomState() | types.ModuleType(set_state=_):
-                self.owner.set_state(state)
-            case _:
-                self.owner.setstate(state)
+        _, put = self._accessors()
+        put(pickle.loads(value))
 
-    def _get(self) -> Any:
-        match self.owner:
+    def _accessors(self) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        """Return the functions that read and set the state."""
+        match owner := self.owner:
             case np.random.Generator():
-                return self.owner.bit_generator.state
-            case np.random.RandomState() | types.ModuleType(get_state=_):
-                return self.owner.get_state()
-        return self.owner.getstate()
+                bits = owner.bit_generator
+                return lambda: bits.state, lambda state: setattr(bits, "state", state)
+            case np.random.RandomState() | types.ModuleType(set_state=_):
+                return owner.get_state, owner.set_state
+        return owner.getstate, owner.setstate
 
 
 def global_generators() -> list[Holder]:
     """Return the generators of `random` and `numpy.random`, which any function may use."""
     return [GeneratorState("numpy.random", np.random), GeneratorState("random", random)]
+
+
+def is_same_value(first: Any, second: Any) -> bool:
+    """Return whether two values are one object, or equal numbers or strings of one type."""
+    if first is second:
+        return True
+    return type(first) is type(second) and isinstance(first, _COMPARED) and bool(first == second)
+
+
+_COMPARED = (bool, int, float, complex, str, bytes)

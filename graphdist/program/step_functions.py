@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any  # Any: users' functions and what they return
@@ -17,6 +18,7 @@ from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import cutting
 from graphdist.program.argument_keys import StaticArgument
+from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS
 from graphdist.values.distributed import type_name, wrong_type
 
 _ASYNC = "an async def: its body runs when it is awaited"
@@ -141,6 +143,21 @@ def refuse_others(options: Mapping[str, Any]) -> None:
             raise ArgumentError(
                 f"gd.function takes no {shown}, which is for tf.function", hint=hint
             )
+
+
+@dataclass(frozen=True)
+class FunctionOptions:
+    """How a function is compiled; `pipeline_for` returns the passes for a target."""
+
+    pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline
+    compiler_options: Mapping[str, Any] | None = None
+    name: str | None = None
+    python_numbers_are_static: bool = False
+    max_programs: int | None = DEFAULT_MAX_PROGRAMS
+    steps_per_execution: int | None = None
+
+
+DEFAULT_OPTIONS = FunctionOptions()
 
 
 def require_options(name: Any, compiler_options: Any) -> None:
