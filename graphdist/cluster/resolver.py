@@ -1,4 +1,8 @@
-"""Resolvers, which find the processes of a cluster: their base class, and the simplest ones."""
+"""Resolvers, which find the processes of a cluster: their base class, and the simplest ones.
+
+These return what the user gives them, the cluster that the environment variable `TF_CONFIG`
+describes, or the jobs of several resolvers together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of closures that wait for a worker, and their results.
+"""The queue of closures that wait for a worker, their results, and how long a user waits for them.
 
 A closure runs at least once: if its worker is lost, it returns to the front of the queue. The first
 error is kept until `wait`, `is_idle` or `put` raises it, once. It cancels all waiting closures;

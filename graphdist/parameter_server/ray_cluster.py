@@ -129,7 +129,12 @@ class Cluster:
                 else:
                     module.init(address=address, logging_level=logging.ERROR)
             Cluster._num_users += 1
-        _warn_without_authentication()
+        if not ray_authenticates():
+            warn_user(
+                "this cluster of Ray has no authentication: everyone who can connect to one of "
+                "its processes runs code there. Start it with RAY_AUTH_MODE=token in the "
+                "environment"
+            )
 
     def close(self) -> None:
         """End the cluster if it was started here, and this was its last use."""
@@ -232,15 +237,6 @@ def _make_token_private() -> None:
         _log.warning("Ray's token in %s may be read by other users: %s", file, error)
 
 
-def _warn_without_authentication() -> None:
-    if ray_authenticates():
-        return
-    warn_user(
-        "this cluster of Ray has no authentication: everyone who can connect to one of its "
-        "processes runs code there. Start it with RAY_AUTH_MODE=token in the environment"
-    )
-
-
 def end() -> None:
     """End the cluster that was started here, and remove its folder."""
     with _lock:
@@ -311,7 +307,7 @@ def wait_for(references: Sequence[Any], seconds: float) -> None:
         raise ProcessIsSilent(f"has not answered for {seconds:g} s")
 
 
-def asked(method: Any, seconds: float) -> Any:
+def answer_within(method: Any, seconds: float) -> Any:
     """Run a method in a process of Ray's, and return the result if it is there in time.
 
     Raises the errors of `wait_for` and `value_of`.
@@ -324,7 +320,7 @@ def asked(method: Any, seconds: float) -> Any:
 def address_of_server(server: Any, start_seconds: float) -> tuple[str, int]:
     """Return the address of a server; raise `OSError` if it is dead or does not start."""
     try:
-        address: tuple[str, int] = asked(server.address, start_seconds)
+        address: tuple[str, int] = answer_within(server.address, start_seconds)
     except (ProcessIsSilent, ray().exceptions.RayError) as error:
         raise ConnectionError(f"the server {error}") from error
     return address
@@ -333,7 +329,7 @@ def address_of_server(server: Any, start_seconds: float) -> tuple[str, int]:
 def problem_of_server(server: Any, silence_seconds: float) -> str:
     """Return why a server cannot answer; "" if it is alive."""
     try:
-        asked(server.place, silence_seconds)
+        answer_within(server.place, silence_seconds)
     except ProcessIsSilent as error:
         return str(error)
     except ray().exceptions.RayError:

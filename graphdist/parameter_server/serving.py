@@ -1,10 +1,11 @@
-"""The threads that give closures to workers, one for each, and send functions and values.
+"""The workers: their processes, and the threads that give them closures, functions and values.
 
-A worker is sent a function or value when it reports that it lacks it. If a worker dies, Ray starts
-it again, and its closure returns to the queue. A silent worker (`ray_cluster.py`) is killed first,
-if possible. In either case the servers then reject its requests for that closure. A worker gets its
-first closure once it has started. If no worker is left, and none returns within `start_seconds` of
-`gd.config.set_worker_timeouts`, waiting closures are cancelled with an error.
+Each worker has a thread here. A worker is sent a function or value when it reports that it lacks
+it. If a worker dies, Ray starts it again, and its closure returns to the queue. A silent worker
+(`ray_cluster.py`) is killed first, if possible. In either case the servers then reject its requests
+for that closure. A worker gets its first closure once it has started. If no worker is left, and
+none returns within `start_seconds` of `gd.config.set_worker_timeouts`, waiting closures are
+cancelled with an error.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from graphdist.parameter_server.ray_cluster import (
     GROUP,
     ProcessIsSilent,
     answer,
+    answer_within,
     ask,
-    asked,
     beat_of_worker,
     comes,
     kill,
@@ -108,10 +109,6 @@ class Sent:
         return tuple(of_worker.popleft() for _ in range(len(of_worker)))
 
 
-_POLL_SECONDS = 0.05
-"""The interval at which a restarting worker is asked whether it is there."""
-
-
 def start_workers(strategy: ParameterServerBase) -> list[Any]:
     """Start the actors of all workers."""
     defaults = {"num_cpus": 0} if strategy.address is None else {}
@@ -168,7 +165,7 @@ class Serving:
         while True:
             try:
                 method = self._actor.process.options(concurrency_group=GROUP)
-                process: int = asked(method, max(0.0, deadline - time.monotonic()))
+                process: int = answer_within(method, max(0.0, deadline - time.monotonic()))
                 return process
             except ProcessIsSilent as error:
                 raise WorkerTimeoutError(

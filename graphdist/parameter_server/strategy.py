@@ -3,7 +3,7 @@
 Variables are on servers. Any process may run a function that uses them: it reads the variables,
 runs the worker's part of the step on its own devices, and sends the updates to the servers. The
 program that makes the strategy does so when it calls a function itself; `ClusterCoordinator` lets
-workers do so.
+workers do so. The options of the cluster are checked before any process is started.
 """
 
 from __future__ import annotations

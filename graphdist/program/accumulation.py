@@ -159,9 +159,10 @@ def _split(batch: Any, microbatches: int) -> Any:
         )
     ((length,),) = rows
     if length % microbatches:
+        divisors = (n for n in range(1, microbatches + 1) if length % n == 0)
         raise ArgumentError(
             f"a batch of {length} rows does not divide into {microbatches} microbatches",
-            hint=f"use {_divisor(length, microbatches)} microbatches, or another batch size",
+            hint=f"use {max(divisors, default=1)} microbatches, or another batch size",
         )
 
     def split(leaf: Any) -> jax.Array:
@@ -169,8 +170,3 @@ def _split(batch: Any, microbatches: int) -> Any:
         return array.reshape(microbatches, length // microbatches, *array.shape[1:])
 
     return jax.tree.map(split, batch)
-
-
-def _divisor(length: int, most: int) -> int:
-    """Return the largest number up to `most` that divides a length."""
-    return max((n for n in range(1, most + 1) if length % n == 0), default=1)

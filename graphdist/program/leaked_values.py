@@ -59,7 +59,8 @@ class NamedValues:
         yield from variables
         objects = [(name, value) for name, _, _, value in variables]
         objects += [(f"the {type(arg).__name__} that it is given", arg) for arg in self._args]
-        instance = _instance(self._fn)
+        reference = getattr(self._fn, "instance", None)  # set by `Function._bound_to`
+        instance = reference() if callable(reference) else getattr(self._fn, "__self__", None)
         objects += [] if instance is None else [("self", instance)]
         for name, value in objects:
             if _has_attributes(value):
@@ -84,12 +85,6 @@ def _variables(fn: Any) -> Iterator[tuple[str, Holder, str, Any]]:
     module.names |= dict.fromkeys(names)
     for name, value in module.values().items():
         yield name, module, name, value
-
-
-def _instance(fn: Any) -> Any:
-    """Return the object of a method; None for a function."""
-    reference = getattr(fn, "instance", None)  # set by `Function._bound_to`
-    return reference() if callable(reference) else getattr(fn, "__self__", None)
 
 
 def _has_attributes(value: Any) -> bool:

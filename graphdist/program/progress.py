@@ -84,7 +84,7 @@ def compiling(name: str) -> Iterator[Progress]:
     lines = (progress, sys.stderr, ended)
     writer = threading.Thread(target=_write_lines, args=lines, name="graphdist-progress")
     writer.daemon = True
-    if is_shown := _is_shown(sys.stderr):
+    if is_shown := sys.stderr is not None and shows_compilation() and sys.stderr.isatty():
         writer.start()
     try:
         yield progress
@@ -104,10 +104,6 @@ def phase(what: str) -> Iterator[None]:
         return
     with _state.current.phase(what):
         yield
-
-
-def _is_shown(stream: TextIO | None) -> bool:
-    return stream is not None and shows_compilation() and stream.isatty()
 
 
 def _write_lines(progress: Progress, stream: TextIO, ended: threading.Event) -> None:
