@@ -63,7 +63,7 @@ from graphdist.parameter_server.strategy import ParameterServerStrategy
 from graphdist.program.accumulation import accumulate
 from graphdist.program.element_by_element import ElementByElementWarning
 from graphdist.program.function import Function, function
-from graphdist.program.retracing import RetraceWarning
+from graphdist.program.kept_programs import RetraceWarning
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.trees import assign, read, variables
 from graphdist.state.variable import Variable

@@ -110,12 +110,12 @@ class StrategyBase:
         """Return the storage of a new variable whose value is not on these devices, or None."""
         return None
 
-    def program_of(self, traced: Any, interface: Any, compiled: Callable[..., Any]) -> Any:
+    def program_of(self, traced: Any, compiled: Callable[[Any], Any]) -> Any:
         """Return the program of a traced function.
 
-        `compiled(traced, interface)` compiles one for variables on these devices.
+        `compiled(traced)` compiles one for variables on these devices.
         """
-        return compiled(traced, interface)
+        return compiled(traced)
 
     def place_variable(self, value: Any, layout: Layout) -> Any:
         """Return a new buffer with the value; a PER_REPLICA one holds a copy for each replica.

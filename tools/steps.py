@@ -26,8 +26,7 @@ import jax
 from graphdist.config import at_least_cpu_devices
 from graphdist.errors import ArgumentError
 from graphdist.ir.types import numpy_dtype
-from graphdist.program.function import Function, function
-from graphdist.program.methods import BoundFunction
+from graphdist.program.function import BoundFunction, Function, function
 from graphdist.program.stages import Traced
 from graphdist.quoted import did_you_mean
 from graphdist.strategies.base import CommonStrategy

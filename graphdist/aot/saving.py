@@ -94,8 +94,6 @@ def save(
     # The process that loads it stores its variables in packs of its own, or in none.
     compiled = compiled.unpacked()
     traced = compiled.lowered.traced
-    assert traced is not None
-    assert traced.interface is not None
     chosen = _checked_platforms(platforms, compiled.devices.platform)
     logical, final = traced.graph, compiled.graph
     graphs = f"# logical\n{logical}\n\n# final\n{final}\n".encode()

@@ -2,10 +2,14 @@
 
 from graphdist.cluster.google_cloud import GCEClusterResolver, TPUClusterResolver
 from graphdist.cluster.kubernetes import KubernetesClusterResolver, KubernetesExecutableLocation
-from graphdist.cluster.resolver import ClusterResolver, SimpleClusterResolver, UnionResolver
+from graphdist.cluster.resolver import (
+    ClusterResolver,
+    SimpleClusterResolver,
+    TFConfigClusterResolver,
+    UnionResolver,
+)
 from graphdist.cluster.slurm import SlurmClusterResolver
 from graphdist.cluster.spec import ClusterSpec
-from graphdist.cluster.tf_config import TFConfigClusterResolver
 
 __all__ = [
     "ClusterResolver",

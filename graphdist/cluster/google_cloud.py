@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any  # Any: the client of another package, and answers as it gives them
 
-from graphdist.cluster.resolver import ClusterResolver, TaskResolver, with_protocol
+from graphdist.cluster.resolver import TaskResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import tpu_name, tpu_worker_id
 from graphdist.errors import ArgumentError, ContextError, MissingExtraError
@@ -102,7 +102,7 @@ _SERVICE = "tpu", "v1"
 _PORT = 8470
 
 
-class TPUClusterResolver(ClusterResolver):
+class TPUClusterResolver(TaskResolver):
     """The hosts of a Cloud TPU.
 
     `tpu` is its name, "local" for the TPUs of this host alone, or the addresses of its hosts, as in
@@ -172,12 +172,7 @@ class TPUClusterResolver(ClusterResolver):
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
         """Return the address of a task, by default the first; "" for "local"."""
-        if self._name == "local":
-            return ""
-        kind = self.task_type if task_type is None else task_type
-        index = self.task_id if task_id is None else task_id
-        address = self.cluster_spec().task_address(kind, index)
-        return with_protocol(address, rpc_layer or self.rpc_layer)
+        return "" if self._name == "local" else super().master(task_type, task_id, rpc_layer)
 
     def get_master(self) -> str:
         """Return the address of the first host."""
@@ -187,12 +182,7 @@ class TPUClusterResolver(ClusterResolver):
         """Return the name of the job of the hosts."""
         return self.task_type
 
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-    ) -> Mapping[str, int]:
+    def _accelerators(self) -> Mapping[str, int]:
         """Return how many TPUs this host has."""
         return {"TPU": count_accelerators().get("TPU", 0)}
 

@@ -22,17 +22,12 @@ ALONE = ("chief", "evaluator")
 """The jobs that have at most one task."""
 
 
-def normalized(cluster: Any) -> ClusterSpec:
-    """Return a cluster given as a dict or a spec."""
-    return cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster)
-
-
 def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> ClusterSpec:
     """Return the cluster; raises `ArgumentError` if it is invalid, or the task is not in it.
 
     An evaluator need not be in the cluster, since no task waits for it.
     """
-    spec = normalized(cluster)
+    spec = ClusterSpec(cluster)
     if task_id is not None:
         whole_number(task_id, "the index of this process's task")
     for kind in (*spec.jobs, *([task_type] if task_type is not None else [])):
@@ -109,7 +104,7 @@ def worker_addresses(cluster: Any) -> list[str]:
     >>> worker_addresses({"worker": ["b:1", "c:1"], "chief": ["a:1"]})
     ['a:1', 'b:1', 'c:1']
     """
-    spec = normalized(cluster)
+    spec = ClusterSpec(cluster)
     addresses = [
         spec.task_address(kind, index)
         for kind in ("chief", "worker")
@@ -136,7 +131,7 @@ def _check(addresses: Sequence[str]) -> None:
 
 def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) -> str:
     """Return the device name of the task that leads collectives; "" for an evaluator."""
-    spec = normalized(cluster)
+    spec = ClusterSpec(cluster)
     if not spec:
         return ""
     checked_cluster(spec, task_type, task_id)
@@ -147,7 +142,7 @@ def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) 
 
 def coordination_leader(cluster: Any) -> str:
     """Return the device name of the task with the coordination service; "" without a cluster."""
-    spec = normalized(cluster)
+    spec = ClusterSpec(cluster)
     return _first_of(spec, "ps", "chief", "worker") if spec else ""
 
 

@@ -50,8 +50,10 @@ class SlurmClusterResolver(TaskResolver):
         self._jobs = {job: _count(count, f"job {quoted(job)}") for job, count in counts.items()}
         self._port_base, self._auto_set_gpu = port_base, auto_set_gpu
         self._rpc_layer = rpc_layer
-        self._tasks_of = _tasks_by_node(tasks_per_node)
-        num_tasks = sum(self._tasks_of.values())
+        tasks_of = _tasks_by_node(tasks_per_node)
+        self._places = [(node, index) for node, count in tasks_of.items() for index in range(count)]
+        """The node of each task in order of rank, and the index of the task on its node."""
+        num_tasks = len(self._places)
         if sum(self._jobs.values()) != num_tasks:
             raise ContextError(
                 f"the jobs have {sum(self._jobs.values())} tasks, the Slurm step has {num_tasks}",
@@ -62,7 +64,7 @@ class SlurmClusterResolver(TaskResolver):
                 f"SLURM_PROCID is {self._rank}, and the Slurm step has {num_tasks} tasks",
                 hint="tasks are numbered from 0; start the program with srun",
             )
-        most = max(self._tasks_of.values(), default=1)
+        most = max(tasks_of.values(), default=1)
         num_gpus = num_visible_gpus() if gpus_per_node is None else gpus_per_node
         self._gpus_per_task = num_gpus // most if gpus_per_task is None else gpus_per_task
         if most * self._gpus_per_task > num_gpus:
@@ -72,44 +74,23 @@ class SlurmClusterResolver(TaskResolver):
                 hint="run fewer tasks on a node, or give each fewer GPUs",
             )
         self._num_accelerators = {"GPU": self._gpus_per_task}
-        self._task_type, self._task_id = self._own_task()
+        self._tasks = [(job, i) for job, count in sorted(self._jobs.items()) for i in range(count)]
+        self._task_type, self._task_id = self._tasks[self._rank]
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of all tasks by job; sets the visible GPUs if `auto_set_gpu`."""
-        addresses = [
-            f"{node}:{self._port_base + index}"
-            for node, count in self._tasks_of.items()
-            for index in range(count)
-        ]
-        spec, start = {}, 0
-        for job, count in sorted(self._jobs.items()):
-            spec[job] = addresses[start : start + count]
-            start += count
+        spec: dict[str, list[str]] = {job: [] for job in sorted(self._jobs)}
+        for (job, _), (node, index) in zip(self._tasks, self._places, strict=True):
+            spec[job].append(f"{node}:{self._port_base + index}")
         if self._auto_set_gpu and self._gpus_per_task:
-            first = self._index_on_node() * self._gpus_per_task
+            _, index = self._places[self._rank]
+            first = index * self._gpus_per_task
             set_visible_gpus(range(first, first + self._gpus_per_task))
         return ClusterSpec(spec)
 
     def get_task_info(self) -> tuple[str | None, int | None]:
         """Return the kind of task this process is, and its index among those."""
         return self.task_type, self.task_id
-
-    def _own_task(self) -> tuple[str | None, int | None]:
-        start = 0
-        for job, count in sorted(self._jobs.items()):
-            if self._rank < start + count:
-                return job, self._rank - start
-            start += count
-        return None, None
-
-    def _index_on_node(self) -> int:
-        """Return the index of this task on its node."""
-        index = self._rank
-        for count in self._tasks_of.values():
-            if index < count:
-                break
-            index -= count
-        return index
 
 
 def expand_hostlist(hostlist: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias  # Any: what users pass, before it is checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.quoted import quoted, unquoted
-from graphdist.values.distributed import type_name
+from graphdist.values.distributed import type_name, wrong_type
 from graphdist.whole_numbers import whole_number
 
 Tasks: TypeAlias = "list[str] | dict[int, str]"
@@ -34,10 +34,8 @@ class ClusterSpec:
         if isinstance(cluster, ClusterSpec):
             cluster = cluster.as_dict()
         if not isinstance(cluster, Mapping):
-            raise ArgumentTypeError(
-                f"a cluster is of type {type_name(cluster)}, not a dict of jobs",
-                hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
-            )
+            hint = 'write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})'
+            raise wrong_type("a cluster", cluster, "a dict of jobs", hint)
         self._jobs: dict[str, dict[int, str]] = {
             _job_name(name): _addresses(name, tasks) for name, tasks in cluster.items()
         }

@@ -1,4 +1,4 @@
-"""The queue of closures that wait for a worker, and their results.
+"""The queue of closures that wait for a worker, their results, and how long a user waits for them.
 
 A closure runs at least once: if its worker is lost, it returns to the front of the queue. The first
 error is kept until `wait`, `is_idle` or `put` raises it, once. It cancels all waiting closures;
@@ -10,13 +10,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
-from threading import Condition
+from threading import TIMEOUT_MAX, Condition
 from typing import Any  # Any: users' results
 
-from graphdist.errors import ClosureCancelledError, GraphdistError, WorkerTimeoutError
-from graphdist.parameter_server.time_limit import TimeLimit
+from graphdist.errors import (
+    ArgumentError,
+    ClosureCancelledError,
+    GraphdistError,
+    WorkerTimeoutError,
+)
 from graphdist.tracing.user_lines import here
 
 MOST_WAITING = 256 * 1024
@@ -26,32 +31,48 @@ MOST_WAITING = 256 * 1024
 SHUT_DOWN = "the strategy was shut down"
 
 
+class TimeLimit:
+    """A limit of time from now on; None: no limit."""
+
+    def __init__(self, timeout: Any) -> None:
+        """Begin a limit of `timeout` seconds; raise `ArgumentError` if that is no number."""
+        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and timeout >= 0):
+            raise ArgumentError(
+                f"timeout is {timeout!r}, not a number of seconds",
+                hint="leave it out to wait as long as it takes",
+            )
+        self._seconds = float("inf") if timeout is None else float(timeout)
+        self._deadline = time.monotonic() + self._seconds
+
+    def left(self) -> float | None:
+        """Return the seconds that are left; None without a limit."""
+        left = max(0.0, self._deadline - time.monotonic())
+        return None if left > TIMEOUT_MAX else left
+
+    def __str__(self) -> str:
+        return f"{self._seconds:g} s"
+
+
 class RemoteValue:
     """The result of a scheduled function, available once it has run."""
 
     def __init__(self, name: str = "function") -> None:
         """Begin without a result; `name` is the name of the function."""
-        self._name = name
-        self._changed = Condition()
-        self._is_done = False
-        self._load: Callable[[TimeLimit], Any] = lambda limit: None
-        self._error: BaseException | None = None
-        self._has_value = False
-        self._value: Any = None
+        self.name = name
+        self._loader: Future[Callable[[TimeLimit], Any]] = Future()
+        self._values: list[Any] = []
+        """The value, once it is loaded; several threads may load it, and the first one stays."""
         self.worker: int | None = None
         """The index of the worker that runs the function; None before and after."""
 
     def set(self, load: Callable[[TimeLimit], Any]) -> None:
         """Set the function that loads the result within a time limit."""
-        with self._changed:
-            self._load, self._is_done = load, True
-            self._changed.notify_all()
+        self._loader.set_result(load)
 
     def fail(self, error: BaseException) -> None:
         """Set the error to raise in place of a result."""
-        with self._changed:
-            self._error, self._is_done = error, True
-            self._changed.notify_all()
+        self._loader.set_exception(error)
 
     def fetch(self, timeout: float | None = None) -> Any:
         """Return the result, its arrays as NumPy arrays; wait until the function has run.
@@ -63,18 +84,16 @@ class RemoteValue:
 
     def fetch_within(self, limit: TimeLimit) -> Any:
         """Return the result as `fetch` does."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._is_done, limit.left()):
-                raise self._late(limit)
-            if self._error is not None:
-                raise with_line_of_user(self._error)
-            if self._has_value:
-                return self._value
-        value = self._load(limit)  # without the lock: each caller has its own limit
-        with self._changed:
-            if not self._has_value:
-                self._value, self._has_value = value, True
-            return self._value
+        try:
+            error = self._loader.exception(limit.left())
+        except TimeoutError:
+            raise self._late(limit) from None
+        if error is not None:
+            raise with_line_of_user(error)
+        if not self._values:
+            load = self._loader.result()
+            self._values.append(load(limit))
+        return self._values[0]
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the result, its arrays as arrays of JAX; raise the errors of `fetch`."""
@@ -89,7 +108,7 @@ class RemoteValue:
     def _late(self, limit: TimeLimit) -> WorkerTimeoutError:
         runs = "waits for a worker" if self.worker is None else f"runs on worker {self.worker}"
         return WorkerTimeoutError(
-            f"the result of {self._name!r} has not come within {limit}: the function {runs}",
+            f"the result of {self.name!r} has not come within {limit}: the function {runs}",
             source=here(),
             hint="fetch it again, or wait longer",
         )
@@ -105,7 +124,6 @@ class Waiting:
     result: RemoteValue
     keeps: tuple[Any, ...] = ()
     """The objects that must live as long as the closure: its function and per-worker values."""
-    name: str = "function"
     attempt: int = 0
     """The number of workers that were lost while they ran it."""
 
@@ -222,10 +240,12 @@ class ClosureQueue:
 
     def _unfinished(self) -> str:
         now = time.monotonic()
-        running = [
-            f"{closure.name!r} runs on worker {closure.result.worker} for {now - began:.0f} s"
-            for closure, began in self._running.items()
-        ]
+        running = []
+        for closure, began in self._running.items():
+            result = closure.result
+            running.append(
+                f"{result.name!r} runs on worker {result.worker} for {now - began:.0f} s"
+            )
         return ", ".join([*running, f"{len(self._waiting)} wait for a worker"])
 
     def _end(self, closure: Waiting) -> None:

@@ -19,7 +19,7 @@ import jax
 
 from graphdist.context import Scope
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
+from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, TimeLimit, Waiting
 from graphdist.parameter_server.input import (
     DatasetOfWorkers,
     FunctionOfElements,
@@ -27,16 +27,12 @@ from graphdist.parameter_server.input import (
     PerWorkerIterator,
     PerWorkerValues,
 )
-from graphdist.parameter_server.messages import Traffic
+from graphdist.parameter_server.messages import SentAs, Traffic
 from graphdist.parameter_server.pickling import as_bytes
-from graphdist.parameter_server.serving import Sent, Serving
+from graphdist.parameter_server.serving import Sent, Serving, start_workers
 from graphdist.parameter_server.strategy import ParameterServerBase
-from graphdist.parameter_server.time_limit import TimeLimit
-from graphdist.parameter_server.worker_actors import WorkerActors
-from graphdist.program.function import Function
-from graphdist.program.methods import BoundFunction
+from graphdist.program.function import BoundFunction, Function
 from graphdist.program.stages import Traced
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.values.pytrees import map_leaves
 
@@ -59,7 +55,6 @@ class ClusterCoordinator:
         if not isinstance(strategy, ParameterServerBase):
             raise ArgumentTypeError(
                 f"a coordinator of {type_name(strategy)}, not of a ParameterServerStrategy",
-                source=here(),
                 hint="make a strategy: gd.ParameterServerStrategy(resolver)",
             )
         if strategy.coordinator is None:
@@ -78,13 +73,18 @@ class ClusterCoordinator:
         self._numbers = count()
         self._functions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sent = Sent(strategy.num_workers)
-        self.workers = WorkerActors(strategy)
-        threads = []
-        for worker in range(strategy.num_workers):
-            serving = Serving(self.queue, self.workers, worker, self.traffic, self._sent, strategy)
-            threads.append(Thread(target=serving.run, daemon=True, name=f"worker-{worker}"))
-            threads[-1].start()
-        strategy.closing += [self.queue.close, self.workers.end, partial(_end, threads)]
+        missing: dict[int, str] = {}
+        self._workers = [
+            Serving(self.queue, index, actor, missing, self.traffic, self._sent, strategy)
+            for index, actor in enumerate(start_workers(strategy))
+        ]
+        threads = [
+            Thread(target=worker.run, daemon=True, name=f"worker-{index}")
+            for index, worker in enumerate(self._workers)
+        ]
+        for thread in threads:
+            thread.start()
+        strategy.closing += [self.queue.close, partial(_end, self._workers, threads)]
 
     def schedule(
         self,
@@ -103,7 +103,6 @@ class ClusterCoordinator:
         if not isinstance(fn, Function | BoundFunction):
             raise ArgumentTypeError(
                 f"schedule of a {type_name(fn)}, not of a gd.function",
-                source=here(),
                 hint="decorate it: @gd.function",
             )
         given = (tuple(args or ()), dict(kwargs or {}))
@@ -111,15 +110,15 @@ class ClusterCoordinator:
         if any(isinstance(leaf, RemoteValue) for leaf in leaves):
             raise ArgumentError(
                 "a RemoteValue is an argument of a scheduled function",
-                source=here(),
                 hint="fetch it first: value.fetch()",
             )
         self.strategy.require_open()
         number = self._function(fn)
-        result = RemoteValue(_name(fn))
+        function: Any = fn.function
+        result = RemoteValue(function.name)
         keeps = (fn, *(leaf for leaf in leaves if isinstance(leaf, PerWorkerValues)))
         data = as_bytes(given, self.strategy) if any(given) else _WITHOUT_ARGUMENTS
-        self.queue.put(Waiting(next(self._numbers), number, data, result, keeps, _name(fn)))
+        self.queue.put(Waiting(next(self._numbers), number, data, result, keeps))
         return result
 
     def trace(
@@ -181,21 +180,21 @@ class ClusterCoordinator:
             return made.make(self.strategy) if isinstance(made, DatasetOfWorkers) else made
 
         def iterator(dataset: PerWorkerDataset) -> PerWorkerIterator:
-            number = self._sent.add_value(data, is_iterator=True)
+            number = self._sent.add(data, SentAs.ITERATOR)
             return self._owned(PerWorkerIterator(number, dataset))
 
-        number = self._sent.add_value(data, is_iterator=False)
+        number = self._sent.add(data, SentAs.VALUE)
         return self._owned(PerWorkerDataset(number, make, iterator))
 
     def create_per_worker_resources(self, fn: Any) -> PerWorkerValues:
         """Return a per-worker value: each worker calls `fn` once, and again after a restart."""
         data = as_bytes(fn, self.strategy, fn)
-        return self._owned(PerWorkerValues(self._sent.add_value(data, is_iterator=False)))
+        return self._owned(PerWorkerValues(self._sent.add(data, SentAs.VALUE)))
 
     def worker_processes(self) -> list[int]:
         """Return the process id of each worker, once all have started."""
         self.strategy.require_open()
-        return self.workers.processes()
+        return [worker.process() for worker in self._workers]
 
     def _owned(self, value: Values) -> Values:
         self._sent.forget_with(value, value.number)
@@ -205,7 +204,7 @@ class ClusterCoordinator:
         key = fn.function
         if not isinstance(fn, BoundFunction) and key in self._functions:
             return self._functions[key]
-        number = self._sent.add_function(as_bytes(fn, self.strategy, key.fn))
+        number = self._sent.add(as_bytes(fn, self.strategy, key.fn), SentAs.FUNCTION)
         if isinstance(fn, BoundFunction):
             key = fn  # it is pickled each time
         else:
@@ -214,17 +213,14 @@ class ClusterCoordinator:
         return number
 
 
-def _end(threads: Sequence[Thread]) -> None:
-    """Wait until the threads that use Ray have ended, before Ray is shut down."""
+def _end(workers: Sequence[Serving], threads: Sequence[Thread]) -> None:
+    """End the workers, and wait until the threads that use Ray end, before it is shut down."""
+    for worker in workers:
+        worker.end()
     deadline = time.monotonic() + _SECONDS_TO_END
     for thread in threads:
         if thread is not current_thread():  # it may hold the last reference to the strategy
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def _name(fn: Any) -> str:
-    name: str = fn.function.name if isinstance(fn, BoundFunction) else fn.name
-    return name
 
 
 def _is_of_workers(leaf: Any) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NoReturn  # Any: users' datasets, elements and functions
 
 import jax
@@ -22,7 +22,7 @@ import jax
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.program.function import Function
 from graphdist.program.stages import Traced
-from graphdist.tracing.user_lines import here
+from graphdist.program.step_functions import DEFAULT_OPTIONS
 
 
 class DatasetOfWorkers:
@@ -35,7 +35,6 @@ class DatasetOfWorkers:
     def __iter__(self) -> NoReturn:
         raise ArgumentError(
             "a distributed dataset of a ParameterServerStrategy is iterated by its coordinator",
-            source=here(),
             hint="give it to the workers: coordinator.create_per_worker_dataset(dataset)",
         )
 
@@ -60,7 +59,6 @@ class WorkerIterator:
             return element
         raise OutOfRangeError(
             "next past the end: the worker's dataset has no more elements",
-            source=here(),
             hint="repeat the dataset, or schedule as many functions as it has elements",
         )
 
@@ -100,7 +98,6 @@ class PerWorkerIterator(PerWorkerValues):
     def __next__(self) -> NoReturn:
         raise UnsupportedError(
             "an iterator of workers is asked for an element by the coordinator",
-            source=here(),
             hint="ask it in a function: coordinator.schedule(step, args=(iterator,))",
         )
 
@@ -166,7 +163,6 @@ class ElementsInTrace:
     def __iter__(self) -> NoReturn:
         raise UnsupportedError(
             "a worker's iterator is looped over inside a function: how often is not known there",
-            source=here(),
             hint="take one element with next(iterator), and schedule the function for each",
         )
 
@@ -179,43 +175,30 @@ class FunctionOfElements:
     def __init__(self, function: Any) -> None:
         """Keep the user's function."""
         self._function = function
-        options = function.options if isinstance(function, Function) else ()
-        self._with_elements = Function(self._filled, (), *options)
+        options = function.options if isinstance(function, Function) else DEFAULT_OPTIONS
+        self._with_elements = Function(self._filled, (), options)
         self._most: dict[int, list[int]] = {}
         """The largest number of elements requested of each iterator, by the number of iterators."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
-        """Run the function with a closure's arguments."""
-        return self._on_elements(self._function, self._run, args, kwargs)
+        """Run the function with a closure's arguments, and put unused elements back."""
+        iterators, args, kwargs = _without_iterators(args, kwargs)
+        if not iterators:
+            return self._function(*args, **kwargs)
+        (result, used), taken = self._with_enough(self._with_elements, iterators, args, kwargs)
+        for iterator, elements, num_used in zip(iterators, taken, used, strict=True):
+            iterator.put_back(elements[num_used:])
+        return result
 
     def trace(self, args: Any, kwargs: Any) -> Traced:
         """Trace the function for a closure's arguments."""
-
-        def traced(iterators: Sequence[WorkerIterator], *given: Any) -> Any:
-            return self._with_enough(self._with_elements.trace, iterators, *given)[0]
-
-        found: Traced = self._on_elements(self._function.trace, traced, args, kwargs)
-        return found
-
-    def _on_elements(
-        self, plain: Callable[..., Any], run: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        """Call `plain` if no argument is an iterator, else `run` with the iterators."""
-        leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_iterator)
-        iterators = [leaf for leaf in leaves if _is_iterator(leaf)]
-        if not iterators:
-            return plain(*args, **kwargs)
-        number = iter(range(len(iterators)))
-        leaves = [_Place(next(number)) if _is_iterator(leaf) else leaf for leaf in leaves]
-        args, kwargs = jax.tree.unflatten(structure, leaves)
-        return run(iterators, args, kwargs)
-
-    def _run(self, iterators: Sequence[WorkerIterator], args: Any, kwargs: Any) -> Any:
-        """Run the step, and put unused elements back."""
-        (result, used), taken = self._with_enough(self._with_elements, iterators, args, kwargs)
-        for iterator, elements, count in zip(iterators, taken, used, strict=True):
-            iterator.put_back(elements[count:])
-        return result
+        iterators, args, kwargs = _without_iterators(args, kwargs)
+        traced: Traced
+        if iterators:
+            traced, _ = self._with_enough(self._with_elements.trace, iterators, args, kwargs)
+        else:
+            traced = self._function.trace(*args, **kwargs)
+        return traced
 
     def _with_enough(
         self, call: Callable[..., Any], iterators: Sequence[WorkerIterator], args: Any, kwargs: Any
@@ -223,7 +206,7 @@ class FunctionOfElements:
         """Call a function with enough elements; return its result and the elements."""
         most = self._most.setdefault(len(iterators), [0] * len(iterators))
         taken = [
-            list(islice(iterator, count)) for iterator, count in zip(iterators, most, strict=True)
+            list(islice(iterator, wanted)) for iterator, wanted in zip(iterators, most, strict=True)
         ]
         while True:
             try:
@@ -246,6 +229,15 @@ class FunctionOfElements:
         )
         result = self._function(*args, **kwargs)
         return result, [elements.num_used for elements in given]
+
+
+def _without_iterators(args: Any, kwargs: Any) -> tuple[list[WorkerIterator], Any, Any]:
+    """Return the iterators among arguments, and the arguments with placeholders for them."""
+    leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_iterator)
+    iterators = [leaf for leaf in leaves if _is_iterator(leaf)]
+    places = map(_Place, count())
+    leaves = [next(places) if _is_iterator(leaf) else leaf for leaf in leaves]
+    return iterators, *jax.tree.unflatten(structure, leaves)
 
 
 def _is_iterator(leaf: Any) -> bool:

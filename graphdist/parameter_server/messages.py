@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, TypeAlias  # Any: Ray's references, arrays, and users' results
 
 Key: TypeAlias = int
@@ -55,34 +56,20 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Closure:
-    """A function to run on a worker, by its id, with its arguments as bytes."""
-
-    number: int
-    function: int
-    arguments: bytes
-    attempt: int
-    """The number of workers that were lost while they ran it."""
-    homes: tuple[int, Mapping[Key, int]]
-    """The number of moves so far, and the servers of variables that were moved."""
-    forgotten: tuple[int, ...]
-    """The ids of functions and values that the coordinator no longer has."""
-
-
-@dataclass(frozen=True)
 class LargeResult:
     """A result that stays on the machine of its worker until it is fetched: Ray's reference."""
 
     reference: Any
 
 
-@dataclass(frozen=True)
+@dataclass
 class Done:
     """A closure has run; the worker returns this and the result."""
 
-    bytes_read: int
-    bytes_written: int
-    was_written_before: bool
+    bytes_read: int = 0
+    bytes_written: int = 0
+    was_written_before: bool = False
+    """Whether a request repeated writes of an earlier attempt."""
 
 
 @dataclass(frozen=True)
@@ -93,30 +80,23 @@ class ClosureFailed:
     traceback: str
 
 
-@dataclass(frozen=True)
-class LostServer:
-    """A closure has found a server dead or silent."""
+class SentAs(Enum):
+    """What a worker makes of an object that it is sent as bytes."""
 
-    server: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A worker has not received some functions or per-worker values yet. Nothing has run."""
-
-    function: int | None
-    resources: tuple[int, ...] = ()
+    FUNCTION = auto()
+    VALUE = auto()
+    """The object itself, or what it returns if it is a function."""
+    ITERATOR = auto()
+    """An iterator over such a value."""
 
 
-@dataclass(frozen=True)
-class Apart:
-    """A closure updates variables together that are on several servers. Nothing has run."""
+class NotSentYet(Exception):
+    """A worker has not received a function or per-worker value, with this id. Nothing has run."""
 
-    groups: Sequence[tuple[Key, ...]]
-
-
-Outcome: TypeAlias = Done | ClosureFailed | LostServer | Missing | Apart
+    def __init__(self, number: int) -> None:
+        """Keep the id."""
+        super().__init__(number)
+        self.number = number
 
 
 @dataclass
@@ -133,5 +113,5 @@ class Traffic:
     """The bytes of the values of variables that workers read."""
     bytes_written: int = 0
     """The bytes of gradients, indices of rows and other values that workers sent to servers."""
-    worker_deaths: int = field(default=0)
+    worker_deaths: int = 0
     """The number of workers that died or fell silent while they ran a function."""

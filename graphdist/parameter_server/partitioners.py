@@ -13,7 +13,6 @@ from typing import Any  # Any: dtypes
 import numpy as np
 
 from graphdist.errors import ArgumentError, BatchDimensionError, UnsupportedError
-from graphdist.tracing.user_lines import here
 
 _DEFAULT_SHARD_BYTES = 256 << 10
 _DEFAULT_STRING_BYTES = 16
@@ -26,7 +25,6 @@ class Partitioner:
         """Return the number of shards along each dimension."""
         raise UnsupportedError(
             f"{type(self).__name__} does not say how variables are split",
-            source=here(),
             hint="use a subclass, such as FixedShardsPartitioner(2)",
         )
 
@@ -115,7 +113,6 @@ def _rows(shape: Sequence[int], axis: int) -> int:
         raise BatchDimensionError(
             f"a variable of shape {list(shape)} is split along dimension {axis}, which it does not "
             f"have",
-            source=here(),
             hint="leave scalars unsplit",
         )
     return shape[axis]
@@ -128,5 +125,5 @@ def _item_bytes(dtype: Any, of_string: int) -> int:
 
 def _at_least_one(number: int, name: str) -> int:
     if number < 1:
-        raise ArgumentError(f"{name} is {number}: it is at least 1", source=here())
+        raise ArgumentError(f"{name} is {number}: it is at least 1")
     return number

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import io
 import sys
-import sysconfig
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any  # Any: objects of all kinds
 
@@ -30,7 +28,7 @@ from graphdist.parameter_server.worker import strategy_here, value_here, variabl
 from graphdist.program.function import Function
 from graphdist.state.variable import Variable
 from graphdist.strategies.base import CommonStrategy
-from graphdist.tracing.user_lines import here
+from graphdist.tracing.user_lines import CodeOwner, owner_of
 
 of_other_libraries: list[Callable[[Any, ParameterServerBase], Any]] = []
 """Return how a worker recreates objects of other libraries; higher packages add functions."""
@@ -48,7 +46,6 @@ def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes
             first_line = str(error).partition("\n")[0]
             raise ArgumentTypeError(
                 f"a scheduled function cannot be sent to a worker: {first_line}",
-                source=here(),
                 hint="make in the function what belongs to one process, and pass the rest",
             ) from error
     return buffer.getvalue()
@@ -83,13 +80,12 @@ def _reduced(value: Any, strategy: ParameterServerBase) -> Any:
             return strategy_here, ()
         raise ArgumentError(
             f"a scheduled function uses {value}, which is no strategy of its worker",
-            source=here(),
             hint=f"use {strategy}",
         )
     if isinstance(value, PerWorkerValues):
         return value_here, (value.number,)
     if isinstance(value, weakref.ReferenceType):
-        return _Strong, (value(),)
+        return partial, (_itself, value())  # a function that returns the object, too
     found = (reduce(value, strategy) for reduce in of_other_libraries)
     return next((reduced for reduced in found if reduced is not None), None)
 
@@ -100,21 +96,14 @@ def _reference(variable: Variable, strategy: ParameterServerBase) -> tuple[Any, 
         raise ArgumentError(
             f"a scheduled function uses variable {variable.name!r}, which is on no server of "
             f"{strategy}",
-            source=here(),
             other=variable.made_at,
             hint="make it inside strategy.scope()",
         )
     return storage.key, variable.spec(variable.name), variable.synchronization.name
 
 
-class _Strong:
-    """A replacement of a weak reference in a worker: a function that returns the object."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __call__(self) -> Any:
-        return self._value
+def _itself(value: Any) -> Any:
+    return value
 
 
 @contextmanager
@@ -134,8 +123,6 @@ def _by_value(function: Any) -> Iterator[None]:
 
 def _is_users(module: ModuleType) -> bool:
     """Return whether a module belongs to the user's program, not to an installed package."""
-    file, package = getattr(module, "__file__", None), module.__name__.partition(".")[0]
-    if module.__name__ == "__main__" or file is None or package == "graphdist":
-        return False
-    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "stdlib")}
-    return not any(folder in Path(file).resolve().parents for folder in installed)
+    file = getattr(module, "__file__", None)
+    is_named = module.__name__ != "__main__" and file is not None
+    return is_named and owner_of(str(file)) is CodeOwner.USER

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any  # Any: users' arguments and results, arrays, and the strategy
 
@@ -18,47 +19,15 @@ import jax
 import numpy as np
 
 from graphdist.errors import ContextError, UnsupportedError
-from graphdist.ir.graph import Graph
 from graphdist.ir.types import Type, numpy_dtype
 from graphdist.parameter_server.messages import Key, Read
 from graphdist.parameter_server.storage import ServerStorage, on_server
-from graphdist.passes.manager import PassRecord
 from graphdist.passes.servers.cut_step import CutStep, ServerRead
 from graphdist.passes.servers.lost_writes import lost_writes
 from graphdist.program.argument_keys import LeafKey, leaf_key
 from graphdist.program.interface import OUTPUT, Interface
 from graphdist.program.program import RunnableProgram
 from graphdist.program.stages import Traced
-from graphdist.tracing.user_lines import here
-
-
-def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[..., Any]) -> Any:
-    """Return the program of a traced function that uses variables on servers."""
-    _require_on_servers(traced)
-    strategy: Any = interface.strategy
-    history = traced.lower().history
-    first = next(record.cut for record in history if record.cut)
-    cut = history[-1].cut
-    assert cut is not None, "a step that is cut stays so"
-    if strategy.refuses_lost_updates:
-        _require_no_lost_writes(first)
-    names = [variable.name for variable in traced.graph.variables if not variable.is_local]
-    keys = {
-        name: on_server(variable).key
-        for name, variable in zip(names, traced.variables, strict=True)
-    }
-    strategy.keep_together([tuple(keys[name] for name in group) for group in cut.together])
-
-    def program(graph: Graph, interface: Interface, history: tuple[PassRecord, ...] = ()) -> Any:
-        # Variables of the worker's graph are arguments, and the passes have run.
-        logical = traced.graph if history else None
-        own = replace(traced, graph=graph, interface=interface, variables=(), pipeline=())
-        return compiled(replace(own, history=history, logical=logical), interface)
-
-    rows = None if cut.rows is None else program(cut.rows, _of_indices(interface, cut))
-    # The graph at the cut, whose outputs have the shapes that users see.
-    worker = program(first.worker, _of_worker(interface, cut), history)
-    return ProgramOnServers(traced, worker, rows, Reads(cut.reads, keys), cut, keys, strategy)
 
 
 def _require_on_servers(traced: Traced) -> None:
@@ -68,7 +37,6 @@ def _require_on_servers(traced: Traced) -> None:
             raise ContextError(
                 f"one function uses variable {variable.name!r}, which is on no server, and "
                 f"variables on parameter servers",
-                source=here(),
                 other=variable.made_at,
                 hint="make it inside strategy.scope(), or read it before and pass its value",
             )
@@ -130,33 +98,44 @@ def _key(type: Type) -> LeafKey:
 class ProgramOnServers:
     """The worker's compiled program, with the reads before it and the updates after it."""
 
-    def __init__(
-        self,
-        traced: Traced,
-        worker: RunnableProgram,
-        indices: RunnableProgram | None,
-        reads: Reads,
-        cut: CutStep,
-        keys: dict[str, Key],
-        strategy: Any,
-    ) -> None:
-        """Keep the traced function, the worker's program and the program of row indices."""
+    def __init__(self, traced: Traced, compiled: Callable[[Traced], RunnableProgram]) -> None:
+        """Compile the parts of a traced function that uses variables on servers."""
+        _require_on_servers(traced)
         self.last_call = 0
         self.traced: Traced | None = traced
-        self.cut = cut
-        self._worker, self._indices, self._reads = worker, indices, reads
-        self._strategy = strategy
+        interface = traced.interface
+        strategy: Any = interface.strategy
+        history = traced.lower().history
+        first = next(record.cut for record in history if record.cut)
+        cut = history[-1].cut
+        assert cut is not None, "a step that is cut stays so"
+        if strategy.refuses_lost_updates:
+            _require_no_lost_writes(first)
+        keys = {name: on_server(each).key for name, each in traced.named_variables.items()}
+        strategy.keep_together([tuple(keys[name] for name in group) for group in cut.together])
+        # Variables of the worker's graph are arguments, and the passes have run.
+        part = partial(replace, traced, variables=(), pipeline=())
+        self._indices: RunnableProgram | None = None
+        if cut.rows is not None:
+            indices = part(graph=cut.rows, interface=_of_indices(interface, cut))
+            self._indices = compiled(indices)
+        # The graph at the cut, whose outputs have the shapes that users see.
+        worker = part(graph=first.worker, interface=_of_worker(interface, cut), history=history)
+        self._worker = compiled(replace(worker, logical=traced.graph))
+        self._reads, self._strategy = Reads(cut.reads, keys), strategy
         self._changes = strategy.servers.changes(cut.updates, keys)
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments and return the user's result."""
         strategy = self._strategy
         indices = [] if self._indices is None else self._indices.call(leaves)
-        values = self._reads.values(strategy, indices) if self.cut.reads else []
-        placed = jax.device_put(values, strategy.devices.mirrored) if values else []
+        with strategy.asking_servers() as servers:
+            values = self._reads.values(servers, indices)
+        placed = jax.device_put(values, strategy.devices.mirrored)
         result, sent = self._worker.call([*leaves, *placed])
         if self._changes:
-            strategy.apply(self._changes, jax.device_get(sent))
+            with strategy.asking_servers() as servers:
+                servers.apply(self._changes, jax.device_get(sent))
         return result
 
 
@@ -168,13 +147,13 @@ class Reads:
         self._variables = [Read(keys[r.variables[0].name]) for r in reads if not r.is_of_rows]
         self._tables = [Table(read, keys) for read in reads if read.is_of_rows]
 
-    def values(self, strategy: Any, indices: Sequence[Any]) -> list[Any]:
+    def values(self, servers: Any, indices: Sequence[Any]) -> list[Any]:
         """Return the values of the variables, and the rows at these indices."""
         wanted = [np.asarray(of_table)[..., 0].astype(np.int64) for of_table in indices]
         once = [table.once(asked) for table, asked in zip(self._tables, wanted, strict=True)]
         rows = [table.reads(sent) for table, sent in zip(self._tables, once, strict=True)]
         values = iter(
-            strategy.read([*self._variables, *(read for of_table in rows for read in of_table)])
+            servers.read([*self._variables, *(read for of_table in rows for read in of_table)])
         )
         variables = [next(values) for _ in self._variables]
         parts = [[next(values) for _ in of_table] for of_table in rows]

@@ -14,6 +14,14 @@ supports a single machine only, such as macOS, and is made to treat this machine
 folders are readable for all users, so they are in a private folder. Ray would make the file of its
 token readable for all users, so it is made private before. Any cluster without authentication
 causes a warning.
+
+Heartbeats find out whether a process is alive, dead or silent. Ray knows when a process was killed.
+A process that is stopped, or whose machine cannot be reached, is only silent: so it is asked for a
+beat, the name of its process and host, whenever an answer takes long. An idle thread sends the
+beat: Ray's main thread in a server, whose requests have threads of their own, and in a worker a
+thread beside the one that runs functions. XLA computes without Python's lock, so a computing
+process sends it at once. A process is silent if no beat arrives within `silence_seconds` of
+`gd.config.set_worker_timeouts`, as for workers that train together.
 """
 
 from __future__ import annotations
@@ -22,10 +30,11 @@ import atexit
 import logging
 import os
 import shutil
+import socket
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
@@ -120,7 +129,12 @@ class Cluster:
                 else:
                     module.init(address=address, logging_level=logging.ERROR)
             Cluster._num_users += 1
-        _warn_without_authentication()
+        if not ray_authenticates():
+            warn_user(
+                "this cluster of Ray has no authentication: everyone who can connect to one of "
+                "its processes runs code there. Start it with RAY_AUTH_MODE=token in the "
+                "environment"
+            )
 
     def close(self) -> None:
         """End the cluster if it was started here, and this was its last use."""
@@ -223,15 +237,6 @@ def _make_token_private() -> None:
         _log.warning("Ray's token in %s may be read by other users: %s", file, error)
 
 
-def _warn_without_authentication() -> None:
-    if ray_authenticates():
-        return
-    warn_user(
-        "this cluster of Ray has no authentication: everyone who can connect to one of its "
-        "processes runs code there. Start it with RAY_AUTH_MODE=token in the environment"
-    )
-
-
 def end() -> None:
     """End the cluster that was started here, and remove its folder."""
     with _lock:
@@ -260,3 +265,79 @@ def _is_alive(process: int) -> bool:
     except PermissionError:  # another user's
         return True
     return True
+
+
+GROUP = "beats"
+"""Ray's name for the thread of a worker that sends beats."""
+_SECONDS_BETWEEN_BEATS = 1.0
+_PARTS = 4
+
+
+class BeatingProcess:
+    """The base of actors: the methods that identify their process."""
+
+    def process(self) -> int:
+        """Return the id of the process."""
+        return os.getpid()
+
+    def place(self) -> str:
+        """Return the process and its host, which the process sends as a beat."""
+        return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def beat_of_worker(worker: Any) -> Any:
+    """Ask a worker for a beat, and return Ray's reference to it."""
+    return ask(worker.place.options(concurrency_group=GROUP))
+
+
+def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> Any:
+    """Return the value of a reference; wait as long as the process that computes it sends beats.
+
+    Raises `ProcessIsSilent`, and Ray's errors for a process that has died.
+    """
+    while not comes([reference], _SECONDS_BETWEEN_BEATS):
+        wait_for([reference, beat()], silence_seconds)
+    return value_of(reference)
+
+
+def wait_for(references: Sequence[Any], seconds: float) -> None:
+    """Wait until one of the values is there; raise `ProcessIsSilent` if none is in time."""
+    # In parts: if this process itself is stopped, time passes although no other one is silent.
+    if not any(comes(references, seconds / _PARTS) for _ in range(_PARTS)):
+        raise ProcessIsSilent(f"has not answered for {seconds:g} s")
+
+
+def answer_within(method: Any, seconds: float) -> Any:
+    """Run a method in a process of Ray's, and return the result if it is there in time.
+
+    Raises the errors of `wait_for` and `value_of`.
+    """
+    reference = ask(method)
+    wait_for([reference], seconds)
+    return value_of(reference)
+
+
+def address_of_server(server: Any, start_seconds: float) -> tuple[str, int]:
+    """Return the address of a server; raise `OSError` if it is dead or does not start."""
+    try:
+        address: tuple[str, int] = answer_within(server.address, start_seconds)
+    except (ProcessIsSilent, ray().exceptions.RayError) as error:
+        raise ConnectionError(f"the server {error}") from error
+    return address
+
+
+def problem_of_server(server: Any, silence_seconds: float) -> str:
+    """Return why a server cannot answer; "" if it is alive."""
+    try:
+        answer_within(server.place, silence_seconds)
+    except ProcessIsSilent as error:
+        return str(error)
+    except ray().exceptions.RayError:
+        return "has died"
+    return ""
+
+
+def comes(references: Sequence[Any], seconds: float) -> bool:
+    """Return whether one of the values is there within `seconds`."""
+    require_running()
+    return bool(ray().wait(list(references), timeout=seconds)[0])

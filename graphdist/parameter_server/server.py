@@ -11,8 +11,6 @@ requests that it sends after its closure was given to another worker raise an er
 
 from __future__ import annotations
 
-import os
-import socket
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -24,22 +22,15 @@ from jax import export
 
 from graphdist.errors import RuntimeFailure
 from graphdist.parameter_server.connections import RequestListener
-from graphdist.parameter_server.messages import (
-    Change,
-    Elsewhere,
-    Key,
-    Origin,
-    Read,
-    UnknownUpdates,
-)
-from graphdist.parameter_server.ray_cluster import ray
+from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, Read, UnknownUpdates
+from graphdist.parameter_server.ray_cluster import BeatingProcess, ray
 
 REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_updates", "apply", "end_attempts"})
 _REMEMBERED = 4096
 """The number of closures that a server remembers, which exceeds the number that can run."""
 
 
-class ParameterServer:
+class ParameterServer(BeatingProcess):
     """The actor; see the module."""
 
     def __init__(self, enable_x64: bool, key: bytes, is_local: bool) -> None:
@@ -67,14 +58,6 @@ class ParameterServer:
             raise RuntimeFailure(f"a server has no request {name!r}")
         with self._lock:
             return getattr(self, name)(*arguments)
-
-    def process(self) -> int:
-        """Return the id of the process."""
-        return os.getpid()
-
-    def place(self) -> str:
-        """Return the process and host of the server, which it sends as a beat."""
-        return f"process {os.getpid()} on {socket.gethostname()}"
 
     def create(self, key: Key, value: np.ndarray[Any, Any]) -> None:
         """Store the first value of a variable, or the value of one that is moved here."""
@@ -124,18 +107,20 @@ class ParameterServer:
             return lacking
         if any(change.update and change.update not in self._updates for change in changes):
             return UnknownUpdates()
-        self._replace([change for change in changes if change.update is None], sent)
+        for change in changes:
+            if change.update is None:
+                # A copy, since received arrays are in memory that other processes share.
+                self._values[change.keys[0]] = np.array(sent[change.sent[0]])
         self._update([change for change in changes if change.update is not None], sent)
-        return self._note(origin)
+        if origin is None:
+            return False
+        has_written_before = origin.closure in self._writers
+        _remember(self._writers, origin.closure, origin.attempt)
+        return has_written_before
 
     def end_attempts(self, closure: int, before: int) -> None:
         """Reject later requests of attempts at a closure before the attempt `before`."""
         _remember(self._first_attempts, closure, before)
-
-    def _replace(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
-        for change in changes:
-            # A copy, since received arrays are in memory that other processes share.
-            self._values[change.keys[0]] = np.array(sent[change.sent[0]])
 
     def _update(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
         if not changes:
@@ -164,14 +149,6 @@ class ParameterServer:
     def _elsewhere(self, keys: Sequence[Key]) -> Elsewhere | None:
         lacking = [key for key in keys if key not in self._values]
         return Elsewhere({key: self._moved.get(key) for key in lacking}) if lacking else None
-
-    def _note(self, origin: Origin | None) -> bool:
-        """Record a closure; return whether it has written before."""
-        if origin is None:
-            return False
-        was_here = origin.closure in self._writers
-        _remember(self._writers, origin.closure, origin.attempt)
-        return was_here
 
 
 def _remember(attempts: OrderedDict[int, int], closure: int, attempt: int) -> None:

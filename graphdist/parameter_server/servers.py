@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any  # Any: Ray's handles, and arrays
+from typing import Any, TypeVar  # Any: Ray's handles, and arrays
 
 import jax
 import numpy as np
@@ -23,32 +23,26 @@ from graphdist.errors import RuntimeFailure
 from graphdist.ir.compare import content_hash
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import numpy_dtype
-from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
-from graphdist.parameter_server.heartbeats import address_of_server, problem_of_server
+from graphdist.parameter_server.connections import ServerConnection
 from graphdist.parameter_server.messages import (
     Change,
+    Done,
     Elsewhere,
     Key,
     Origin,
     Read,
     UnknownUpdates,
 )
+from graphdist.parameter_server.ray_cluster import address_of_server, problem_of_server
 from graphdist.passes.servers.cut_step import Update
 from graphdist.runtime.emit import emit
 from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 
+Item = TypeVar("Item")
+
 _SECONDS_OF_A_MOVE = 30.0
 """The time limit for the move of a variable from one server to another."""
-
-
-class ServerIsLost(Exception):
-    """A server no longer answers; `why` says the reason, such as "has died"."""
-
-    def __init__(self, server: int, why: str) -> None:
-        """Keep the index of the server and the reason."""
-        super().__init__(server, why)
-        self.server, self.why = server, why
 
 
 class Servers:
@@ -59,26 +53,22 @@ class Servers:
         self.actors = list(actors)
         self._connections = [
             ServerConnection(
+                server,
                 partial(address_of_server, actor, timeouts.start),
                 partial(problem_of_server, actor, timeouts.silence),
                 key,
             )
-            for actor in actors
+            for server, actor in enumerate(actors)
         ]
         self.moves = 0
         """The number of moves that this process knows."""
         self.moved: dict[Key, int] = {}
-        self.bytes_read = 0
-        self.bytes_written = 0
-        self.wrote_before = False
-        """Whether a request of the current closure repeated writes of an earlier attempt."""
+        self.done = Done()
+        """The requests of the current closure so far."""
         self.origin: Origin | None = None
         """The closure that sends the requests; None outside closures."""
         self._updates: dict[str, Graph] = {}
         self._to_drop: deque[Key] = deque()
-
-    def __len__(self) -> int:
-        return len(self.actors)
 
     def close(self) -> None:
         """Close the connections, once the servers have ended."""
@@ -104,17 +94,16 @@ class Servers:
 
     def _drop(self) -> None:
         keys = [self._to_drop.popleft() for _ in range(len(self._to_drop))]
-        self._answers({s: ("drop", (of_server,)) for s, of_server in self._by_home(keys).items()})
+        by_home = self._by_home(dict.fromkeys(keys), lambda key: key)
+        self._answers({server: ("drop", (of_server,)) for server, of_server in by_home.items()})
 
     def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
         """Return the values of variables, or rows of them, in order."""
         found: dict[int, Any] = {}
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
         while len(found) < len(wanted):
-            indices: dict[int, list[int]] = {}
-            for index, read in enumerate(wanted):
-                if index not in found:
-                    indices.setdefault(self.home(read.key), []).append(index)
+            missing = [index for index in range(len(wanted)) if index not in found]
+            indices = self._by_home(missing, lambda index: wanted[index].key)
             answers = self._answers(
                 {s: ("read", ([wanted[index] for index in indices[s]],)) for s in indices}
             )
@@ -123,13 +112,13 @@ class Servers:
                     self._follow(answer, deadline)
                 else:
                     found.update(zip(indices[server], answer, strict=True))
-        self.bytes_read += sum(value.nbytes for value in found.values())
-        self.bytes_written += sum(read.rows.nbytes for read in wanted if read.rows is not None)
+        self.done.bytes_read += sum(value.nbytes for value in found.values())
+        self.done.bytes_written += sum(read.rows.nbytes for read in wanted if read.rows is not None)
         return [found[index] for index in range(len(wanted))]
 
     def assign(self, key: Key, value: Any) -> None:
         """Replace the value of a variable, and wait until it is done."""
-        self._carry_out([Change((key,), (0,), None)], [value])
+        self.apply([Change((key,), (0,), None)], [value])
 
     def changes(self, updates: Sequence[Update], keys: Mapping[str, Key]) -> list[Change]:
         """Return updates as changes to request; `keys` has the ids of variables by name."""
@@ -137,31 +126,25 @@ class Servers:
 
     def apply(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
         """Apply changes on the servers, and wait until they are done."""
-        self._carry_out(list(changes), sent)
-
-    def _carry_out(self, changes: list[Change], sent: Sequence[Any]) -> None:
+        left = list(changes)
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
-        while changes:
-            of_server: dict[int, list[Change]] = {}
-            for change in changes:
-                of_server.setdefault(self.home(change.keys[0]), []).append(change)
-            requests = {
-                server: self._request(s_changes, sent) for server, s_changes in of_server.items()
-            }
+        while left:
+            of_server = self._by_home(left, lambda change: change.keys[0])
+            requests = {server: self._request(of_server[server], sent) for server in of_server}
             answers = self._answers(
                 {server: ("apply", (*request, self.origin)) for server, request in requests.items()}
             )
-            changes = []
+            left = []
             for server, answer in answers.items():
                 if isinstance(answer, Elsewhere):
                     self._follow(answer, deadline)
                 elif isinstance(answer, UnknownUpdates):
                     self._send_updates(server, of_server[server])
                 else:
-                    self.wrote_before |= answer
-                    self.bytes_written += sum(value.nbytes for value in requests[server][1])
+                    self.done.was_written_before |= answer
+                    self.done.bytes_written += sum(value.nbytes for value in requests[server][1])
                     continue
-                changes += of_server[server]
+                left += of_server[server]
 
     def end_attempts(self, closure: int, before: int) -> None:
         """Make all servers reject later requests of earlier attempts at a closure."""
@@ -183,10 +166,13 @@ class Servers:
         self.moves = homes[0]
         self.moved.update(homes[1])
 
-    def _by_home(self, keys: Iterable[Key]) -> dict[int, list[Key]]:
-        found: dict[int, list[Key]] = {}
-        for key in dict.fromkeys(keys):
-            found.setdefault(self.home(key), []).append(key)
+    def _by_home(
+        self, items: Iterable[Item], key_of: Callable[[Item], Key]
+    ) -> dict[int, list[Item]]:
+        """Return the items by the server that has the variable of each."""
+        found: dict[int, list[Item]] = {}
+        for item in items:
+            found.setdefault(self.home(key_of(item)), []).append(item)
         return found
 
     def _change(self, update: Update, keys: Mapping[str, Key]) -> Change:
@@ -216,25 +202,18 @@ class Servers:
 
     def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
         """Send requests at once and return the servers' answers; may raise `ServerIsLost`."""
-        order, began = sorted(requests), time.monotonic()
+        began = time.monotonic()
+        asked = {server: self._connections[server] for server in sorted(requests)}
         with ExitStack() as held:
-            for server in order:  # all threads lock them in one order
-                with _lost(server):
-                    held.enter_context(self._connections[server].held(began))
+            for connection in asked.values():  # all threads lock them in one order
+                held.enter_context(connection.held(began))
             try:
-                for server in order:
-                    with _lost(server):
-                        self._connections[server].request(*requests[server])
-                answers = {}
-                for server in order:
-                    with _lost(server):
-                        answers[server] = self._connections[server].answer()
-                return answers
-            except (
-                BaseException
-            ):  # on interrupts, too: an unread answer would be taken for the next one's
-                for server in order:
-                    self._connections[server].close()
+                for server, connection in asked.items():
+                    connection.request(*requests[server])
+                return {server: connection.answer() for server, connection in asked.items()}
+            except BaseException:  # on interrupts, too: a next request would get an unread answer
+                for connection in asked.values():
+                    connection.close()
                 raise
 
     def _follow(self, answer: Elsewhere, deadline: float) -> None:
@@ -260,11 +239,3 @@ def _as_module(graph: Graph) -> bytes:
     avals = [jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)) for type in types]
     update = jax.jit(lambda *inputs: emit(graph, inputs))
     return bytes(export.export(update, platforms=["cpu"])(*avals).serialize())
-
-
-@contextmanager
-def _lost(server: int) -> Iterator[None]:
-    try:
-        yield
-    except ServerIsSilent as error:
-        raise ServerIsLost(server, str(error)) from error

@@ -1,49 +1,65 @@
-"""The threads that give closures to workers, one for each, and send functions and values.
+"""The workers: their processes, and the threads that give them closures, functions and values.
 
-A worker is sent a function or value when it reports that it lacks it. If a worker dies, Ray starts
-it again, and its closure returns to the queue. A silent worker (`heartbeats.py`) is killed first,
-if possible. In either case the servers then reject its requests for that closure. A worker gets its
-first closure once it has started. If no worker is left, and none returns within `start_seconds` of
-`gd.config.set_worker_timeouts`, waiting closures are cancelled with an error.
+Each worker has a thread here. A worker is sent a function or value when it reports that it lacks
+it. If a worker dies, Ray starts it again, and its closure returns to the queue. A silent worker
+(`ray_cluster.py`) is killed first, if possible. In either case the servers then reject its requests
+for that closure. A worker gets its first closure once it has started. If no worker is left, and
+none returns within `start_seconds` of `gd.config.set_worker_timeouts`, waiting closures are
+cancelled with an error.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Any  # Any: users' results, and Ray's handles
 
+import jax
+
 from graphdist.errors import WorkerError, WorkerTimeoutError
 from graphdist.parameter_server.closures import (
     SHUT_DOWN,
     ClosureQueue,
+    TimeLimit,
     Waiting,
     cancelled,
     with_line_of_user,
 )
-from graphdist.parameter_server.heartbeats import answer, beat_of_worker, comes, wait_for
+from graphdist.parameter_server.connections import ServerIsLost
 from graphdist.parameter_server.messages import (
-    Apart,
-    Closure,
     ClosureFailed,
     Done,
     LargeResult,
-    LostServer,
-    Missing,
+    NotSentYet,
+    Origin,
+    SentAs,
     Traffic,
 )
-from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ask, ray, value_of
-from graphdist.parameter_server.servers import ServerIsLost
-from graphdist.parameter_server.strategy import ParameterServerBase
-from graphdist.parameter_server.time_limit import TimeLimit
-from graphdist.parameter_server.worker_actors import WorkerActors
+from graphdist.parameter_server.ray_cluster import (
+    GROUP,
+    ProcessIsSilent,
+    answer,
+    answer_within,
+    ask,
+    beat_of_worker,
+    comes,
+    kill,
+    ray,
+    value_of,
+    wait_for,
+)
+from graphdist.parameter_server.strategy import OWN, ParameterServerBase, VariablesApart
+from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_by_workers
 from graphdist.tracing.user_lines import here
 
 _SECONDS_OF_A_WAIT = 1.0
@@ -70,19 +86,12 @@ class Sent:
         self._numbers = count()
         self._forgotten: list[deque[int]] = [deque() for _ in range(num_workers)]
         """For each worker, the ids of functions and values to forget."""
-        self.functions: dict[int, bytes] = {}
-        self.values: dict[int, tuple[bytes, bool]] = {}
+        self.objects: dict[int, tuple[bytes, SentAs]] = {}
 
-    def add_function(self, data: bytes) -> int:
-        """Add a function, and return its id."""
+    def add(self, data: bytes, kind: SentAs) -> int:
+        """Add a function or per-worker value, and return its id."""
         number = next(self._numbers)
-        self.functions[number] = data
-        return number
-
-    def add_value(self, data: bytes, is_iterator: bool) -> int:
-        """Add a per-worker value, and return its id."""
-        number = next(self._numbers)
-        self.values[number] = data, is_iterator
+        self.objects[number] = data, kind
         return number
 
     def forget_with(self, owner: Any, number: int) -> None:
@@ -90,8 +99,7 @@ class Sent:
         weakref.finalize(owner, self._forget, number).atexit = False
 
     def _forget(self, number: int) -> None:
-        self.functions.pop(number, None)
-        self.values.pop(number, None)
+        self.objects.pop(number, None)
         for of_worker in self._forgotten:
             of_worker.append(number)
 
@@ -101,26 +109,81 @@ class Sent:
         return tuple(of_worker.popleft() for _ in range(len(of_worker)))
 
 
+def start_workers(strategy: ParameterServerBase) -> list[Any]:
+    """Start the actors of all workers."""
+    defaults = {"num_cpus": 0} if strategy.address is None else {}
+    settings: Any = jax.config
+    actor = ray().remote(**OWN, **{**defaults, **strategy.worker_options})(ClosureWorker)
+    return [
+        ask(
+            actor,
+            Settings(
+                index,
+                strategy.devices_per_worker,
+                settings.jax_enable_x64,
+                strategy.server_names,
+                strategy.key,
+                strategy.timeouts,
+                strategy.num_workers > 1 and not strategy.allow_lost_updates,
+                [folder or os.getcwd() for folder in sys.path],
+                tuple(imported_by_workers),
+            ),
+        )
+        for index in range(strategy.num_workers)
+    ]
+
+
 class Serving:
-    """The thread of one worker."""
+    """One worker, and the thread that gives it closures."""
 
     def __init__(
         self,
         queue: ClosureQueue,
-        workers: WorkerActors,
         index: int,
+        actor: Any,
+        missing: dict[int, str],
         traffic: Traffic,
         sent: Sent,
         strategy: ParameterServerBase,
     ) -> None:
-        """Prepare to serve one worker from the queue."""
+        """Prepare to serve a worker from the queue; `missing` has why workers are missing."""
         self._queue, self._traffic, self._sent = queue, traffic, sent
-        self._workers, self._index = workers, index
-        self._actor = workers.actors[index]
+        self._index, self._actor, self._missing = index, actor, missing
         # Weakly: a strategy without references ends its workers, and this thread with them.
         self._strategy = weakref.ref(strategy)
         self._servers, self._timeouts = strategy.servers, strategy.timeouts
+        self._num_workers = strategy.num_workers
         self._place = ""
+
+    def process(self) -> int:
+        """Return the id of the worker's process, once it has started.
+
+        Raises `WorkerTimeoutError` if it takes too long.
+        """
+        module = ray()
+        deadline = time.monotonic() + self._timeouts.start
+        while True:
+            try:
+                method = self._actor.process.options(concurrency_group=GROUP)
+                process: int = answer_within(method, max(0.0, deadline - time.monotonic()))
+                return process
+            except ProcessIsSilent as error:
+                raise WorkerTimeoutError(
+                    f"worker {self._index} has not started within {self._timeouts.start:g} s",
+                    source=here(),
+                    hint="gd.config.set_worker_timeouts(start_seconds=...) waits longer",
+                ) from error
+            except module.exceptions.RayError:
+                time.sleep(_POLL_SECONDS)
+
+    def end(self) -> None:
+        """End the worker's process."""
+        kill(self._actor)
+
+    def _start_again(self) -> None:
+        """End the worker's process, if it can be reached, and let Ray start another one."""
+        with suppress(ray().exceptions.RayError, ValueError):  # it is already restarting
+            kill(self._actor, restarts=True)
 
     def run(self) -> None:
         """Give the worker closures until the queue is closed."""
@@ -143,7 +206,7 @@ class Serving:
             raise
         except ProcessIsSilent as error:
             self._give_back(closure, str(error))
-            self._workers.start_again(self._index)
+            self._start_again()
         except module.exceptions.RayError:
             self._give_back(closure, "has died")
         else:
@@ -158,16 +221,15 @@ class Serving:
     def _give_back(self, closure: Waiting, why: str) -> None:
         """Put a closure back, once the lost worker can no longer write for it."""
         if not self._queue.is_closed:
-            _log.warning(
-                "worker %d, %s, %s: %r is run again", self._index, self._place, why, closure.name
-            )
+            name = closure.result.name
+            _log.warning("worker %d, %s, %s: %r is run again", self._index, self._place, why, name)
         with _counting:
             self._traffic.worker_deaths += 1
             self._traffic.run_again += 1
         try:
             self._servers.end_attempts(closure.number, closure.attempt + 1)
         except ServerIsLost as lost:
-            self._queue.fail(closure, self._error(LostServer(lost.server, lost.why)))
+            self._queue.fail(closure, self._error(lost))
         else:
             self._queue.put_back(closure)
 
@@ -175,20 +237,19 @@ class Serving:
         """Return a closure's outcome and the loader of its result; send what the worker lacks."""
         while True:
             moved = (self._servers.moves, dict(self._servers.moved))
-            message = Closure(
-                closure.number,
-                closure.function,
-                closure.arguments,
-                closure.attempt,
-                moved,
-                self._sent.forgotten_by(self._index),
+            origin = Origin(closure.number, closure.attempt)
+            forgotten = self._sent.forgotten_by(self._index)
+            request = ask(
+                self._actor.run, origin, closure.function, closure.arguments, moved, forgotten
             )
-            outcome, result = self._answer(ask(self._actor.run, message))
-            if isinstance(outcome, Missing):
-                if (problem := self._send(outcome)) is not None:
+            outcome, result = self._answer(request)
+            if isinstance(outcome, NotSentYet):
+                number = outcome.number
+                sent = ask(self._actor.add, number, *self._sent.objects[number])
+                if (problem := self._answer(sent)) is not None:
                     return problem, lambda limit: None
-            elif isinstance(outcome, Apart):
-                self._bring_together(outcome)
+            elif isinstance(outcome, VariablesApart):
+                self._running_strategy().keep_together(outcome.groups)
             else:
                 return outcome, partial(self._loaded, result)
 
@@ -196,26 +257,10 @@ class Serving:
         """Return the worker's answer; raise `ProcessIsSilent` or Ray's errors."""
         return answer(reference, partial(beat_of_worker, self._actor), self._timeouts.silence)
 
-    def _send(self, missing: Missing) -> ClosureFailed | None:
-        """Send the worker missing functions and values; return the error that they raised there."""
-        if missing.function is not None:
-            data = self._sent.functions[missing.function]
-            found: ClosureFailed | None = self._answer(
-                ask(self._actor.add_function, missing.function, data)
-            )
-            return found
-        for number in missing.resources:
-            problem: ClosureFailed | None = self._answer(
-                ask(self._actor.add_value, number, *self._sent.values[number])
-            )
-            if problem is not None:
-                return problem
-        return None
-
-    def _bring_together(self, apart: Apart) -> None:
+    def _running_strategy(self) -> ParameterServerBase:
         strategy = self._strategy()
-        assert strategy is not None
-        strategy.keep_together(list(apart.groups))
+        assert strategy is not None, "its closures refer to it"
+        return strategy
 
     def _count(self, done: Done) -> None:
         with _counting:
@@ -224,11 +269,9 @@ class Serving:
             self._traffic.bytes_written += done.bytes_written
             self._traffic.written_twice += done.was_written_before
 
-    def _error(self, outcome: ClosureFailed | LostServer) -> BaseException:
-        strategy = self._strategy()
-        if isinstance(outcome, LostServer):
-            assert strategy is not None
-            return strategy.lost(outcome.server, outcome.why)
+    def _error(self, outcome: ClosureFailed | ServerIsLost) -> BaseException:
+        if isinstance(outcome, ServerIsLost):
+            return self._running_strategy().lost(outcome)
         outcome.error.add_note(f"in a worker:\n{outcome.traceback}")
         return outcome.error
 
@@ -242,7 +285,7 @@ class Serving:
                 beat = beat or beat_of_worker(self._actor)
                 wait_for([beat], _SECONDS_OF_A_WAIT)
                 self._place = value_of(beat)
-                self._workers.come(self._index)
+                self._missing.pop(self._index, None)
                 return
             except ProcessIsSilent:
                 pass
@@ -259,8 +302,11 @@ class Serving:
         if last_error:
             why += f" ({last_error})"
         _log.warning("worker %d %s; it is started again", self._index, why)
-        self._workers.start_again(self._index)
-        if all_missing := self._workers.miss(self._index, why):
+        self._start_again()
+        self._missing[self._index] = why
+        missing = sorted(self._missing.copy().items())  # other threads change it
+        if len(missing) == self._num_workers:
+            all_missing = ", ".join(f"worker {each} {why}" for each, why in missing)
             self._queue.fail_all(
                 WorkerError(
                     f"no worker runs scheduled functions: {all_missing}",

@@ -19,7 +19,6 @@ from graphdist.parameter_server.messages import Key, Read
 from graphdist.state.storage import Storage
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 
 
 @dataclass(eq=False)
@@ -45,7 +44,8 @@ class ServerStorage(Storage):
 
     def host_copy(self) -> Any:
         """Return a copy of the value in the memory of the host."""
-        return np.array(self.strategy.read([Read(self.key)])[0])
+        with self.strategy.asking_servers() as servers:
+            return np.array(servers.read([Read(self.key)])[0])
 
     def holds(self, array: Any) -> bool:
         """Return True, since no step donates a value on a server."""
@@ -56,7 +56,8 @@ class ServerStorage(Storage):
 
     def write(self, array: Any) -> None:
         """Replace the value on the server."""
-        self.strategy.assign(self.key, np.asarray(array))
+        with self.strategy.asking_servers() as servers:
+            servers.assign(self.key, np.asarray(array))
 
     def in_graph(self, pack: str, strategy: Any) -> StoredOnServer:
         """Return the storage as a graph states it."""
@@ -79,12 +80,10 @@ def require_storable(name: str, value: Any) -> None:
     if isinstance(value, jax.ShapeDtypeStruct):
         raise UnsupportedError(
             f"variable {name!r} is declared by its shape: a parameter server needs its value",
-            source=here(),
             hint="give it one: gd.Variable(jnp.zeros(shape))",
         )
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         raise UnsupportedError(
             f"variable {name!r} holds a random key, and a parameter server holds numbers",
-            source=here(),
             hint="keep its numbers: jax.random.key_data(key)",
         )

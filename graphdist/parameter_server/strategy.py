@@ -3,7 +3,7 @@
 Variables are on servers. Any process may run a function that uses them: it reads the variables,
 runs the worker's part of the step on its own devices, and sends the updates to the servers. The
 program that makes the strategy does so when it calls a function itself; `ClusterCoordinator` lets
-workers do so.
+workers do so. The options of the cluster are checked before any process is started.
 """
 
 from __future__ import annotations
@@ -22,23 +22,19 @@ from uuid import uuid4
 import jax
 import numpy as np
 
+from graphdist.cluster.resolver import ClusterResolver
 from graphdist.config import worker_timeouts
 from graphdist.context import current_entry
 from graphdist.data.input_options import InputContext
-from graphdist.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ContextError,
-    ServerLostError,
-)
+from graphdist.errors import ArgumentError, ContextError, ServerLostError
 from graphdist.parameter_server.closures import with_line_of_user
-from graphdist.parameter_server.cluster_options import checked_worker_options, counts_of_tasks
+from graphdist.parameter_server.connections import ServerIsLost
 from graphdist.parameter_server.input import DatasetOfWorkers
-from graphdist.parameter_server.messages import Change, Key, Read
-from graphdist.parameter_server.program import program_on_servers
-from graphdist.parameter_server.ray_cluster import Cluster, ask, close_at_exit, kill, ray
+from graphdist.parameter_server.messages import Key
+from graphdist.parameter_server.program import ProgramOnServers
+from graphdist.parameter_server.ray_cluster import GROUP, Cluster, ask, close_at_exit, kill, ray
 from graphdist.parameter_server.server import ParameterServer
-from graphdist.parameter_server.servers import ServerIsLost, Servers
+from graphdist.parameter_server.servers import Servers
 from graphdist.parameter_server.storage import ServerStorage, on_server, require_storable
 from graphdist.passes import Target
 from graphdist.runtime.devices import Devices, find_device
@@ -48,7 +44,7 @@ from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import type_name
+from graphdist.values.distributed import wrong_type
 from graphdist.whole_numbers import whole_number
 
 _moving = Lock()
@@ -63,28 +59,21 @@ class StrategyOnServers(CommonStrategy):
     refuses_lost_updates = False
     """Whether functions run concurrently, and none may overwrite another one's updates."""
 
-    def program_of(self, traced: Any, interface: Any, compiled: Callable[..., Any]) -> Any:
+    def program_of(self, traced: Any, compiled: Callable[[Any], Any]) -> Any:
         """Return the program of a traced function, split if variables are on servers."""
         if not any(isinstance(v.storage, ServerStorage) for v in traced.variables):
-            return compiled(traced, interface)
-        return program_on_servers(traced, interface, compiled)
+            return compiled(traced)
+        return ProgramOnServers(traced, compiled)
 
     @property
     def target(self) -> Target:
         """Return the target of programs whose variables are on servers."""
         return replace(super().target, cuts_updates=True)
 
-    def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
-        """Return the values of variables, or rows of them, in order."""
-        return self.servers.read(wanted)
-
-    def apply(self, changes: Sequence[Change], sent: Any) -> None:
-        """Apply changes on the servers, and wait until they are done."""
-        self.servers.apply(changes, sent)
-
-    def assign(self, key: Key, value: Any) -> None:
-        """Replace the value of a variable."""
-        self.servers.assign(key, value)
+    @contextmanager
+    def asking_servers(self) -> Iterator[Servers]:
+        """Yield the servers, for requests; raises `ServerIsLost` for a lost one."""
+        yield self.servers
 
     def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
         """Ensure that the variables of each group are on one server."""
@@ -128,12 +117,9 @@ class ParameterServerBase(StrategyOnServers):
         self.devices_per_worker = whole_number(devices_per_worker, "devices_per_worker", least=1)
         self.worker_options = checked_worker_options(worker_options)
         if not (variable_partitioner is None or callable(variable_partitioner)):
-            raise ArgumentTypeError(
-                f"variable_partitioner is of type {type_name(variable_partitioner)}, not a "
-                f"function of shape and dtype",
-                source=here(),
-                hint="use gd.experimental.partitioners.FixedShardsPartitioner(2)",
-            )
+            hint = "use gd.experimental.partitioners.FixedShardsPartitioner(2)"
+            expected = "a function of shape and dtype"
+            raise wrong_type("variable_partitioner", variable_partitioner, expected, hint)
         extended = ParameterServerExtended(Devices((find_device("cpu:0", here()),)))
         super().__init__(extended)
         self.cluster_resolver = cluster_resolver
@@ -180,7 +166,6 @@ class ParameterServerBase(StrategyOnServers):
         what = "cluster of Ray" if self._close.alive else "strategy"
         raise ContextError(
             f"the {what} was shut down, and its servers, workers and variables are gone",
-            source=here(),
             hint="shut it down after all else, or make a new strategy and its variables",
         )
 
@@ -199,8 +184,8 @@ class ParameterServerBase(StrategyOnServers):
             self.servers.moved[key] = beside.storage.server
             self.servers.moves += 1
         self.names[key] = name
-        with self._asking_servers():
-            self.servers.create(key, np.asarray(value))
+        with self.asking_servers() as servers:
+            servers.create(key, np.asarray(value))
         weakref.finalize(storage, _forget, self.names, self.servers, key).atexit = False
         return storage
 
@@ -237,49 +222,35 @@ class ParameterServerBase(StrategyOnServers):
             raise ArgumentError(
                 f"the partitioner returned {counts} for a variable of shape {list(value.shape)}: "
                 f"variables are split along dimension 0 alone",
-                source=here(),
                 hint=f"return {[max(1, int(max(counts, default=1))), *[1] * (value.ndim - 1)]}",
             )
         return min(int(counts[0]), max(1, value.shape[0]))
 
-    def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
-        """Return the values of variables, or rows of them; may raise `ServerLostError`."""
-        with self._asking_servers():
-            return super().read(wanted)
-
-    def apply(self, changes: Sequence[Change], sent: Any) -> None:
-        """Apply changes on the servers, and wait; may raise `ServerLostError`."""
-        with self._asking_servers():
-            super().apply(changes, sent)
-
-    def assign(self, key: Key, value: Any) -> None:
-        """Replace the value of a variable; may raise `ServerLostError`."""
-        with self._asking_servers():
-            super().assign(key, value)
-
     def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
         """Move the variables of each group to the server of its first one."""
-        with _moving, self._asking_servers():
+        with _moving, self.asking_servers() as servers:
             for first, *others in groups:
                 for key in others:
-                    self.servers.move(key, self.servers.home(first))
+                    servers.move(key, servers.home(first))
 
     @contextmanager
-    def _asking_servers(self) -> Iterator[None]:
+    def asking_servers(self) -> Iterator[Servers]:
+        """Yield the servers, for requests; raises `ServerLostError` for a lost one."""
         self.require_open()
         try:
-            yield
+            yield self.servers
         except ServerIsLost as lost:
             self.require_open()  # it may have been shut down meanwhile
-            raise with_line_of_user(self.lost(lost.server, lost.why)) from lost.__cause__
+            raise with_line_of_user(self.lost(lost)) from lost.__cause__
 
-    def lost(self, server: int, why: str) -> ServerLostError:
+    def lost(self, lost: ServerIsLost) -> ServerLostError:
         """Return the error for a lost server, with the names of its variables."""
+        server = lost.server
         names = [repr(n) for key, n in self.names.items() if self.servers.home(key) == server]
         listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         return ServerLostError(
-            f"parameter server {server} {why}, and the values of its variables are lost with it: "
-            f"{listed or 'it had none'}",
+            f"parameter server {server} {lost.why}, and the values of its variables are lost with "
+            f"it: {listed or 'it had none'}",
             hint="make a new strategy and its variables, and restore the last checkpoint",
         )
 
@@ -346,7 +317,6 @@ class WorkerStrategy(StrategyOnServers, Strategy):
         """Raise an error, since only the coordinator makes variables."""
         raise ContextError(
             f"variable {name!r} is made in a function that a worker runs",
-            source=here(),
             hint="make it before, inside strategy.scope()",
         )
 
@@ -386,3 +356,66 @@ def _forget(names: dict[Key, str], servers: Servers, key: Key) -> None:
 
 
 __all__ = ["ParameterServerBase", "ParameterServerStrategy", "StrategyOnServers", "WorkerStrategy"]
+
+
+JOBS = ("chief", "evaluator", "ps", "worker")
+OWN: Mapping[str, Any] = {
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "concurrency_groups": {GROUP: 1},
+}
+"""The options of all workers."""
+
+
+def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]:
+    """Return the numbers of workers and servers; raise errors as `ParameterServerStrategy`."""
+    if resolver is None:
+        found = {
+            "worker": whole_number(num_workers, "num_workers"),
+            "ps": whole_number(num_servers, "num_servers"),
+        }
+    elif isinstance(resolver, ClusterResolver):
+        spec = resolver.cluster_spec()
+        found = {job: spec.num_tasks(job) for job in spec.jobs}
+    else:
+        hint = "leave it out for workers on this machine"
+        raise wrong_type("cluster_resolver", resolver, "a ClusterResolver", hint, ArgumentError)
+    for job in found:
+        if job not in JOBS:
+            raise ArgumentError(f"the cluster has a job {job!r}: the jobs are {', '.join(JOBS)}")
+    if found.get("chief", 0) > 1:
+        raise ArgumentError(f"the cluster has {found['chief']} chiefs")
+    for job in ("worker", "ps"):
+        if found.get(job, 0) < 1:
+            raise ArgumentError(
+                f"the cluster has no {job!r}: it takes one worker and one ps at least",
+                hint='name them: gd.cluster.ClusterSpec({"worker": [...], "ps": [...]})',
+            )
+    return found["worker"], found["ps"]
+
+
+class _Actor:
+    """A stand-in for a worker, since Ray checks options when it registers a class."""
+
+
+def checked_worker_options(given: Any) -> dict[str, Any]:
+    """Return the user's options; raise `ArgumentError` for options that Ray does not accept."""
+    hint = 'worker_options are Ray\'s options of an actor, such as {"num_gpus": 1}'
+    if not isinstance(given, Mapping | None):
+        raise wrong_type("worker_options", given, "a dict", hint, ArgumentError)
+    options = dict(given or {})
+    for name, value in OWN.items():
+        if name in options:
+            raise ArgumentError(
+                f"worker_options has {name!r}, which is {value!r} for all workers",
+                hint="leave it out",
+            )
+    module = ray()
+    try:
+        module.remote(**OWN, **options)(_Actor)
+    except (TypeError, ValueError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise ArgumentError(
+            f"Ray does not take these worker_options: {first_line}", hint=hint
+        ) from error
+    return options

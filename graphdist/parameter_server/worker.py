@@ -1,6 +1,6 @@
 """A worker: a process of JAX's that runs scheduled functions, one after the other.
 
-Functions run on one thread, not the main thread; another one sends beats (`heartbeats.py`).
+Functions run on one thread, not the main thread; another one sends beats (`ray_cluster.py`).
 
 A worker keeps the functions and per-worker values that it was sent. After a restart it has none:
 when a closure needs one, the worker reports it as missing, and receives it again.
@@ -8,16 +8,13 @@ when a closure needs one, the worker reports it as missing, and receives it agai
 
 from __future__ import annotations
 
-import os
 import pickle
-import socket
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any  # Any: objects of users, and Ray's handles
+from typing import Any, TypeAlias  # Any: objects of users, and Ray's handles
 from weakref import WeakValueDictionary
 
 import jax
@@ -28,31 +25,32 @@ from graphdist.context import Scope
 from graphdist.errors import ContextError, RuntimeFailure
 from graphdist.ir.graph import GraphVariable
 from graphdist.options import VariableSynchronization
+from graphdist.parameter_server.connections import ServerIsLost
 from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements, WorkerIterator
 from graphdist.parameter_server.messages import (
-    Apart,
-    Closure,
     ClosureFailed,
     Done,
     Key,
     LargeResult,
-    LostServer,
-    Missing,
+    NotSentYet,
     Origin,
-    Outcome,
+    SentAs,
 )
-from graphdist.parameter_server.ray_cluster import ray
-from graphdist.parameter_server.servers import ServerIsLost, Servers
+from graphdist.parameter_server.ray_cluster import BeatingProcess, ray
+from graphdist.parameter_server.servers import Servers
 from graphdist.parameter_server.storage import ServerStorage
 from graphdist.parameter_server.strategy import VariablesApart, WorkerStrategy
 from graphdist.runtime.devices import Devices, working_devices
 from graphdist.runtime.processes.workers import WorkerTimeouts
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here, where_raised
+from graphdist.tracing.user_lines import where_raised
 from graphdist.values.distributed import PerReplica
 
 imported_by_workers: list[str] = []
 """Names of modules; higher packages whose objects are sent to workers add theirs."""
+
+
+Outcome: TypeAlias = Done | ClosureFailed | NotSentYet | VariablesApart | ServerIsLost
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Settings:
     """The modules that the worker imports before it receives functions."""
 
 
-class ClosureWorker:
+class ClosureWorker(BeatingProcess):
     """The actor; see the module."""
 
     def __init__(self, settings: Settings) -> None:
@@ -101,86 +99,61 @@ class ClosureWorker:
         self._functions: dict[int, FunctionOfElements] = {}
         _worker = self
 
-    def process(self) -> int:
-        """Return the id of the process."""
-        return os.getpid()
-
-    def place(self) -> str:
-        """Return the process and host of the worker, which it sends as a beat."""
-        return f"process {os.getpid()} on {socket.gethostname()}"
-
-    def add_function(self, number: int, data: bytes) -> ClosureFailed | None:
-        """Load a function; return its error if that fails."""
+    def add(self, number: int, data: bytes, kind: SentAs) -> ClosureFailed | None:
+        """Load a function, or make a per-worker value; return its error if that fails."""
         try:
-            self._functions[number] = FunctionOfElements(pickle.loads(data))
-        except BaseException as error:
-            return failed(error)
-        return None
-
-    def add_value(self, number: int, data: bytes, is_iterator: bool) -> ClosureFailed | None:
-        """Make a per-worker value: the result of a function, or an iterator over it."""
-        try:
+            if kind is SentAs.FUNCTION:
+                self._functions[number] = FunctionOfElements(pickle.loads(data))
+                return None
             with Scope(self.strategy):
                 made = pickle.loads(data)
                 made = made() if callable(made) else made
                 if isinstance(made, DatasetOfWorkers):
                     made = made.make(self.strategy)
-                self.values[number] = WorkerIterator(made) if is_iterator else made
+                self.values[number] = WorkerIterator(made) if kind is SentAs.ITERATOR else made
         except BaseException as error:
             return failed(error)
         return None
 
-    def run(self, closure: Closure) -> tuple[Outcome, Any]:
-        """Run a closure; return its outcome, and the result of its function."""
+    def run(
+        self,
+        origin: Origin,
+        function: int,
+        arguments: bytes,
+        homes: tuple[int, Mapping[Key, int]],
+        forgotten: Sequence[int],
+    ) -> tuple[Outcome, Any]:
+        """Run a function with its pickled arguments; return the outcome, and the result.
+
+        `homes` has the number of moves so far and the servers of variables that were moved,
+        `forgotten` the ids of functions and values that the coordinator no longer has.
+        """
         servers = self.strategy.servers
-        servers.know(closure.homes)
-        for number in closure.forgotten:
+        servers.know(homes)
+        for number in forgotten:
             self._functions.pop(number, None)
             self.values.pop(number, None)
-        if closure.function not in self._functions:
-            return Missing(closure.function), None
-        servers.origin = Origin(closure.number, closure.attempt)
-        servers.bytes_read = servers.bytes_written = 0
-        servers.wrote_before = False
+        servers.origin = origin
+        servers.done = Done()
         try:
-            args, kwargs = pickle.loads(closure.arguments)
-            with Scope(self.strategy), _running():
-                result = self._functions[closure.function](args, kwargs)
+            if function not in self._functions:
+                raise NotSentYet(function)
+            args, kwargs = pickle.loads(arguments)
+            with Scope(self.strategy):
+                result = self._functions[function](args, kwargs)
             result = jax.tree.map(_on_host, result, is_leaf=lambda x: isinstance(x, PerReplica))
-        except _ValueMissing as missing:
-            return Missing(None, (missing.number,)), None
-        except VariablesApart as apart:
-            return Apart(apart.groups), None
-        except ServerIsLost as lost:
-            return LostServer(lost.server, lost.why), None
+        except (NotSentYet, VariablesApart, ServerIsLost) as outcome:
+            return outcome, None
         except BaseException as error:  # Ray would raise one that is no Exception as its own
             return failed(error), None
         finally:
             servers.origin = None
-        counted = Done(servers.bytes_read, servers.bytes_written, servers.wrote_before)
-        return counted, _kept_if_large(result)
+        return servers.done, _kept_if_large(result)
 
 
 _LARGEST_SENT = 64 << 10
 """The largest size in bytes of a result that is sent to the coordinator at once."""
 _worker: ClosureWorker | None = None
-_is_running = False
-
-
-@contextmanager
-def _running() -> Iterator[None]:
-    global _is_running
-    _is_running = True
-    try:
-        yield
-    finally:
-        _is_running = False
-
-
-class _ValueMissing(Exception):
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def _here() -> ClosureWorker:
@@ -210,7 +183,7 @@ def value_here(number: int) -> Any:
     try:
         return _here().values[number]
     except KeyError:
-        raise _ValueMissing(number) from None
+        raise NotSentYet(number) from None
 
 
 def current_worker_index() -> int:
@@ -218,10 +191,9 @@ def current_worker_index() -> int:
 
     Raises `ContextError` outside scheduled functions.
     """
-    if _worker is None or not _is_running:
+    if _worker is None or _worker.strategy.servers.origin is None:
         raise ContextError(
             "experimental_get_current_worker_index outside of a scheduled function",
-            source=here(),
             hint="call it in a function that is given to ClusterCoordinator.schedule",
         )
     return _worker.index

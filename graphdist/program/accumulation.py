@@ -13,7 +13,6 @@ from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_function
 from graphdist.tracing.loop_marks import marked
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 Parameters = ParamSpec("Parameters")
@@ -55,26 +54,21 @@ def accumulate(
     """
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
         raise ArgumentTypeError(
-            f"accumulate over {type_name(microbatches)} microbatches: it is an int", source=here()
+            f"accumulate over {type_name(microbatches)} microbatches: it is an int"
         )
     if microbatches < 1:
-        raise ArgumentError(
-            f"accumulate over {microbatches} microbatches: there is at least 1", source=here()
-        )
+        raise ArgumentError(f"accumulate over {microbatches} microbatches: there is at least 1")
     require_function(fn, "accumulate")
     op = ReduceOp.of(reduce_op)
     argnums = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
     if not argnums or not all(isinstance(argnum, int) for argnum in argnums):
         raise ArgumentTypeError(
             f"batch_argnums is {batch_argnums!r}: it is an int, or several",
-            source=here(),
             hint="leave it out where the last positional argument is the batch",
         )
 
     if gather not in GATHERS:
-        raise ArgumentError(
-            f"gather is {gather!r}, not one of {', '.join(map(repr, GATHERS))}", source=here()
-        )
+        raise ArgumentError(f"gather is {gather!r}, not one of {', '.join(map(repr, GATHERS))}")
 
     def accumulated(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         positions = _positions(argnums, len(args))
@@ -122,7 +116,6 @@ def _as_part(result: Any) -> jax.Array:
         what = f"a value of type {type_name(result)}"
     raise ArgumentTypeError(
         f"an accumulated function returned {what}: the results of microbatches are summed",
-        source=here(),
         hint="return numbers",
     )
 
@@ -150,7 +143,6 @@ def _positions(argnums: Sequence[int], count: int) -> list[int]:
             raise ArgumentError(
                 f"argument {argnum} of an accumulated function is its batch, but it was called "
                 f"with {count} positional arguments",
-                source=here(),
                 hint="pass the batch by position, and say which it is: batch_argnums=1",
             )
     return [argnum % count for argnum in argnums]
@@ -163,15 +155,14 @@ def _split(batch: Any, microbatches: int) -> Any:
         shapes = ", ".join(str(list(jnp.shape(leaf))) for leaf in jax.tree.leaves(batch)) or "none"
         raise ArgumentError(
             f"the batch of an accumulated function has leaves of shape {shapes}: they need a first "
-            f"dimension of the same length",
-            source=here(),
+            f"dimension of the same length"
         )
     ((length,),) = rows
     if length % microbatches:
+        divisors = (n for n in range(1, microbatches + 1) if length % n == 0)
         raise ArgumentError(
             f"a batch of {length} rows does not divide into {microbatches} microbatches",
-            source=here(),
-            hint=f"use {_divisor(length, microbatches)} microbatches, or another batch size",
+            hint=f"use {max(divisors, default=1)} microbatches, or another batch size",
         )
 
     def split(leaf: Any) -> jax.Array:
@@ -179,8 +170,3 @@ def _split(batch: Any, microbatches: int) -> Any:
         return array.reshape(microbatches, length // microbatches, *array.shape[1:])
 
     return jax.tree.map(split, batch)
-
-
-def _divisor(length: int, most: int) -> int:
-    """Return the largest number up to `most` that divides a length."""
-    return max((n for n in range(1, most + 1) if length % n == 0), default=1)

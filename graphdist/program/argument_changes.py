@@ -22,6 +22,7 @@ import jax
 from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
 
 from graphdist.errors import ArgumentError
+from graphdist.program.python_holders import is_same_value
 from graphdist.tracing.user_lines import (
     CodeOwner,
     code_of,
@@ -31,8 +32,6 @@ from graphdist.tracing.user_lines import (
 )
 from graphdist.values.distributed import is_distributed, type_name
 from graphdist.values.pytrees import argument_name
-
-_PLAIN = (bool, int, float, complex, str, bytes)
 
 
 def call_with_copies(
@@ -83,19 +82,13 @@ class _Contents:
         for name, (path, leaf) in now.leaves.items():
             if again.leaves[name][1] is not leaf or id(leaf) in returned:
                 continue  # each flattening makes a new leaf, or the function returns the leaf
-            if name not in self.leaves or not _is_same(self.leaves[name][1], leaf):
+            if name not in self.leaves or not is_same_value(self.leaves[name][1], leaf):
                 yield (*self.path, *path), None if id(leaf) in old else leaf
         for name, (path, _) in self.leaves.items():
             if name not in now.leaves:
                 yield (*self.path, *path), None
         if self.structure != now.structure:
             yield self.path, None
-
-
-def _is_same(leaf: Any, other: Any) -> bool:
-    if leaf is other:
-        return True
-    return isinstance(leaf, _PLAIN) and type(leaf) is type(other) and leaf == other
 
 
 def _is_of_flax(value: Any, name: str) -> bool:

@@ -21,7 +21,6 @@ import numpy as np
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     Mirrored,
     PerReplica,
@@ -96,7 +95,6 @@ class StaticArgument(StaticValue):
         except TypeError:
             raise ArgumentTypeError(
                 f"static argument {name!r} is a {type_name(value)}, which has no hash",
-                source=here(),
                 hint="pass a value with a hash, such as a tuple instead of a list",
             ) from None
 
@@ -171,7 +169,7 @@ def refusal(
         except UnusableLeaf as unusable:
             what, hint = unusable.args
             which = f"argument {argument_name(fn, path)!r} of {name}"
-            return ArgumentTypeError(f"{which} {what}", source=here(), hint=hint)
+            return ArgumentTypeError(f"{which} {what}", hint=hint)
     raise AssertionError("every argument can be used")
 
 
@@ -286,8 +284,7 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
         if len(key[1]) != num_replicas:
             raise ArgumentError(
                 f"argument {name!r} has {len(key[1])} components, "
-                f"the strategy {num_replicas} replicas",
-                source=here(),
+                f"the strategy {num_replicas} replicas"
             )
         ((shape, dtype), *_) = key[1]
         for replica, (other_shape, other_dtype) in enumerate(key[1]):
@@ -295,7 +292,6 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
                 raise ArgumentError(
                     f"argument {name!r} is {dtype}{list(shape)} on replica 0 and "
                     f"{other_dtype}{list(other_shape)} on replica {replica}",
-                    source=here(),
                     hint="give all replicas arrays of one rank and dtype",
                 )
         name = program_dtype(dtype_name(dtype))
@@ -329,9 +325,13 @@ def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
     if key[0] is _NUMBER:
         return jax.ShapeDtypeStruct((), jnp.result_type(key[1]), weak_type=True)
     _, shape, dtype, weak = key
-    if not jnp.issubdtype(dtype, jax.dtypes.extended):
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return jax.ShapeDtypeStruct(shape, dtype, weak_type=weak)
+    return jax.ShapeDtypeStruct(shape, canonical_dtype(dtype), weak_type=weak)
+
+
+def canonical_dtype(dtype: Any) -> Any:
+    """Return the dtype that an array has in JAX; of a random key it is the same."""
+    is_key = jnp.issubdtype(dtype, jax.dtypes.extended)
+    return dtype if is_key else jax.dtypes.canonicalize_dtype(dtype)
 
 
 def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:

@@ -22,7 +22,7 @@ import numpy as np
 
 from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
-from graphdist.program.argument_keys import LeafKey, is_converted, is_per_replica, is_static
+from graphdist.program.argument_keys import LeafKey, is_converted, is_per_replica
 from graphdist.program.interface import OUTPUT, Interface, filled
 from graphdist.runtime.bound_step import BoundStep, StateBuffers
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore
@@ -80,8 +80,8 @@ class Binding:
         """Return the function that builds the user's result from a step's outputs."""
         interface, num_assigned = self.interface, len(self.assigned)
         if any(interface.per_replica) or any(leaf is not OUTPUT for leaf in interface.statics):
-            described = _described(interface, self.layout, self.output_shapes)
-            return lambda outputs: _result(interface, described, outputs[num_assigned:])
+            take = _taker_of_leaves(interface, self.layout, self.output_shapes)
+            return lambda outputs: take(outputs[num_assigned:])
         if interface.structure == jax.tree.structure(0):
             return itemgetter(num_assigned)
         return lambda outputs: interface.structure.unflatten(outputs[num_assigned:])
@@ -123,10 +123,9 @@ class CheckedStep(BoundStep):
 def _feeds(interface: Interface, layout: VariableLayout) -> list[tuple[int, Callable[[Any], Any]]]:
     """Return for each input the index of its leaf, and the function that makes it an array."""
     inputs = layout.graph.inputs[len(layout.graph.variables) :]
-    dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
     return [
         (i, _feed(interface.keys[i], interface.names[i], interface.strategy, value))
-        for i, value in zip(dynamic, inputs, strict=True)
+        for i, value in zip(interface.dynamic, inputs, strict=True)
     ]
 
 
@@ -162,29 +161,27 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
     return shared
 
 
-def _described(
+def _taker_of_leaves(
     interface: Interface, layout: VariableLayout, output_shapes: Sequence[tuple[int, ...]]
-) -> list[tuple[Any, ...] | None]:
-    """Return the arguments of `PerReplicaArray` for each per-replica output, else None."""
-    results = layout.graph.outputs[len(layout.graph.assigned) :]
-    outputs = zip(output_shapes, results, interface.per_replica, interface.shapes, strict=True)
-    return [
+) -> Callable[[list[jax.Array]], Any]:
+    """Return the function that builds a result of which some leaves are not plain arrays."""
+    outputs = layout.graph.outputs[len(layout.graph.assigned) :]
+    each = zip(output_shapes, outputs, interface.per_replica, interface.shapes, strict=True)
+    described = [
         (shape, output.type.layout or PER_REPLICA, shapes, interface.rows.get(index))
         if per_replica
         else None
-        for index, (shape, output, per_replica, shapes) in enumerate(outputs)
+        for index, (shape, output, per_replica, shapes) in enumerate(each)
     ]
 
+    def take(arrays: list[jax.Array]) -> Any:
+        results = iter(
+            [
+                array if args is None else PerReplicaArray(array, interface.strategy, *args)
+                for array, args in zip(arrays, described, strict=True)
+            ]
+        )
+        leaves = [filled(leaf, results) for leaf in interface.statics]
+        return unflatten(interface.structure, leaves)
 
-def _result(
-    interface: Interface, described: Sequence[tuple[Any, ...] | None], outputs: list[jax.Array]
-) -> Any:
-    """Return the user's result; each output that is described becomes a `PerReplicaArray`."""
-    results = iter(
-        [
-            array if args is None else PerReplicaArray(array, interface.strategy, *args)
-            for array, args in zip(outputs, described, strict=True)
-        ]
-    )
-    leaves = [filled(leaf, results) for leaf in interface.statics]
-    return unflatten(interface.structure, leaves)
+    return take

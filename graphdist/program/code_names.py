@@ -1,11 +1,13 @@
-"""The names in the code of a function: globals, modules and attributes that it may use."""
+"""The names in the code of a function: globals, modules, attributes, variables of its closure."""
 
 from __future__ import annotations
 
 import dis
 import types
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any  # Any: users' values
 
 from graphdist.tracing.user_lines import CodeOwner, owner_of
 
@@ -45,6 +47,15 @@ def names_of(code: types.CodeType) -> CodeNames:
         bool(_ANY_ATTRIBUTE & (names["global"] | attributes) or "__dict__" in attributes),
         owner_of(code.co_filename),
     )
+
+
+def closure_of(function: types.FunctionType) -> dict[str, Any]:
+    """Return the variables of a function's closure that have a value."""
+    values = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # the cell is empty
+            values[name] = cell.cell_contents
+    return values
 
 
 _KINDS = {

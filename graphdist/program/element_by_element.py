@@ -50,17 +50,15 @@ class ElementNotice:
             self._lines[id(iterator)].add(frame)
         elif not self._has_warned:
             self._has_warned = True
-            self._warn("" if frame is None else f" at {frame.file}:{frame.line}", frame)
-
-    def _warn(self, line: str, frame: Frame | None) -> None:
-        why = self._reason("" if frame is None else frame.function)
-        warnings.warn(
-            f"{self._name} takes elements one by one{line}: {why}. A loop `for batch in dataset` "
-            f"in the function runs several steps in one program, which is faster if steps are "
-            f"short.",
-            ElementByElementWarning,
-            stacklevel=4,
-        )
+            line = "" if frame is None else f" at {frame.file}:{frame.line}"
+            why = self._reason("" if frame is None else frame.function)
+            warnings.warn(
+                f"{self._name} takes elements one by one{line}: {why}. A loop `for batch in "
+                f"dataset` in the function runs several steps in one program, which is faster if "
+                f"steps are short.",
+                ElementByElementWarning,
+                stacklevel=3,
+            )
 
     def _reason(self, function: str) -> str:
         if function in self.reasons:

@@ -3,6 +3,12 @@
 A call flattens the arguments, looks up the program of their signature and runs it. For a new
 signature the function is compiled first: traced (`tracing`), transformed (`passes`), emitted and
 compiled (`runtime`).
+
+A method is compiled for each object, since the object is part of the program. Objects are
+distinguished by identity, like Python's methods: objects of a dataclass may be equal and have no
+hash. A function is kept as long as its object, to which it refers weakly; the `Method` that is
+looked up on an object refers to both. If the object is a pytree, or has no weak references, it is
+an argument of the function instead: a `BoundFunction`.
 """
 
 from __future__ import annotations
@@ -10,9 +16,11 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, update_wrapper, wraps
-from typing import (  # Any: users' functions, arguments and results
+from typing import (  # Any: users' functions, objects, arguments and results
     Any,
     Concatenate,
     Generic,
@@ -22,6 +30,7 @@ from typing import (  # Any: users' functions, arguments and results
     overload,
 )
 
+import jax
 from jax.tree_util import tree_flatten, tree_leaves
 
 from graphdist.context import current_entry
@@ -30,29 +39,23 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace
 from graphdist.data.looped_datasets import stacked_specs
 from graphdist.errors import UnsupportedError
-from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
-from graphdist.program.argument_keys import (
-    ARRAY_KEYS,
-    KEYS,
-    UnusableLeaf,
-    refusal,
-)
-from graphdist.program.interface import Interface
+from graphdist.program.argument_keys import ARRAY_KEYS, KEYS, UnusableLeaf, refusal
 from graphdist.program.jax_settings import OtherSettings, settings_of_calls
 from graphdist.program.kept_programs import (
     DEFAULT_MAX_PROGRAMS,
     KeptPrograms,
+    Signature,
     checked_limit,
     next_call,
 )
 from graphdist.program.looping_function import LoopingFunction, dataset_behind, undone_if_met
-from graphdist.program.methods import BoundFunction, Methods
 from graphdist.program.program import RunnableProgram, compile_program
 from graphdist.program.progress import compiling
-from graphdist.program.retracing import Retracing, Signature
 from graphdist.program.stages import Traced, dump_of, next_function
 from graphdist.program.step_functions import (
+    DEFAULT_OPTIONS,
+    FunctionOptions,
     hide_static,
     pipeline_of,
     refuse_others,
@@ -78,44 +81,33 @@ class Function(Generic[Parameters, Result_co]):
         self,
         fn: Callable[Parameters, Result_co],
         static_argnames: Sequence[str] | str = (),
-        pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline,
-        compiler_options: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        python_numbers_are_static: bool = False,
-        max_programs: int | None = DEFAULT_MAX_PROGRAMS,
-        steps_per_execution: int | None = None,
+        options: FunctionOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Wrap `fn`; nothing is traced before the first call.
-
-        `pipeline_for` returns the passes for a target, `max_programs` limits the programs that are
-        kept.
-        """
+        """Wrap `fn`; nothing is traced before the first call."""
         require_function(fn, "gd.function")
-        require_options(name, compiler_options)
+        require_options(options.name, options.compiler_options)
         update_wrapper(self, fn)
         self.fn = fn
-        self.name = name or str(getattr(fn, "__name__", "function"))
+        self.name = options.name or str(getattr(fn, "__name__", "function"))
+        self.options = replace(options, name=self.name)
         self._static = static_positions(fn, static_argnames)
-        self._steps = checked_steps(steps_per_execution)
-        self._pipeline_for = pipeline_for
-        self._compiler_options = compiler_options
-        self._ids_are_static = python_numbers_are_static
-        self._kept = KeptPrograms(checked_limit(max_programs))
+        self._steps = checked_steps(options.steps_per_execution)
+        self._kept = KeptPrograms(fn, self.name, checked_limit(options.max_programs))
         self._programs = self._kept.current
-        self._retracing = Retracing(fn, self.name)
         self._id = next_function()
         self._looping: LoopingFunction | None = None
-        self._methods = Methods(self._bound_to)
+        self._methods: dict[int, tuple[weakref.ref[Any], Function[..., Any]]] = {}
+        """The functions of a method by the ids of their objects."""
 
     def __repr__(self) -> str:
         return f"<gd.function {self.name}>"
 
     def __copy__(self) -> Function[..., Any]:
-        return self._like(self.fn, list(self._static))
+        return self._like(self.fn)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function[..., Any]:
         """Return a function without programs; a method belongs to the copy of its object."""
-        return self._like(copy.deepcopy(self.fn, memo), list(self._static))
+        return self._like(copy.deepcopy(self.fn, memo))
 
     def __reduce__(self) -> str:
         """Return the name by which another process finds the function in its module."""
@@ -144,13 +136,27 @@ class Function(Generic[Parameters, Result_co]):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        function = self._methods.of(instance)
+        function = self._method_of(instance)
         return BoundFunction(self, instance) if function is None else Method(function, instance)
 
     @property
     def function(self) -> Function[Parameters, Result_co]:
         """Return the function that keeps the programs; a method has one per object."""
         return self
+
+    def _method_of(self, instance: Any) -> Function[..., Any] | None:
+        """Return the function of an object; None if the object is an argument."""
+        key, functions = id(instance), self._methods
+        entry = functions.get(key)
+        if entry is not None:  # an entry is removed before another object can have its id
+            return entry[1]
+        if not jax.tree_util.all_leaves([instance]):  # a pytree: its arrays are arguments
+            return None
+        try:
+            reference = weakref.ref(instance, lambda _: functions.pop(key, None))
+        except TypeError:
+            return None
+        return functions.setdefault(key, (reference, self._bound_to(reference)))[1]
 
     def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
         """Return a function for one object, held weakly: its programs are dropped with it."""
@@ -163,28 +169,16 @@ class Function(Generic[Parameters, Result_co]):
         vars(method)["instance"] = instance  # for `loop_conversion.py`, which converts `fn`
         first, *others = inspect.signature(fn).parameters.values()
         vars(method)["__signature__"] = inspect.Signature(others)
-        return self._like(method, [name for name in self._static if name != first.name])
+        return self._like(method, without=first.name)
 
-    def _like(self, fn: Callable[..., Any], static_argnames: Sequence[str]) -> Function[..., Any]:
-        """Return another function with the same options."""
-        return Function(fn, static_argnames, *self.options)
+    def _like(self, fn: Callable[..., Any], without: str = "") -> Function[..., Any]:
+        """Return another function with the same options, which may lack one static argument."""
+        return Function(fn, [name for name in self._static if name != without], self.options)
 
     @property
     def definition(self) -> tuple[Any, ...]:
         """Return the arguments that make such a function, in this process or in another one."""
-        return (self.fn, list(self._static), *self.options)
-
-    @property
-    def options(self) -> tuple[Any, ...]:
-        """Return the arguments of a function after its `static_argnames`."""
-        return (
-            self._pipeline_for,
-            self._compiler_options,
-            self.name,
-            self._ids_are_static,
-            self._kept.limit,
-            self._steps,
-        )
+        return self.fn, list(self._static), self.options
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
         """Run the function on these arguments; inside another function it is inlined."""
@@ -219,18 +213,19 @@ class Function(Generic[Parameters, Result_co]):
 
     def _part(self, fn: Callable[..., Any], name: str) -> Function[..., Any]:
         """Return a part of the function, compiled with the same options."""
-        return Function(fn, (), self._pipeline_for, self._compiler_options, name)
+        options = self.options
+        part = FunctionOptions(options.pipeline_for, options.compiler_options, name)
+        return Function(fn, (), part)
 
     def _program(self, args: Any, kwargs: Any, signature: Signature) -> RunnableProgram:
         """Return the program for the current settings of JAX; compile a new one if needed."""
         program = self._kept.for_context(signature)
         if program is None:
             with compiling(self.name):
-                traced, interface = self._trace(args, kwargs, signature)
-                why = partial(self._retracing.reason, signature, args, kwargs)
-                program = compile_program(traced, interface, dump_of(self._id, why))
-            drops_first = self._kept.keep(signature, program)
-            self._retracing.compiled(signature, args, kwargs, self._kept, drops_first)
+                traced = self._trace(args, kwargs, signature)
+                why = partial(self._kept.reason, signature, args, kwargs)
+                program = compile_program(traced, dump_of(self._id, why))
+            self._kept.keep(signature, program, args, kwargs)
         return program
 
     @property
@@ -247,7 +242,7 @@ class Function(Generic[Parameters, Result_co]):
         with frames_hidden:
             _, signature = self._signature(args, kwargs)
             try:
-                return self._trace(args, kwargs, signature)[0]
+                return self._trace(args, kwargs, signature)
             except DatasetInTrace as met:
                 return self._trace_of_loops(args, kwargs, met)
 
@@ -261,7 +256,7 @@ class Function(Generic[Parameters, Result_co]):
                 hint="give it the dataset as an argument, or trace the function of one step",
             )
         looping = self._looping or self._looped(met)
-        return self._like(looping.fn, list(self._static)).trace(*specs[0], **specs[1])
+        return self._like(looping.fn).trace(*specs[0], **specs[1])
 
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -283,19 +278,37 @@ class Function(Generic[Parameters, Result_co]):
                 else:
                     return args, (len(args), tuple(keys), strategy, settings_of_calls())
             leaves, structure = tree_flatten((args, kwargs))
-            key_of_type = KEYS[self._ids_are_static]
+            key_of_type = KEYS[self.options.python_numbers_are_static]
             keys = [key_of_type[type(leaf)](leaf) for leaf in leaves]
         except UnusableLeaf:
-            raise refusal(self.fn, self.name, args, kwargs, self._ids_are_static) from None
+            are_static = self.options.python_numbers_are_static
+            raise refusal(self.fn, self.name, args, kwargs, are_static) from None
         return leaves, (structure, tuple(keys), strategy, settings_of_calls())
 
-    def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
+    def _trace(self, args: Any, kwargs: Any, signature: Signature) -> Traced:
         if self._static:
             args, kwargs = hide_static(self._static, args, kwargs)
-        passes, options = self._pipeline_for, self._compiler_options
-        request = TraceRequest(self.fn, self.name, args, kwargs, signature[1], passes, options)
+        request = TraceRequest(self.fn, args, kwargs, signature[1], self.options)
         with undone_if_met(self.fn, (args, kwargs)):
-            return trace_program(request, is_first=not self._retracing.num_compiled)
+            return trace_program(request, is_first=not self._kept.num_compiled)
+
+
+class BoundFunction(Generic[Parameters, Result_co]):
+    """A `Function` looked up on an object that is its first argument."""
+
+    def __init__(self, function: Function[..., Result_co], instance: Any) -> None:
+        """Bind the function."""
+        self.function, self._instance = function, instance
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
+        """Run the function."""
+        with frames_hidden:
+            return self.function(self._instance, *args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace the function."""
+        with frames_hidden:
+            return self.function.trace(self._instance, *args, **kwargs)
 
 
 class Method(Function[Parameters, Result_co]):
@@ -319,8 +332,8 @@ class Method(Function[Parameters, Result_co]):
     def __hash__(self) -> int:
         return hash(self.function)
 
-    def _like(self, fn: Callable[..., Any], static_argnames: Sequence[str]) -> Function[..., Any]:
-        return Method(super()._like(fn, static_argnames), self._instance)
+    def _like(self, fn: Callable[..., Any], without: str = "") -> Function[..., Any]:
+        return Method(super()._like(fn, without), self._instance)
 
 
 @overload
@@ -392,14 +405,13 @@ def function(
     refuse_others(others)
 
     def wrap(fn: Callable[..., Any]) -> Function[..., Any]:
-        return Function(
-            fn,
-            static_argnames,
+        options = FunctionOptions(
             pipeline_of(passes, allow_reassociation),
             compiler_options,
             name,
             max_programs=max_programs,
             steps_per_execution=steps_per_execution,
         )
+        return Function(fn, static_argnames, options)
 
     return wrap if fn is None else wrap(fn)

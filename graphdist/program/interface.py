@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.program.argument_keys import LeafKey
+from graphdist.program.argument_keys import LeafKey, is_static
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.slots import Slot
 from graphdist.values.distributed import (
@@ -45,6 +45,11 @@ class Interface:
     """For each output, its shape on each replica; None if they are equal."""
     rows: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """For outputs computed from unequal counts of rows, by index, each replica's count."""
+
+    @property
+    def dynamic(self) -> list[int]:
+        """Return the indices of the leaves of the arguments that are inputs."""
+        return [index for index, key in enumerate(self.keys) if not is_static(key)]
 
 
 OUTPUT = object()

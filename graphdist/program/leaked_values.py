@@ -15,41 +15,17 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any  # Any: users' functions and values
 
 import jax
 
 from graphdist.errors import ArgumentError
+from graphdist.program.python_holders import Attributes, Cell, Globals, Holder
 from graphdist.tracing.user_lines import source_of_value
 
 _LIBRARIES = frozenset(("graphdist", "jax", "jaxlib", "numpy", "keras", "flax", "optax"))
 _OF_CODE = (types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 _COLLECTIONS = (list, set, deque)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A place that stores a value: a key of a namespace, or a closure cell."""
-
-    name: str
-    holder: dict[str, Any] | types.CellType
-    key: str = ""
-
-    @property
-    def value(self) -> Any:
-        if isinstance(self.holder, dict):
-            return self.holder.get(self.key)
-        try:
-            return self.holder.cell_contents
-        except ValueError:  # the cell is empty
-            return None
-
-    def put(self, value: Any) -> None:
-        if isinstance(self.holder, dict):
-            self.holder[self.key] = value
-        else:
-            self.holder.cell_contents = value
 
 
 class NamedValues:
@@ -59,58 +35,56 @@ class NamedValues:
         """Store the values, before the function is traced with these arguments."""
         self._fn, self._args = fn, args
         self._before = {
-            place.name: (place.value, set(map(id, _traced(place.value))))
-            for place in self._places()
+            name: (value, set(map(id, _traced(value)))) for name, _, _, value in self._values()
         }
 
     def refuse_leaks(self, what: str) -> None:
         """Restore the old value, and raise `ArgumentError`, if one has a new value of a trace."""
-        for place in self._places():
-            value, known = self._before.get(place.name, (None, set()))
-            for leaf in _traced(place.value):
+        for name, holder, key, now in self._values():
+            value, known = self._before.get(name, (None, set()))
+            for leaf in _traced(now):
                 if id(leaf) not in known:
-                    if place.name in self._before and place.value is not value:
-                        place.put(value)
+                    if name in self._before and now is not value:
+                        holder.put(key, value)
                     raise ArgumentError(
-                        f"{what} leaves a value of its trace in {place.name}: a compiled function "
+                        f"{what} leaves a value of its trace in {name}: a compiled function "
                         f"runs without Python, so the next call would assign nothing",
                         source=source_of_value(leaf),
                         hint="make it a gd.Variable and assign that, or return the value",
                     )
 
-    def _places(self) -> Iterator[_Place]:
+    def _values(self) -> Iterator[tuple[str, Holder, str, Any]]:
+        """Yield the name, the holder, the key and the value of each."""
         variables = list(_variables(self._fn))
-        objects = [(place.name, place.value) for place in variables]
-        objects += [(f"the {type(arg).__name__} that it is given", arg) for arg in self._args]
-        instance = _instance(self._fn)
-        objects += [] if instance is None else [("self", instance)]
         yield from variables
+        objects = [(name, value) for name, _, _, value in variables]
+        objects += [(f"the {type(arg).__name__} that it is given", arg) for arg in self._args]
+        reference = getattr(self._fn, "instance", None)  # set by `Function._bound_to`
+        instance = reference() if callable(reference) else getattr(self._fn, "__self__", None)
+        objects += [] if instance is None else [("self", instance)]
         for name, value in objects:
             if _has_attributes(value):
-                for key in list(vars(value)):
+                holder = Attributes(name, value)
+                for key, attribute in holder.values().items():
                     if not key.startswith("_"):
-                        place = f"{key!r} of {name}" if " " in name else f"{name}.{key}"
-                        yield _Place(place, vars(value), key)
+                        path = f"{key!r} of {name}" if " " in name else holder.path(key)
+                        yield path, holder, key, attribute
 
 
-def _variables(fn: Any) -> Iterator[_Place]:
+def _variables(fn: Any) -> Iterator[tuple[str, Holder, str, Any]]:
     """Yield the closure variables of a function, and the global variables that it names."""
     function = inspect.unwrap(fn)
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType):
         return
-    code, module = function.__code__, function.__globals__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        yield _Place(name, cell)
-    for name in code.co_names:
-        if name in module and not name.startswith("_"):
-            yield _Place(name, module, name)
-
-
-def _instance(fn: Any) -> Any:
-    """Return the object of a method; None for a function."""
-    reference = getattr(fn, "instance", None)  # set by `Function._bound_to`
-    return reference() if callable(reference) else getattr(fn, "__self__", None)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        held = Cell(name, cell)
+        yield name, held, name, held.values().get(name)
+    module = Globals(function.__globals__)
+    names = [name for name in function.__code__.co_names if not name.startswith("_")]
+    module.names |= dict.fromkeys(names)
+    for name, value in module.values().items():
+        yield name, module, name, value
 
 
 def _has_attributes(value: Any) -> bool:

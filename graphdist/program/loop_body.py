@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any  # Any: users' values
 
@@ -24,57 +24,24 @@ import jax.numpy as jnp
 
 from graphdist.data.dataset_reduction import as_array, in_steps, require_same_kind
 from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.program.code_names import closure_of
 from graphdist.program.loop_operators import (
-    GetState,
+    ConvertedLoop,
     LoopOperators,
     Numbered,
-    SetState,
     Undefined,
     is_traced,
     is_value,
 )
 from graphdist.program.python_state import PythonState
-from graphdist.tracing.user_lines import here, where_raised
+from graphdist.program.python_walk import Walk
+from graphdist.tracing.user_lines import where_raised
 from graphdist.values.distributed import is_array, structure_text
-
-
-@dataclass(frozen=True)
-class ConvertedLoop:
-    """The functions of a converted loop, in one call of the user's function."""
-
-    operators: LoopOperators
-    names: tuple[str, ...]
-    extra_test: Callable[[], Any] | None
-    body: Callable[[Any], None]
-    get_state: GetState
-    set_state: SetState
-    converted_from: ConvertedLoop | None = None
-    """The loop with the user's functions, if this one has other functions."""
-
-    @property
-    def of_user(self) -> ConvertedLoop:
-        """Return the loop with the user's functions."""
-        return self.converted_from or self
-
-    def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the variables as the state and the rest."""
-        state: dict[str, Any] = {}
-        rest: dict[str, Any] = {}
-        for name, value in zip(self.names, self.get_state(), strict=True):
-            (state if is_carried(value) else rest)[name] = value
-        return state, rest
 
 
 def with_numbers(loop: ConvertedLoop, numbered: Numbered) -> ConvertedLoop:
     """Return a loop that calls the body of `loop` with each element and its counts."""
     numbers = [each.first for each in numbered.counters]
-
-    def get() -> tuple[Any, ...]:
-        return (*numbers, *loop.get_state())
-
-    def put(state: tuple[Any, ...]) -> None:
-        numbers[:] = state[: len(numbers)]
-        loop.set_state(tuple(state[len(numbers) :]))
 
     def body(element: Any) -> None:
         items = [element] if numbered.num_others == 1 else list(element)
@@ -85,39 +52,33 @@ def with_numbers(loop: ConvertedLoop, numbered: Numbered) -> ConvertedLoop:
             number + each.step for each, number in zip(numbered.counters, numbers, strict=True)
         ]
 
-    names = (*(f"the count at {each.position}" for each in numbered.counters), *loop.names)
-    return ConvertedLoop(loop.operators, names, loop.extra_test, body, get, put, loop.of_user)
+    names = [f"the count at {each.position}" for each in numbered.counters]
+    return replace(loop.carrying(names, numbers), body=body)
 
 
-def sum_loop(
-    operators: LoopOperators, fn: Callable[[Any], Any], start: Any
-) -> tuple[ConvertedLoop, Callable[[], Any]]:
-    """Return a loop that sums a function's results for each element, and the sum so far."""
-    total = start
-
-    def get() -> tuple[Any, ...]:
-        return (total,)
-
-    def put(state: tuple[Any, ...]) -> None:
-        nonlocal total
-        (total,) = state
+def sum_loop(fn: Callable[[Any], Any], total: list[Any]) -> ConvertedLoop:
+    """Return a loop that adds a function's result for each element to the sum in a list."""
 
     def body(element: Any) -> None:
-        nonlocal total
-        total = total + fn(element)
+        total[0] = total[0] + fn(element)
 
-    of_user = ConvertedLoop(operators, (), None, fn, lambda: (), lambda state: None)
-    loop = ConvertedLoop(operators, ("the sum",), None, body, get, put, of_user)
-    return loop, lambda: total
+    of_user = ConvertedLoop((), None, fn, lambda: (), lambda state: None)
+    return replace(of_user.carrying(["the sum"], total), body=body)
 
 
 class LoopBody:
     """One step of a loop, with fixed values of the variables in `rest`."""
 
-    def __init__(self, loop: ConvertedLoop, rest: dict[str, Any]) -> None:
-        """Start before the first step."""
-        self.loop, self.rest = loop, rest
-        self.last: dict[str, Any] = {}
+    def __init__(self, loop: ConvertedLoop) -> None:
+        """Start before the first step, with the values that the variables have."""
+        self.loop = loop
+        self.carried: dict[str, Any] = {}
+        self.rest: dict[str, Any] = {}
+        for name, value in zip(loop.names, loop.get_state(), strict=True):
+            (self.carried if is_carried(value) else self.rest)[name] = value
+        self.state: PythonState
+        """The Python state that the loop's functions read."""
+        self.last = self.carried
         """The state after the latest steps."""
         self.has_run = False
         """Whether a step has run."""
@@ -135,6 +96,15 @@ class LoopBody:
         self.set(state)
         return bool(self.loop.extra_test())
 
+    def step_on(self, arrays: Sequence[Any], state: dict[str, Any], element: Any) -> dict[str, Any]:
+        """Return the state after a step that reads these arrays in place of its Python state's.
+
+        Raises `NeedsNumbers` if the arrays may have to be constants, and no step has run.
+        """
+        can_retry = self.state.has_arrays_for_python and not self.has_run
+        with noticed_needs(can_retry), self.state.replaced(arrays):
+            return self.step(state, element)
+
     def step(self, state: dict[str, Any], element: Any) -> dict[str, Any]:
         """Return the state after a step; it is traced.
 
@@ -147,7 +117,7 @@ class LoopBody:
             if continues:  # an earlier step of the same program may have left the loop
                 loop.body(element)
             return self._after(state)
-        loop.operators.if_stmt(
+        LoopOperators().if_stmt(
             continues,
             lambda: loop.body(element),
             lambda: None,
@@ -168,7 +138,6 @@ class LoopBody:
                 raise ArgumentError(
                     f"{name} is a {type(value).__name__} after a step of the loop, which is traced "
                     f"once for all elements",
-                    source=here(),
                     hint="change arrays and numbers in the loop; build other objects outside of it",
                 )
             _require_same_structure(name, state.get(name, value), value)
@@ -182,21 +151,19 @@ def _require_same_structure(name: str, before: Any, after: Any) -> None:
         raise ArgumentError(
             f"{name} is {old} before a step of the loop, and {new} after it: the loop is one "
             f"program for all elements",
-            source=here(),
             hint="keep its structure: write to an array that is large enough, "
             "x = x.at[i].set(value), or collect results in a loop outside the function",
         )
 
 
-def scan(loop: ConvertedLoop, elements: Any) -> None:
+def scan(body: LoopBody, elements: Any) -> None:
     """Run a loop over stacked elements, in a trace; set the variables to their last values.
 
     A variable without a value before the loop starts as zeros. A Python number gets the dtype that
     it has after a step. Raises `ArgumentError` for a variable whose type changes between steps.
     """
-    carried, rest = loop.values()
+    carried = body.carried
     state = jax.tree.map(as_array, carried)
-    body = LoopBody(loop, rest)
     _, after = jax.eval_shape(
         partial(jax.lax.scan, lambda state, element: (state, body.step(state, element))),
         state,
@@ -287,29 +254,31 @@ def _explained_need(error: Exception) -> tuple[str, str] | None:
 
 
 def state_of(
-    loop: ConvertedLoop,
-    rest: dict[str, Any],
-    attributes: set[str],
-    arrays_are_constants: bool = False,
+    body: LoopBody, attributes: set[str], arrays_are_constants: bool = False
 ) -> PythonState:
-    """Return the state that a loop's functions read; `rest` has the variables that are not carried.
+    """Return the state that a loop's functions read.
 
     Raises `ArgumentError` for an item in the loop's state whose index the loop changes.
     """
-    of_user = loop.of_user
+    of_user = body.loop.of_user
     functions = [function for function in (of_user.body, of_user.extra_test) if function]
-    carried = frozenset(_carried_places(of_user))
-    values = {name: value for name, value in rest.items() if not isinstance(value, Undefined)}
-    return PythonState(
-        functions, values, attributes, frozenset(of_user.names), carried, arrays_are_constants
+    values = {name: value for name, value in body.rest.items() if not isinstance(value, Undefined)}
+    walk = Walk(
+        functions,
+        values,
+        attributes,
+        local=frozenset(of_user.names),
+        carried=frozenset(_carried_places(of_user)),
+        arrays_are_constants=arrays_are_constants,
     )
+    return PythonState(walk)
 
 
 def place_of(loop: ConvertedLoop, name: str) -> tuple[Any, Any] | None:
     """Return the object and key of a named attribute or item; None if it has no value."""
     owner_code, key_code, attribute = _parts(name)
     body: Any = loop.body
-    variables = body.__globals__, _variables(body)
+    variables = body.__globals__, closure_of(body)
     try:
         owner = eval(owner_code, *variables)
         if key_code is not None:
@@ -361,17 +330,8 @@ def _require_fixed_index(loop: ConvertedLoop, name: str) -> None:
                 raise ArgumentError(
                     f"a loop over a dataset changes {name}, and its index {variable.id}: the body "
                     f"is traced once for all elements",
-                    source=here(),
                     hint="use an array: x = x.at[i].set(value)",
                 )
-
-
-def _variables(body: Any) -> dict[str, Any]:
-    variables = {}
-    for name, cell in zip(body.__code__.co_freevars, body.__closure__ or (), strict=True):
-        with suppress(ValueError):  # the cell is empty
-            variables[name] = cell.cell_contents
-    return variables
 
 
 @lru_cache(maxsize=1024)

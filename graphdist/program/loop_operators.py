@@ -8,7 +8,7 @@ value must be an array or a number in all branches, or the same object in all br
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple  # Any: the user's values
 
@@ -20,7 +20,6 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DistributedIterator
 from graphdist.data.looped_datasets import StackedElements, ZippedDatasets, zipped
 from graphdist.errors import ArgumentError
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import is_array
 
 GetState = Callable[[], tuple[Any, ...]]
@@ -32,7 +31,7 @@ DATASETS = (DistributedDataset, ZippedDatasets, TakenElements, StackedElements)
 
 
 class LoopOperators:
-    """The operators of converted code; `for_stmt` may be overridden."""
+    """The operators of converted code."""
 
     @property
     def Undefined(self) -> type[Undefined]:
@@ -74,43 +73,31 @@ class LoopOperators:
         options: Any,
     ) -> None:
         """Run `for element in iterated`; `extra_test` is false after a `break`."""
+        self.run(iterated, ConvertedLoop(tuple(names), extra_test, body, get_state, set_state))
+
+    def run(self, iterated: Any, loop: ConvertedLoop) -> None:
+        """Run a loop over these elements; a subclass may run some loops in another way."""
         if isinstance(iterated, TracedRange):
-            self._count(iterated, extra_test, body, get_state, set_state, names)
+            self._count(iterated, loop)
             return
         for element in iterated:
-            if extra_test is not None and not self._concrete(extra_test(), "break"):
+            if loop.extra_test is not None and not self._concrete(loop.extra_test(), "break"):
                 break
-            body(element)
+            loop.body(element)
 
-    def _count(
-        self,
-        numbers: TracedRange,
-        extra_test: Callable[[], Any] | None,
-        body: Callable[[Any], None],
-        get_state: GetState,
-        set_state: SetState,
-        names: Sequence[str],
-    ) -> None:
-        number = numbers.start
-
-        def get() -> tuple[Any, ...]:
-            return (number, *get_state())
-
-        def put(state: tuple[Any, ...]) -> None:
-            nonlocal number
-            number, *rest = state
-            set_state(tuple(rest))
+    def _count(self, numbers: TracedRange, loop: ConvertedLoop) -> None:
+        number = [numbers.start]
+        loop = loop.carrying(["the number"], number)
 
         def continues() -> Any:
-            ahead = jnp.where(numbers.step > 0, number < numbers.stop, number > numbers.stop)
-            return ahead if extra_test is None else jnp.logical_and(ahead, extra_test())
+            ahead = jnp.where(numbers.step > 0, number[0] < numbers.stop, number[0] > numbers.stop)
+            return ahead if loop.extra_test is None else jnp.logical_and(ahead, loop.extra_test())
 
         def step() -> None:
-            nonlocal number
-            body(number)
-            number = number + numbers.step
+            loop.body(number[0])
+            number[0] = number[0] + numbers.step
 
-        self.while_stmt(continues, step, get, put, ("the number", *names), {})
+        self.while_stmt(continues, step, loop.get_state, loop.set_state, loop.names, {})
 
     def while_stmt(
         self,
@@ -132,6 +119,10 @@ class LoopOperators:
         before = get_state()
         carried = [is_value(value) for value in before]
 
+        def arrays_of(values: Sequence[Any]) -> list[Any]:
+            pairs = zip(values, carried, strict=True)
+            return [as_arrays(value) for value, is_carried in pairs if is_carried]
+
         def merged(arrays: Sequence[Any]) -> tuple[Any, ...]:
             left = iter(arrays)
             return tuple(
@@ -150,12 +141,9 @@ class LoopOperators:
             for name, old, new, is_carried in zip(names, before, after, carried, strict=True):
                 if not is_carried and new is not old:
                     raise _changed(name, old, new)
-            values = zip(after, carried, strict=True)
-            return [as_arrays(value) for value, is_carried in values if is_carried]
+            return arrays_of(after)
 
-        values = zip(before, carried, strict=True)
-        start = [as_arrays(value) for value, is_carried in values if is_carried]
-        set_state(merged(jax.lax.while_loop(continues, step, start)))
+        set_state(merged(jax.lax.while_loop(continues, step, arrays_of(before))))
 
     def if_stmt(
         self,
@@ -281,10 +269,45 @@ class LoopOperators:
         if is_traced(value):
             raise ArgumentError(
                 f"{statement} depends on a traced value, in a loop over Python values",
-                source=here(),
                 hint="loop over a range or a dataset, or write the condition with jnp.where",
             )
         return bool(value)
+
+
+@dataclass(frozen=True)
+class ConvertedLoop:
+    """The functions of a converted loop, in one call of the user's function."""
+
+    names: tuple[str, ...]
+    extra_test: Callable[[], Any] | None
+    body: Callable[[Any], None]
+    get_state: GetState
+    set_state: SetState
+    converted_from: ConvertedLoop | None = None
+    """The loop with the user's functions, if this one has other functions."""
+
+    @property
+    def of_user(self) -> ConvertedLoop:
+        """Return the loop with the user's functions."""
+        return self.converted_from or self
+
+    def carrying(self, names: Sequence[str], values: list[Any]) -> ConvertedLoop:
+        """Return the loop with more variables before its own, whose values are in a list."""
+
+        def get() -> tuple[Any, ...]:
+            return (*values, *self.get_state())
+
+        def put(state: tuple[Any, ...]) -> None:
+            values[:] = state[: len(values)]
+            self.set_state(tuple(state[len(values) :]))
+
+        return replace(
+            self,
+            names=(*names, *self.names),
+            get_state=get,
+            set_state=put,
+            converted_from=self.of_user,
+        )
 
 
 class Undefined:
@@ -369,7 +392,6 @@ def _require_flag(condition: Any) -> None:
     if condition.shape:
         raise ArgumentError(
             f"a condition has the shape {list(condition.shape)}, but it must be one scalar, []",
-            source=here(),
             hint="reduce it: jnp.any(condition), jnp.all(condition)",
         )
 
@@ -377,7 +399,6 @@ def _require_flag(condition: Any) -> None:
 def _changed(name: str, before: Any, after: Any) -> ArgumentError:
     return ArgumentError(
         f"{name} is {_text(before)} or {_text(after)}, as a traced value decides",
-        source=here(),
         hint=f"give {name} an array or a number in all cases, of one shape",
     )
 

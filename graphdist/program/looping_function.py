@@ -22,7 +22,8 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' functions and values
@@ -35,39 +36,32 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace, DistributedIterator
 from graphdist.data.looped_datasets import StackedElements, ZippedDatasets
 from graphdist.errors import ArgumentError, MissingExtraError, UnsupportedError
-from graphdist.program.code_names import names_of
+from graphdist.program.code_names import closure_of, names_of
 from graphdist.program.element_by_element import ElementNotice
+from graphdist.program.kept_programs import WARN_AT, RetraceWarning
 from graphdist.program.loop_body import (
     NEED_VALUES,
-    ConvertedLoop,
     LoopBody,
     NeedsNumbers,
-    noticed_needs,
     remove_undefined,
     scan,
     state_of,
     sum_loop,
     with_numbers,
 )
-from graphdist.program.loop_conversion import (
-    converted,
-    converted_code,
-    has_operators,
-    with_code,
-)
+from graphdist.program.loop_conversion import converted, converted_code, has_operators, with_code
 from graphdist.program.loop_operators import (
     DATASETS,
+    ConvertedLoop,
     Counter,
-    GetState,
     InTurn,
     LoopOperators,
     Numbered,
-    SetState,
     Undefined,
     is_chunked,
 )
 from graphdist.program.python_state import PythonState
-from graphdist.program.retracing import WARN_AT, RetraceWarning
+from graphdist.program.python_walk import Walk
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import CodeOwner, where_raised
 from graphdist.user_warnings import warn_user
@@ -100,7 +94,7 @@ def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
 @contextmanager
 def undone_if_met(fn: Callable[..., Any], arguments: Any) -> Iterator[None]:
     """Undo a trace's changes of the Python state if it met a dataset: the host repeats them."""
-    state = PythonState((), {"fn": fn, "arguments": arguments}, set())
+    state = PythonState(Walk((), {"fn": fn, "arguments": arguments}, set()))
     with state.undone(lambda error: dataset_behind(error, arguments) is not None):
         yield
 
@@ -151,37 +145,19 @@ class _Operators(LoopOperators):
     def __init__(
         self, name: str, steps: int | None, make: MakeFunction, notice: ElementNotice
     ) -> None:
-        super().__init__()
         self._name, self._steps, self._make, self._notice = name, steps, make, notice
         self._loops: dict[types.CodeType, _Loop] = {}
         self._codes: dict[types.CodeType, types.CodeType | None] = {}
         self._not_traced: set[types.CodeType] = set()
 
-    def for_stmt(
-        self,
-        iterated: Any,
-        extra_test: Callable[[], Any] | None,
-        body: Any,
-        get_state: GetState,
-        set_state: SetState,
-        names: Sequence[str],
-        options: Any,
-    ) -> None:
+    def run(self, iterated: Any, loop: ConvertedLoop) -> None:
         """Run a loop; one over a distributed dataset in compiled chunks."""
-        loop = ConvertedLoop(self, tuple(names), extra_test, body, get_state, set_state)
         if not isinstance(iterated, InTurn):
             self._run(iterated, loop)
             return
         numbers, iterator = iterated.numbers, iterated.iterator()
-
-        def one_by_one() -> None:
-            def ask(number: Any) -> None:
-                body((number, iterated.ask()))
-
-            LoopOperators.for_stmt(
-                self, numbers, extra_test, ask, get_state, set_state, names, options
-            )
-
+        asking = replace(loop, body=lambda number: loop.body((number, iterated.ask())))
+        one_by_one = partial(super().run, numbers, asking)
         is_iterator = isinstance(iterator, DistributedIterator) and is_chunked(iterator)
         # A property may return another iterator each time.
         is_one = is_iterator and iterated.iterator() is iterator
@@ -196,17 +172,18 @@ class _Operators(LoopOperators):
         """Return the sum of a function's results for each element."""
         if add is not sum or not (is_chunked(iterable) or isinstance(iterable, Numbered)):
             return super().sum_of(add, iterable, fn, *start)
-        loop, total = sum_loop(self, fn, *(start or (0,)))
-        self._run(iterable, loop)
-        return total()
+        total = [*(start or (0,))]
+        self._run(iterable, sum_loop(fn, total))
+        return total[0]
 
     def called(self, fn: Any) -> Any:
         """Return the function that is called instead of `fn`: converted if it finds a dataset."""
         function, owner = _function_of(fn)
-        if not isinstance(function, types.FunctionType) or has_operators(function):
-            return fn
-        if function.__name__ == "<lambda>" or (
-            names_of(function.__code__).owner is not CodeOwner.USER
+        if (
+            not isinstance(function, types.FunctionType)
+            or has_operators(function)
+            or function.__name__ == "<lambda>"
+            or names_of(function.__code__).owner is not CodeOwner.USER
         ):
             return fn
 
@@ -231,27 +208,24 @@ class _Operators(LoopOperators):
         return function if new_code is None else with_code(function, new_code, self)
 
     def _run(
-        self,
-        iterated: Any,
-        loop: ConvertedLoop,
-        otherwise: Callable[[], None] | None = None,
+        self, elements: Any, loop: ConvertedLoop, otherwise: Callable[[], None] | None = None
     ) -> None:
         """Run a loop: in chunks, in a trace as a loop of the graph, or element by element.
 
         `otherwise` runs it element by element, if it is over an iterator.
         """
-        elements: Any = iterated
-        body: Any = loop.of_user.body
-        key = body.__code__
+        user_body: Any = loop.of_user.body
+        key = user_body.__code__
         while isinstance(elements, Numbered):
             loop, elements = with_numbers(loop, elements), elements.elements
         if isinstance(elements, StackedElements):
-            with state_of(loop, loop.values()[1], set()).replaced():
-                scan(loop, elements.elements)
+            body = LoopBody(loop)
+            with state_of(body, set()).replaced():
+                scan(body, elements.elements)
             return
         if isinstance(elements, DistributedIterator) and is_chunked(elements):
             elements = TakenElements(elements, None)
-        one_by_one = otherwise or partial(self._one_by_one, elements, loop)
+        one_by_one = otherwise or partial(super().run, elements, loop)
         if (
             current_trace() is not None
             or key in self._not_traced
@@ -262,10 +236,8 @@ class _Operators(LoopOperators):
         if key not in self._loops:
             name = f"{self._name}_loop{len(self._loops) or ''}"
             self._loops[key] = _Loop(name, self._steps, self._make)
-        of_iterator = getattr(elements, "elements", None)
-        iterator = of_iterator if isinstance(of_iterator, DistributedIterator) else None
         try:
-            self._loops[key].run(elements, loop, iterator)
+            self._loops[key].run(elements, loop)
         except _NotTraced as why_not:
             self._notice.reasons[""] = str(why_not)
             self._not_traced.add(key)  # a trace in the next call would fail again
@@ -282,11 +254,6 @@ class _Operators(LoopOperators):
         if leaves:
             self._notice.reasons[""] = "break leaves a loop over an iterator"
         return not leaves
-
-    def _one_by_one(self, elements: Any, loop: ConvertedLoop) -> None:
-        super().for_stmt(
-            elements, loop.extra_test, loop.body, loop.get_state, loop.set_state, loop.names, {}
-        )
 
 
 def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -315,9 +282,7 @@ def finds_dataset(function: types.FunctionType, args: Sequence[Any]) -> bool:
         yield from args
         if args and "." in function.__qualname__ and hasattr(args[0], "__dict__"):
             yield from vars(args[0]).values()
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):  # the cell is empty
-                yield cell.cell_contents
+        yield from closure_of(function).values()
         for name in names_of(function.__code__).globals:
             yield function.__globals__.get(name)
 
@@ -335,34 +300,37 @@ class _Loop:
         self._arrays_are_constants = False
         self._lock = RLock()  # a trace uses the functions of the current call
 
-    def run(
-        self, dataset: Dataset, loop: ConvertedLoop, iterator: DistributedIterator[Any] | None
-    ) -> None:
+    def run(self, dataset: Dataset, loop: ConvertedLoop) -> None:
         """Run the loop, and set the variables to their last values.
 
         Raises `_NotTraced` if the first step of a loop over an iterator cannot be traced.
         """
         with self._lock:
-            carried, rest = loop.values()
-            body = LoopBody(loop, rest)
+            body = LoopBody(loop)
             try:
-                body.last = carried
-                body.last = self._run(dataset, body, iterator)
+                body.last = self._run(dataset, body)
             finally:  # no variable may keep a value of the trace
-                body.set({**carried, **body.last})
+                body.set({**body.carried, **body.last})
                 remove_undefined(loop.of_user)
 
-    def _run(
-        self, dataset: Dataset, body: LoopBody, iterator: DistributedIterator[Any] | None
-    ) -> dict[str, Any]:
+    def _run(self, dataset: Dataset, body: LoopBody) -> dict[str, Any]:
         """Return the state after the loop; put an unused element back to the iterator."""
-        program, state = self._program(body)
-        chunks = iter(dataset.chunks(program.reduction.size))
+        source = getattr(dataset, "elements", None)
+        iterator = source if isinstance(source, DistributedIterator) else None
+        program = self._program(body)
+        size = program.reduction.size
+        chunks = iter(dataset.chunks(size))
         first = next(chunks, None)
         if first is None:
             return body.last
         try:
-            return self._run_chunks(program, state, first, chunks, body)
+            try:
+                return program.run(first, chunks, body)
+            except NeedsNumbers:  # no element has been used
+                self._arrays_are_constants = True
+            program = self._program(body)
+            program.reduction.size = size
+            return program.run(first, chunks, body)
         except (ArgumentError, UnsupportedError, *NEED_VALUES) as error:
             if iterator is None or body.has_run:
                 raise
@@ -373,35 +341,21 @@ class _Loop:
                 iterator.count(-1)
                 iterator.put_back([first.element])
 
-    def _run_chunks(
-        self,
-        program: _Program,
-        state: PythonState,
-        first: Chunk,
-        chunks: Iterator[Chunk],
-        body: LoopBody,
-    ) -> dict[str, Any]:
-        size = program.reduction.size
-        can_retry = state.has_arrays_for_python and not self._arrays_are_constants
-        try:
-            return program.run(first, chunks, body, state, can_retry)
-        except NeedsNumbers:  # no element has been used
-            self._arrays_are_constants = True
-        program, state = self._program(body)
-        program.reduction.size = size
-        return program.run(first, chunks, body, state, False)
-
-    def _program(self, body: LoopBody) -> tuple[_Program, PythonState]:
-        state = state_of(body.loop, body.rest, self._attributes, self._arrays_are_constants)
+    def _program(self, body: LoopBody) -> _Program:
+        """Return the program for the Python state that the body reads now."""
+        state = body.state = state_of(body, self._attributes, self._arrays_are_constants)
         undefined = [name for name, each in body.rest.items() if isinstance(each, Undefined)]
         key = (tuple(undefined), *state.key)
-        program = self._programs.pop(key, None) or self._compiled(state)
+        program = self._programs.pop(key, None)
+        if program is None:
+            self._warn_of_many()
+            program = _Program(self, state.kept, self._make)
         self._programs[key] = program  # moved to the end: the first is the least recently used
         if len(self._programs) > _MAX_PROGRAMS:
             del self._programs[next(iter(self._programs))]
-        return program, state
+        return program
 
-    def _compiled(self, state: PythonState) -> _Program:
+    def _warn_of_many(self) -> None:
         self._num_compiled += 1
         if self._num_compiled in WARN_AT:
             warn_user(
@@ -409,7 +363,6 @@ class _Loop:
                 f"values that changed. Make them arrays, or read them after the loop.",
                 RetraceWarning,
             )
-        return _Program(self, state.kept, self._make)
 
 
 class _Program:
@@ -418,43 +371,29 @@ class _Program:
     def __init__(self, loop: _Loop, kept: list[Any], make: MakeFunction) -> None:
         self._kept = kept  # these objects must live, since keys have their identities
         self._body: LoopBody | None = None
-        self._state: PythonState | None = None
-        self._can_retry = False
         self._single = make(lambda args, kwargs: self._step(*args), loop.name)
         several = make(lambda args, kwargs: in_steps(self._step, *args), f"{loop.name}_chunk")
         self._make_reduction = partial(DatasetReduction, self._single, several, loop.steps)
         self.reduction = self._make_reduction()
 
-    def run(
-        self,
-        first: Chunk,
-        chunks: Iterator[Chunk],
-        body: LoopBody,
-        state: PythonState,
-        can_retry: bool,
-    ) -> dict[str, Any]:
+    def run(self, first: Chunk, chunks: Iterator[Chunk], body: LoopBody) -> dict[str, Any]:
         """Return the state after the loop.
 
         Raises `NeedsNumbers` if arrays must be constants.
         """
-        # The trace of a new shape calls the body of this call.
-        self._body, self._state, self._can_retry = body, state, can_retry
+        self._body = body  # the trace of a new shape calls the body of this call
+        arrays = body.state.arrays
         try:
             carried = jax.tree.map(as_array, body.last)
-            body.last = self._single((carried, first.element, state.arrays), {})
+            body.last = self._single((carried, first.element, arrays), {})
             body.has_run = True
-            self._can_retry = False
-            last: dict[str, Any] = self.reduction.run(
-                body.last, chunks, (state.arrays,), body.continues
-            )
+            last: dict[str, Any] = self.reduction.run(body.last, chunks, (arrays,), body.continues)
             return last
         finally:
-            self._body = self._state = None
+            self._body = None
             self.reduction = self._make_reduction()
 
     def _step(self, carried: dict[str, Any], element: Any, arrays: list[Any]) -> dict[str, Any]:
         """Return the state after a step; it is traced."""
         assert self._body is not None
-        assert self._state is not None
-        with noticed_needs(self._can_retry), self._state.replaced(arrays):
-            return self._body.step(carried, element)
+        return self._body.step_on(arrays, carried, element)

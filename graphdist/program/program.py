@@ -16,7 +16,7 @@ their values are lost, and the user must get the error at once, not when the nex
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, NoReturn, Protocol  # Any: users' arguments and results
 
@@ -28,7 +28,6 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.ops import ASSIGN
 from graphdist.ir.source import Source
 from graphdist.program.binding import Binding
-from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import OtherSettings, require_same_settings
 from graphdist.program.stages import Lowered, Traced
 from graphdist.program.steps import step_of
@@ -38,7 +37,6 @@ from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
 from graphdist.state.layout import VariableLayout, as_stored
 from graphdist.state.storage import HeldBuffer, Storage, StorageOnDevices
-from graphdist.state.stored_values import StoredValue
 from graphdist.tracing.user_lines import here
 
 
@@ -54,71 +52,73 @@ class RunnableProgram(Protocol):
         """Run the program on the leaves of the arguments and return the user's result."""
 
 
-def compile_program(
-    traced: Traced, interface: Interface, dump: Callable[[Lowered, str], None]
-) -> RunnableProgram:
+def compile_program(traced: Traced, dump: Callable[[Lowered, str], None]) -> RunnableProgram:
     """Compile a traced function; raises `DeviceError` for absent devices."""
     require = require_same_settings()
 
-    def compiled(traced: Traced, interface: Interface) -> Program:
-        return Program(_compiled(traced, interface, require, dump), traced, require, dump)
+    def compiled(traced: Traced) -> Program:
+        compilation = _Compilation(traced, require, dump)
+        return Program(compilation.binding(), compilation)
 
-    program: RunnableProgram = interface.strategy.program_of(traced, interface, compiled)
+    program: RunnableProgram = traced.interface.strategy.program_of(traced, compiled)
     return program
 
 
-def _compiled(
-    traced: Traced,
-    interface: Interface,
-    require: Callable[[], None],
-    dump: Callable[[Lowered, str], None],
-    moved: str = "",
-) -> Binding:
-    """Compile a traced function for the current storage of its variables."""
-    if traced.devices.is_absent:
-        traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
-    strategy = interface.strategy
-    lowered = traced.lower()
-    layout = VariableLayout(lowered.graph, _values(traced), strategy)
-    with BufferStore.lock:  # no other thread may move variables between the check and `apply`
-        graph = as_stored(traced.graph, traced.variables, strategy)
-        if is_current := graph is traced.graph:
-            layout.apply()
-    if not is_current:  # another thread's program has moved variables since the trace
-        return _compiled(replace(traced, graph=graph), interface, require, dump, moved)
-    dump(lowered, moved)
-    # Workers whose programs differ would wait for each other in different collectives.
-    agree_on(lowered.graph, traced.devices, here())
-    step = step_of(lowered, interface, require)
-    wait_until_compiled(lowered.graph, traced.devices, here())
-    shapes = [output.type.shape for output in traced.graph.outputs]
-    return Binding(step, interface, layout, shapes)
+@dataclass(frozen=True)
+class _Compilation:
+    """A traced function, which is compiled for the current storage of its variables.
 
+    `require` raises an error if JAX's settings differ from those at the trace.
+    """
 
-def _values(traced: Traced) -> dict[str, StoredValue]:
-    """Return the value of each variable by its name in the graph."""
-    named = [variable.name for variable in traced.graph.variables if not variable.is_local]
-    variables = zip(named, traced.variables, strict=True)
-    return {name: variable.stored for name, variable in variables}
+    traced: Traced
+    require: Callable[[], None]
+    dump: Callable[[Lowered, str], None]
+
+    def again(self) -> Binding:
+        """Compile the function for variables that another program has moved."""
+        self.require()
+        return self._stored().binding("another program has changed how its variables are stored")
+
+    def _stored(self) -> _Compilation:
+        """Return the compilation for the current storage; itself if nothing has moved."""
+        traced = self.traced
+        graph = as_stored(traced.graph, traced.variables, traced.interface.strategy)
+        return self if graph is traced.graph else replace(self, traced=replace(traced, graph=graph))
+
+    def binding(self, moved: str = "") -> Binding:
+        """Compile the function; `moved` is why it is compiled again."""
+        traced = self.traced
+        if traced.devices.is_absent:
+            traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
+        lowered = traced.lower()
+        values = {name: each.stored for name, each in traced.named_variables.items()}
+        layout = VariableLayout(lowered.graph, values, traced.interface.strategy)
+        with BufferStore.lock:  # no other thread may move variables between the check and `apply`
+            stored = self._stored()
+            if stored is self:
+                layout.apply()
+        if stored is not self:  # another thread's program has moved variables since the trace
+            return stored.binding(moved)
+        self.dump(lowered, moved)
+        # Workers whose programs differ would wait for each other in different collectives.
+        agree_on(lowered.graph, traced.devices, here())
+        step = step_of(lowered, self.require)
+        wait_until_compiled(lowered.graph, traced.devices, here())
+        shapes = [output.type.shape for output in traced.graph.outputs]
+        return Binding(step, traced.interface, layout, shapes)
 
 
 class Program:
     """A compiled program; `call` runs it on the leaves of the arguments."""
 
-    def __init__(
-        self,
-        binding: Binding,
-        traced: Traced | None = None,
-        require: Callable[[], None] | None = None,
-        dump: Callable[[Lowered, str], None] | None = None,
-    ) -> None:
-        """Keep the binding, and the traced function that it was compiled from.
+    def __init__(self, binding: Binding, compilation: _Compilation | None = None) -> None:
+        """Keep the binding, and how it was compiled.
 
-        `require` raises if JAX's settings differ from those at the trace. A program without a
-        traced function, from a file, cannot be compiled again: it moves the variables.
+        A program from a file cannot be compiled again: it moves the variables.
         """
-        self.name, self._require, self._dump = binding.layout.graph.name, require, dump
-        self.traced = traced
+        self.name, self._compilation = binding.layout.graph.name, compilation
+        self.traced = None if compilation is None else compilation.traced
         self.last_call = 0
         self._changing = RLock()
         self._bind(binding)
@@ -152,23 +152,13 @@ class Program:
                 return
             with BufferStore.lock:
                 is_restored = binding.layout.restore()
-                if not is_restored and self.traced is None:
+                if not is_restored and self._compilation is None:
                     binding.layout.apply()
                     is_restored = True
                 if is_restored:
                     self._bind(binding.moved())
-            if not is_restored:
-                self._bind(self._compiled_again(binding.interface))
-
-    def _compiled_again(self, interface: Interface) -> Binding:
-        traced, require, dump = self.traced, self._require, self._dump
-        assert traced is not None
-        assert require is not None
-        assert dump is not None
-        require()
-        graph = as_stored(traced.graph, traced.variables, interface.strategy)
-        moved = "another program has changed how its variables are stored"
-        return _compiled(replace(traced, graph=graph), interface, require, dump, moved)
+            if not is_restored and self._compilation is not None:
+                self._bind(self._compilation.again())
 
     def assigns(self, holder: HeldBuffer) -> bool:
         """Return whether steps of the program assign this buffer."""
@@ -176,10 +166,12 @@ class Program:
 
     def assignment(self, storage: Storage) -> Source | None:
         """Return the user's line that assigns a variable; None if it is not known."""
-        values = {} if self.traced is None else _values(self.traced)
-        name = next((name for name, value in values.items() if value.storage is storage), None)
-        for node in () if self.traced is None or name is None else walk(self.traced.graph):
-            if node.op is ASSIGN and ASSIGN.of(node).variable.name == name:
+        if self.traced is None:
+            return None
+        variables = self.traced.named_variables
+        names = [name for name, each in variables.items() if each.stored.storage is storage]
+        for node in walk(self.traced.graph):
+            if node.op is ASSIGN and ASSIGN.of(node).variable.name in names:
                 return node.source
         return None
 
@@ -200,20 +192,16 @@ def _raise_explained(error: BaseException, name: str, layout: VariableLayout) ->
             storage.require_value()
     if isinstance(error, GraphdistError) and error.source is None:
         error.source = here()
-    if isinstance(error, Exception) and not isinstance(error, WorkerError):
-        _raise_if_lost(error, name, layout)
-    raise error
-
-
-def _raise_if_lost(error: Exception, name: str, layout: VariableLayout) -> None:
-    lost = [storage.name for storage in _lost(layout)]
+    may_lose = isinstance(error, Exception) and not isinstance(error, WorkerError)
+    lost = [repr(storage.name) for storage in _lost(layout)] if may_lose else []
     if lost:
         raise RuntimeFailure(
-            f"step {name!r} failed after the buffers of {', '.join(map(repr, lost))} were donated "
-            f"to it: their values are lost",
+            f"step {name!r} failed after the buffers of {', '.join(lost)} were donated to it: "
+            f"their values are lost",
             source=here(),
             hint="restore them from a checkpoint, or assign them again",
         ) from error
+    raise error
 
 
 def _lost(layout: VariableLayout) -> list[StorageOnDevices]:

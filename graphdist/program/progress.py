@@ -80,14 +80,20 @@ def compiling(name: str) -> Iterator[Progress]:
         yield _state.current
         return
     progress = _state.current = Progress(name)
-    writer = _Writer(progress, sys.stderr) if _is_shown(sys.stderr) else None
+    ended = threading.Event()
+    lines = (progress, sys.stderr, ended)
+    writer = threading.Thread(target=_write_lines, args=lines, name="graphdist-progress")
+    writer.daemon = True
+    if is_shown := sys.stderr is not None and shows_compilation() and sys.stderr.isatty():
+        writer.start()
     try:
         yield progress
         progress.is_done = True
     finally:
         _state.current = None
-        if writer is not None:
-            writer.end()
+        ended.set()
+        if is_shown:
+            writer.join()
 
 
 @contextmanager
@@ -100,34 +106,12 @@ def phase(what: str) -> Iterator[None]:
         yield
 
 
-def _is_shown(stream: TextIO | None) -> bool:
-    return stream is not None and shows_compilation() and stream.isatty()
-
-
-class _Writer:
-    """A thread that writes the line after the first few seconds."""
-
-    def __init__(self, progress: Progress, stream: TextIO) -> None:
-        self._progress, self._stream = progress, stream
-        self._ended = threading.Event()
-        self._width = 0
-        self._thread = threading.Thread(target=self._run, name="graphdist-progress", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        wait = FIRST_AFTER
-        while not self._ended.wait(wait):
-            self._write(self._progress.line())
-            wait = EVERY
-        if self._width:
-            self._write(self._progress.summary(), end="\n")
-
-    def _write(self, text: str, end: str = "") -> None:
-        line, self._width = text.ljust(self._width), len(text)
-        self._stream.write(f"\r{line}{end}")
-        self._stream.flush()
-
-    def end(self) -> None:
-        """Write the summary if the line was shown, and wait for the thread."""
-        self._ended.set()
-        self._thread.join()
+def _write_lines(progress: Progress, stream: TextIO, ended: threading.Event) -> None:
+    """Write the line after the first few seconds, and the summary at the end if it was shown."""
+    width, wait = 0, FIRST_AFTER
+    while not ended.wait(wait):
+        line, wait = progress.line(), EVERY
+        print(f"\r{line.ljust(width)}", end="", file=stream, flush=True)
+        width = len(line)
+    if width:
+        print(f"\r{progress.summary().ljust(width)}", file=stream, flush=True)

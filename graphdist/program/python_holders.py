@@ -14,17 +14,21 @@ import pickle
 import random
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any  # Any: users' values
 
 import numpy as np
 
 _MISSING = object()
-_PLAIN = (bool, int, float, complex, str, bytes)
 
 
 class Holder:
     """An object of Python that holds values by keys."""
+
+    expression = "{name}"
+    """The Python expression of a value, by the name of the holder and the key."""
+    kind = ""
+    """The kind of the values, for errors."""
 
     def __init__(self, name: str, owner: Any) -> None:
         """Keep the object, and the user's name of it."""
@@ -48,15 +52,11 @@ class Holder:
 
     def path(self, key: Any) -> str:
         """Return the Python expression of a value."""
-        return self.name
-
-    def kind(self) -> str:
-        """Return the kind of the values, for errors."""
-        raise NotImplementedError
+        return self.expression.format(name=self.name, key=key)
 
     def text(self, key: Any) -> str:
         """Return the expression and the kind of a value, for errors."""
-        return f"{self.path(key)}, {self.kind()}"
+        return f"{self.path(key)}, {self.kind}"
 
     def may_change(self, key: Any) -> bool:
         """Return whether a value may change without a change that the user sees."""
@@ -76,7 +76,7 @@ class Holder:
         for key in [*self._during, *(key for key in now if key not in self._during)]:
             if key in self.carried or self.may_change(key):
                 continue
-            if not _is_same(now.get(key, _MISSING), self._during.get(key, _MISSING)):
+            if not is_same_value(now.get(key, _MISSING), self._during.get(key, _MISSING)):
                 return self.text(key)
         return None
 
@@ -94,6 +94,8 @@ class Holder:
 class Cell(Holder):
     """The closure cell of a variable; the key is its name."""
 
+    kind = "a variable of the function"
+
     def values(self) -> dict[Any, Any]:
         """Return the value of the variable, if it has one."""
         try:
@@ -109,17 +111,25 @@ class Cell(Holder):
         """Remove the value of the variable."""
         del self.owner.cell_contents
 
-    def kind(self) -> str:
-        """Return the kind of the variable."""
-        return "a variable of the function"
-
 
 class Items(Holder):
-    """The items of a dict."""
+    """The items of a dict, or only those with the keys `names`, which may grow."""
+
+    expression = "{name}[{key!r}]"
+    kind = "an item of a dict"
+
+    def __init__(
+        self, name: str, owner: dict[Any, Any], names: Iterable[Any] | None = None
+    ) -> None:
+        """Keep the dict, and the user's name of it."""
+        super().__init__(name, owner)
+        self.names = None if names is None else dict.fromkeys(names)
 
     def values(self) -> dict[Any, Any]:
-        """Return the items."""
-        return dict(self.owner)
+        """Return the items that exist."""
+        if self.names is None:
+            return dict(self.owner)
+        return {name: self.owner[name] for name in self.names if name in self.owner}
 
     def put(self, key: Any, value: Any) -> None:
         """Set an item."""
@@ -129,49 +139,24 @@ class Items(Holder):
         """Delete an item."""
         del self.owner[key]
 
-    def path(self, key: Any) -> str:
-        """Return the Python expression of an item."""
-        return f"{self.name}[{key!r}]"
 
-    def kind(self) -> str:
-        """Return the kind of an item."""
-        return "an item of a dict"
-
-
-class _SomeItems(Items):
-    """The items of a dict with some of its keys; `names` may grow, None means all."""
-
-    def __init__(self, name: str, owner: dict[str, Any], names: Iterable[str] | None) -> None:
-        super().__init__(name, owner)
-        self.names = None if names is None else set(names)
-
-    def values(self) -> dict[Any, Any]:
-        """Return the items that exist."""
-        if self.names is None:
-            return dict(self.owner)
-        return {name: self.owner[name] for name in self.names if name in self.owner}
-
-
-class Globals(_SomeItems):
+class Globals(Items):
     """Some variables of a module; `names` may grow."""
 
-    names: set[str]
+    expression = "{key}"
+    names: dict[str, None]
 
     def __init__(self, owner: dict[str, Any]) -> None:
         """Start without variables of a module, which has this dict."""
         super().__init__("", owner, ())
-
-    def path(self, key: Any) -> str:
-        """Return the name of a variable."""
-        return str(key)
-
-    def kind(self) -> str:
-        """Return the kind of a variable, with its module."""
-        return f"a variable of the module {self.owner.get('__name__', '')}"
+        self.kind = f"a variable of the module {owner.get('__name__', '')}"
 
 
-class Attributes(_SomeItems):
+class Attributes(Items):
     """The attributes in the `__dict__` of an object, or only the attributes `names`."""
+
+    expression = "{name}.{key}"
+    kind = "an attribute of a Python object"
 
     def __init__(self, name: str, owner: Any, names: Iterable[str] | None = None) -> None:
         """Keep the object's `__dict__`."""
@@ -183,53 +168,38 @@ class Attributes(_SomeItems):
         kind = inspect.getattr_static(self._class, key, None)
         return isinstance(kind, functools.cached_property)
 
-    def path(self, key: Any) -> str:
-        """Return the Python expression of an attribute."""
-        return f"{self.name}.{key}"
-
-    def kind(self) -> str:
-        """Return the kind of an attribute."""
-        return "an attribute of a Python object"
-
 
 class Slots(Holder):
     """Attributes of an object with `__slots__`, or of a class."""
+
+    expression = "{name}.{key}"
 
     def __init__(self, name: str, owner: Any, names: Iterable[str]) -> None:
         """Keep the object and the names of attributes."""
         super().__init__(name, owner)
         self._names = list(names)
+        self._is_class = isinstance(owner, type)
+        self.kind = f"an attribute of a {'class' if self._is_class else 'Python object'}"
 
     def values(self) -> dict[Any, Any]:
         """Return the attributes that have a value."""
-        if isinstance(self.owner, type):
-            attributes = vars(self.owner)
-            return {name: attributes[name] for name in self._names if name in attributes}
-        values = ((name, getattr(self.owner, name, _MISSING)) for name in self._names)
-        return {name: value for name, value in values if value is not _MISSING}
+        read = vars(self.owner).get if self._is_class else functools.partial(getattr, self.owner)
+        values = {name: read(name, _MISSING) for name in self._names}
+        return {name: value for name, value in values.items() if value is not _MISSING}
 
     def put(self, key: Any, value: Any) -> None:
         """Set an attribute, also of an object that refuses it."""
-        if isinstance(self.owner, type):
-            type.__setattr__(self.owner, key, value)
-        else:
-            object.__setattr__(self.owner, key, value)
+        (type if self._is_class else object).__setattr__(self.owner, key, value)
 
     def remove(self, key: Any) -> None:
         """Delete an attribute."""
         delattr(self.owner, key)
 
-    def path(self, key: Any) -> str:
-        """Return the Python expression of an attribute."""
-        return f"{self.name}.{key}"
-
-    def kind(self) -> str:
-        """Return the kind of an attribute."""
-        return f"an attribute of a {'class' if isinstance(self.owner, type) else 'Python object'}"
-
 
 class Elements(Holder):
     """The elements of a list, deque or set."""
+
+    expression = "{name}[{key!r}]"
 
     def values(self) -> dict[Any, Any]:
         """Return the elements by their index; those of a set by themselves."""
@@ -253,10 +223,6 @@ class Elements(Holder):
             add = self.owner.update if isinstance(self.owner, set) else self.owner.extend
             add(self._before.values())
 
-    def path(self, key: Any) -> str:
-        """Return the Python expression of an element."""
-        return f"{self.name}[{key!r}]"
-
     def text(self, key: Any) -> str:
         """Return the name and type of the container."""
         return f"{self.name}, a {type(self.owner).__name__}"
@@ -264,6 +230,8 @@ class Elements(Holder):
 
 class ArrayElements(Holder):
     """The elements of a NumPy array that is a constant of a program."""
+
+    kind = "a NumPy array, in place"
 
     def values(self) -> dict[Any, Any]:
         """Return the bytes of the array."""
@@ -273,40 +241,32 @@ class ArrayElements(Holder):
         """Set the elements from bytes."""
         self.owner[...] = np.frombuffer(value, self.owner.dtype).reshape(self.owner.shape)
 
-    def kind(self) -> str:
-        """Return the kind of the change."""
-        return "a NumPy array, in place"
-
 
 class GeneratorState(Holder):
     """The state of a random generator, of NumPy or of Python."""
 
+    expression = "the state of {name}"
+    kind = "a random generator"
+
     def values(self) -> dict[Any, Any]:
         """Return the state as bytes, which can be compared."""
-        return {"": pickle.dumps(self._get())}
+        get, _ = self._accessors()
+        return {"": pickle.dumps(get())}
 
     def put(self, key: Any, value: Any) -> None:
         """Set the state from bytes."""
-        state = pickle.loads(value)
-        match self.owner:
+        _, put = self._accessors()
+        put(pickle.loads(value))
+
+    def _accessors(self) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        """Return the functions that read and set the state."""
+        match owner := self.owner:
             case np.random.Generator():
-                self.owner.bit_generator.state = state
+                bits = owner.bit_generator
+                return lambda: bits.state, lambda state: setattr(bits, "state", state)
             case np.random.RandomState() | types.ModuleType(set_state=_):
-                self.owner.set_state(state)
-            case _:
-                self.owner.setstate(state)
-
-    def _get(self) -> Any:
-        match self.owner:
-            case np.random.Generator():
-                return self.owner.bit_generator.state
-            case np.random.RandomState() | types.ModuleType(get_state=_):
-                return self.owner.get_state()
-        return self.owner.getstate()
-
-    def text(self, key: Any) -> str:
-        """Return the name of the generator."""
-        return f"the state of {self.name}, a random generator"
+                return owner.get_state, owner.set_state
+        return owner.getstate, owner.setstate
 
 
 def global_generators() -> list[Holder]:
@@ -314,7 +274,11 @@ def global_generators() -> list[Holder]:
     return [GeneratorState("numpy.random", np.random), GeneratorState("random", random)]
 
 
-def _is_same(first: Any, second: Any) -> bool:
+def is_same_value(first: Any, second: Any) -> bool:
+    """Return whether two values are one object, or equal numbers or strings of one type."""
     if first is second:
         return True
-    return type(first) is type(second) and isinstance(first, _PLAIN) and first == second
+    return type(first) is type(second) and isinstance(first, _COMPARED) and bool(first == second)
+
+
+_COMPARED = (bool, int, float, complex, str, bytes)

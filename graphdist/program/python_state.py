@@ -10,47 +10,27 @@ for a Python iterator that the walk reaches, since its reads cannot be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any  # Any: users' functions and values
+from typing import Any  # Any: users' values
 
 import jax
 
 from graphdist.errors import ArgumentError
 from graphdist.program.python_holders import GeneratorState, Holder, global_generators
-from graphdist.program.python_values import may_be_constant
-from graphdist.program.python_walk import Input, Walk
+from graphdist.program.python_walk import Input, Walk, may_be_constant
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 
 
 class PythonState:
     """The Python state that functions read; `replaced` traces them, and refuses changes."""
 
-    def __init__(
-        self,
-        functions: Iterable[Any],
-        values: Mapping[str, Any],
-        attributes: set[str],
-        local: frozenset[str] = frozenset(),
-        carried: frozenset[tuple[int, Any]] = frozenset(),
-        arrays_are_constants: bool = False,
-    ) -> None:
-        """Walk from the functions, and from the values of their variables.
-
-        `attributes` has the names of attributes that functions are known to read; the walk adds
-        names. The loop carries the variables `local`, and the values at `carried`, which are pairs
-        of the holder's identity and a key.
-        """
-        known = -1
-        while known < len(
-            attributes
-        ):  # the walk may reach an object before a name of its attributes
-            known = len(attributes)
-            self._walk = Walk(functions, values, attributes, local, carried, arrays_are_constants)
-        self.key = tuple(self._walk.key)
+    def __init__(self, walk: Walk) -> None:
+        """Keep the results of a walk from the functions."""
+        self._walk = walk
+        self.key = tuple(walk.key)
         """The key of programs that are traced for this state."""
-        self.arrays, self.kept = self._walk.arrays, self._walk.kept
+        self.arrays, self.kept = walk.arrays, walk.kept
 
     @property
     def has_arrays_for_python(self) -> bool:
@@ -145,7 +125,5 @@ def _hint(kind: str) -> str:
 
 def _refused(what: str, hint: str) -> ArgumentError:
     return ArgumentError(
-        f"a loop over a dataset {what}: its body is traced once for all elements",
-        source=here(),
-        hint=hint,
+        f"a loop over a dataset {what}: its body is traced once for all elements", hint=hint
     )

@@ -18,18 +18,22 @@ function is traced. Attributes of such a base class are watched only if the func
 
 from __future__ import annotations
 
+import enum
+import functools
+import random
 import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any  # Any: users' functions and values
+from typing import Any, TypeAlias  # Any: users' functions and values
+from weakref import ReferenceType, WeakKeyDictionary
 
 import jax
 import numpy as np
 
-from graphdist.program.code_names import names_of
+from graphdist.program.code_names import closure_of, names_of
 from graphdist.program.python_holders import (
     ArrayElements,
     Attributes,
@@ -41,24 +45,20 @@ from graphdist.program.python_holders import (
     Items,
     Slots,
 )
-from graphdist.program.python_values import (
-    CONTAINERS,
-    PACKAGES,
-    PythonKind,
-    functions_of,
-    hashable,
-    is_called,
-    is_of_numbers,
-    is_of_user,
-    kind_of_value,
-    may_be_constant,
-    package_of,
-    plain_or_id,
-    slots_of,
-    wrapped_by,
-)
 from graphdist.tracing.user_lines import CodeOwner, owner_of
+from graphdist.values.distributed import Mirrored, PerReplicaArray
 
+PLAIN = (
+    *(bool, int, float, complex, str, bytes, types.NoneType, np.dtype, enum.Enum),
+    *(range, slice, types.EllipsisType, types.NotImplementedType),
+)
+"""Values that never change, and are compared by type and value."""
+PACKAGES = frozenset(
+    ("graphdist", "jax", "jaxlib", "numpy", "keras", "flax", "optax", "tensorflow", "torch")
+)
+"""Packages whose objects keep caches, which a trace fills."""
+CONTAINERS = frozenset(("types", "collections", "argparse", "builtins", "_thread"))
+"""Modules of Python's library whose objects hold users' values."""
 _MAX_ITEMS = 10_000
 """The most items of a container that the walk enters; a larger container counts as an object."""
 _ANY = "*"
@@ -86,13 +86,26 @@ class Walk:
         functions: Iterable[Any],
         values: Mapping[str, Any],
         attributes: set[str],
-        local: frozenset[str],
-        carried: frozenset[tuple[int, Any]],
-        arrays_are_constants: bool,
+        local: frozenset[str] = frozenset(),
+        carried: frozenset[tuple[int, Any]] = frozenset(),
+        arrays_are_constants: bool = False,
     ) -> None:
-        """Walk, and add the names of attributes in code to `attributes`; see `PythonState`."""
+        """Walk from the functions, and from the values of their variables.
+
+        `attributes` has the names of attributes that functions are known to read; the walk adds
+        names. The loop carries the variables `local`, and the values at `carried`, which are pairs
+        of the holder's identity and a key.
+        """
         self._attributes, self._carried = attributes, carried
         self._arrays_are_constants = arrays_are_constants
+        known = -1
+        while known < len(attributes):  # it may reach an object before a name of its attributes
+            known = len(attributes)
+            self._walk(functions, values, local)
+
+    def _walk(
+        self, functions: Iterable[Any], values: Mapping[str, Any], local: frozenset[str]
+    ) -> None:
         self.arrays: list[Any] = []
         self.kept: list[Any] = []
         self.key: list[Any] = []
@@ -102,33 +115,32 @@ class Walk:
         self.iterators: list[str] = []
         self._seen: dict[int, int] = {}
         self._classes: set[type] = set()
-        self._work: deque[tuple[str, Holder | None, Any, Any]] = deque()
+        self._work: deque[tuple[str, Any, Holder | None, Any]] = deque()
         for function in functions:
             self._add_function(function, local)
         for name, value in values.items():
-            self._push(name, None, None, value)
+            self._push(name, value)
         while self._work:
             self._visit(*self._work.popleft())
 
-    def _visit(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
-        kind = kind_of_value(value)
-        if kind in _COMPARED_BY_VALUE:
-            _ADD[kind](self, name, holder, key, value)
-        elif id(value) in self._seen:
-            self.key.append(self._seen[id(value)])
-        else:
+    def _visit(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
+        add = _method_for(value)
+        if add not in _COMPARED_BY_VALUE:
+            if id(value) in self._seen:
+                self.key.append(self._seen[id(value)])
+                return
             self._see(value)
-            _ADD[kind](self, name, holder, key, value)
+        add(self, name, value, holder, key)
 
     def _see(self, value: Any) -> None:
         self._seen[id(value)] = len(self._seen)
         self.kept.append(value)
 
-    def _add_plain(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_plain(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         self.key.append((type(value), value.hex() if type(value) is float else value))
 
-    def _push(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
-        self._work.append((name, holder, key, value))
+    def _push(self, name: str, value: Any, holder: Holder | None = None, key: Any = None) -> None:
+        self._work.append((name, value, holder, key))
 
     def _hold(self, holder: Holder) -> Holder:
         holder.carried = {key for owner, key in self._carried if owner == id(holder.owner)}
@@ -140,9 +152,9 @@ class Walk:
         values = holder.values()
         for key in names:
             if key in values and key not in holder.carried:
-                self._push(holder.path(key), holder, key, values[key])
+                self._push(holder.path(key), values[key], holder, key)
 
-    def _add_arrays(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_arrays(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         """Add the arrays of a value as inputs, and all else to the key."""
         leaves, structure = jax.tree.flatten(value)
         indices = [index for index, leaf in enumerate(leaves) if self._is_input(leaf)]
@@ -156,15 +168,15 @@ class Walk:
         for index, leaf in enumerate(leaves):
             if index in inputs:
                 continue
-            if kind_of_value(leaf) is PythonKind.ARRAY:
+            if _method_for(leaf) is Walk._add_arrays:
                 self._add_constant(name, leaf)
             else:
-                self._push(name, None, None, leaf)
+                self._push(name, leaf)
 
     def _is_input(self, leaf: Any) -> bool:
         if self._arrays_are_constants and may_be_constant(leaf):
             return False
-        return kind_of_value(leaf) is PythonKind.ARRAY and is_of_numbers(leaf)
+        return _method_for(leaf) is Walk._add_arrays and is_of_numbers(leaf)
 
     def _add_constant(self, name: str, array: Any) -> None:
         self.kept.append(array)
@@ -178,26 +190,26 @@ class Walk:
         else:
             self.key.append(id(array))
 
-    def _add_tree(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_tree(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         """Add a pytree that is no list and no dict, such as a tuple or a module of nnx."""
         if isinstance(value, tuple):
             if not any(map(self._is_input, jax.tree.leaves(value))):
                 self.key.append((type(value), len(value)))
                 for index, item in enumerate(value):
-                    self._push(f"{name}[{index}]", None, None, item)
+                    self._push(f"{name}[{index}]", item)
                 return
         else:
             self._add_class(type(value))
-        self._add_arrays(name, holder, key, value)
+        self._add_arrays(name, value, holder, key)
 
-    def _add_dict(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_dict(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         keys = list(value)
         self.key.append((type(value), tuple(plain_or_id(each) for each in keys)))
         self.kept += keys
         if len(keys) <= _MAX_ITEMS:
             self._push_all(self._hold(Items(name, value)), keys)
 
-    def _add_elements(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_elements(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         self.key.append((type(value), len(value)))
         if len(value) > _MAX_ITEMS or isinstance(value, frozenset):
             self.key.append(id(value))
@@ -207,7 +219,7 @@ class Walk:
         else:
             self._push_all(self._hold(Elements(name, value)), range(len(value)))
 
-    def _add_any_function(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_any_function(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         self._add_function(value)
 
     def _add_function(self, function: Any, local: frozenset[str] = frozenset()) -> None:
@@ -221,31 +233,25 @@ class Walk:
             self._push_all(held, self._named(vars(function)))
         wrapped = vars(function).get("__wrapped__")
         if wrapped is not None:
-            self._push(function.__name__, None, None, wrapped)
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+            self._push(function.__name__, wrapped)
         if names.owner is not CodeOwner.USER:
-            self._add_values_of(cells)
+            for name, value in closure_of(function).items():  # its code is not entered
+                self._push(name, value)
             return
         self._attributes |= names.attributes
         if names.reads_any_attribute:
             self._attributes.add(_ANY)
-        for name, cell in cells:
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if name not in local and id(cell) not in self._seen:
                 self._see(cell)
                 self._push_all(self._hold(Cell(name, cell)), [name])
         for values in (function.__defaults__ or (), (function.__kwdefaults__ or {}).values()):
             for value in values:
-                self._push(f"a default value of {function.__name__}", None, None, value)
+                self._push(f"a default value of {function.__name__}", value)
         self._add_globals(function.__globals__, names.globals)
         for name in names.modules:
             if name in sys.modules:
-                self._push(name, None, None, sys.modules[name])
-
-    def _add_values_of(self, cells: Iterable[tuple[str, types.CellType]]) -> None:
-        """Add the closure of a function of an installed package, whose code is not entered."""
-        for name, cell in cells:
-            with suppress(ValueError):  # the cell is empty
-                self._push(name, None, None, cell.cell_contents)
+                self._push(name, sys.modules[name])
 
     def _add_globals(self, variables: dict[str, Any], names: Sequence[str]) -> None:
         holder = self._globals.get(id(variables))
@@ -253,44 +259,44 @@ class Walk:
             holder = self._globals[id(variables)] = Globals(variables)
             self._hold(holder)
         added = [name for name in names if name not in holder.names]
-        holder.names.update(added)
+        holder.names |= dict.fromkeys(added)
         self._push_all(holder, added)
 
-    def _add_method(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
-        self._push(name, None, None, value.__func__)
-        self._push(name.rpartition(".")[0] or name, None, None, value.__self__)
+    def _add_method(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
+        self._push(name, value.__func__)
+        self._push(name.rpartition(".")[0] or name, value.__self__)
 
-    def _add_partial(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_partial(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         for part in (value.func, value.args, value.keywords):
-            self._push(name, None, None, part)
+            self._push(name, part)
 
-    def _add_reference(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
-        self._push(name, None, None, value())
+    def _add_reference(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
+        self._push(name, value())
 
-    def _add_context(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
-        self._push(name, None, None, value.get(None))
+    def _add_context(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
+        self._push(name, value.get(None))
 
-    def _add_module(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_module(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         self.key.append(id(value))
         file = getattr(value, "__file__", None)
         if file is not None and owner_of(file) is CodeOwner.USER:
             self._add_globals(vars(value), self._named(vars(value)))
 
-    def _add_generator(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_generator(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         self.key.append(id(value))
         self._hold(GeneratorState(name, value))
 
-    def _add_iterator(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_iterator(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         self.key.append(id(value))
         self.iterators.append(f"{name}, a {type(value).__name__}")
 
-    def _add_class_value(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_class_value(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         self.key.append(id(value))
         self._add_class(value)
         for method in ("__init__", "__new__", "__post_init__"):
             function = getattr(value, method, None)
             if isinstance(function, types.FunctionType):
-                self._push(f"{name}.{method}", None, None, function)
+                self._push(f"{name}.{method}", function)
 
     def _add_class(self, kind: type) -> None:
         for each in kind.__mro__:
@@ -304,15 +310,15 @@ class Walk:
                 if isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType):
                     continue
                 for function in functions_of(value):
-                    self._push(f"{each.__name__}.{attribute}", holder, attribute, function)
+                    self._push(f"{each.__name__}.{attribute}", function, holder, attribute)
 
-    def _add_object(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+    def _add_object(self, name: str, value: Any, holder: Holder | None, key: Any) -> None:
         self.key.append(id(value))
         kind = type(value)
         if not is_of_user(kind) and kind.__module__ not in CONTAINERS:
             wrapped = wrapped_by(value)
             if wrapped is not None:
-                self._push(name, None, None, wrapped)
+                self._push(name, wrapped)
             return
         self._add_class(kind)
         is_mixed = any(package_of(base) in PACKAGES for base in kind.__mro__)
@@ -333,22 +339,135 @@ class Walk:
         return sorted(self._attributes.intersection(names))
 
 
-_ADD: dict[PythonKind, Callable[[Walk, str, Any, Any, Any], None]] = {
-    PythonKind.PLAIN: Walk._add_plain,
-    PythonKind.ARRAY: Walk._add_arrays,
-    PythonKind.TREE: Walk._add_tree,
-    PythonKind.DICT: Walk._add_dict,
-    PythonKind.ELEMENTS: Walk._add_elements,
-    PythonKind.FUNCTION: Walk._add_any_function,
-    PythonKind.METHOD: Walk._add_method,
-    PythonKind.PARTIAL: Walk._add_partial,
-    PythonKind.CONTEXT: Walk._add_context,
-    PythonKind.REFERENCE: Walk._add_reference,
-    PythonKind.CLASS: Walk._add_class_value,
-    PythonKind.MODULE: Walk._add_module,
-    PythonKind.GENERATOR: Walk._add_generator,
-    PythonKind.ITERATOR: Walk._add_iterator,
-    PythonKind.OBJECT: Walk._add_object,
-}
-_COMPARED_BY_VALUE = (PythonKind.PLAIN, PythonKind.ARRAY, PythonKind.TREE, PythonKind.METHOD)
-"""Kinds whose identity is not part of the key: each read may return an equal new object."""
+_Method: TypeAlias = Callable[[Walk, str, Any, Holder | None, Any], None]
+_METHODS: tuple[tuple[tuple[type, ...], _Method], ...] = (
+    (PLAIN, Walk._add_plain),
+    ((PerReplicaArray, Mirrored, np.ndarray, np.generic, jax.Array), Walk._add_arrays),
+    ((dict,), Walk._add_dict),
+    ((list, deque, set, frozenset), Walk._add_elements),
+    ((types.FunctionType,), Walk._add_any_function),
+    ((types.MethodType,), Walk._add_method),
+    ((functools.partial,), Walk._add_partial),
+    ((ContextVar,), Walk._add_context),
+    ((ReferenceType,), Walk._add_reference),
+    ((type,), Walk._add_class_value),
+    ((types.ModuleType,), Walk._add_module),
+    ((np.random.Generator, np.random.RandomState, random.Random), Walk._add_generator),
+)
+"""The methods that add values, by their types; the first that fits is taken."""
+_COMPARED_BY_VALUE = (Walk._add_plain, Walk._add_arrays, Walk._add_tree, Walk._add_method)
+"""For these the identity of a value is no part of the key: each read may return a new object."""
+_ITERATORS = ("builtins", "itertools")
+_known_methods: WeakKeyDictionary[type, _Method] = WeakKeyDictionary()
+
+
+def _method_for(value: Any) -> _Method:
+    """Return the method that adds a value; all values of a type have one."""
+    method = _known_methods.get(type(value))
+    if method is None:
+        method = _known_methods[type(value)] = _method_for_type_of(value)
+    return method
+
+
+def _method_for_type_of(value: Any) -> _Method:
+    for kinds, method in _METHODS:
+        if isinstance(value, kinds):
+            return method
+    if not jax.tree_util.all_leaves([value]):
+        return Walk._add_tree
+    is_iterator = hasattr(type(value), "__next__") and type(value).__module__ in _ITERATORS
+    return Walk._add_iterator if is_iterator else Walk._add_object
+
+
+def slots_of(kind: type) -> list[str]:
+    """Return the names of attributes that a class keeps in slots."""
+    slots = vars(kind).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def functions_of(value: Any) -> list[Any]:
+    """Return the functions of an attribute of a class, or its value."""
+    match value:
+        case staticmethod() | classmethod():
+            return [value.__func__]
+        case property():
+            return [each for each in (value.fget, value.fset) if each is not None]
+        case functools.cached_property():
+            return [value.func]
+    return [value]
+
+
+def is_called(name: str) -> bool:
+    """Return whether statements may call a method without its name, such as an operator."""
+    return name[:2] == name[-2:] == "__" and name not in _UNCALLED
+
+
+_UNCALLED = frozenset(
+    (
+        *("__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"),
+        *("__repr__", "__str__", "__format__", "__del__", "__sizeof__", "__dir__"),
+        *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__"),
+        *("__deepcopy__", "__doc__", "__module__", "__dict__", "__weakref__", "__slots__"),
+        *("__annotations__", "__qualname__", "__match_args__", "__orig_bases__"),
+        *("__parameters__", "__abstractmethods__", "__static_attributes__", "__firstlineno__"),
+        *("__dataclass_fields__", "__dataclass_params__"),
+    )
+)
+"""Attributes of classes that no statement calls."""
+
+
+def wrapped_by(value: Any) -> Any:
+    """Return the user's function that an object wraps, such as the result of `jax.jit`."""
+    try:
+        return getattr(value, "__wrapped__", None) if callable(value) else None
+    except Exception:
+        return None
+
+
+def package_of(kind: type) -> str:
+    """Return the package that defines a class."""
+    return kind.__module__.partition(".")[0]
+
+
+def is_of_user(kind: type) -> bool:
+    """Return whether a class is neither of Python's library nor of `PACKAGES`."""
+    package = package_of(kind)
+    return package not in PACKAGES and package not in sys.stdlib_module_names
+
+
+def is_of_numbers(array: Any) -> bool:
+    """Return whether devices can hold an array."""
+    return not isinstance(array, np.ndarray | np.generic) or array.dtype.kind in "biufcV"
+
+
+def may_be_constant(array: Any) -> bool:
+    """Return whether the values of an array can be part of a key."""
+    if isinstance(array, np.ndarray | np.generic):
+        return True
+    return (
+        isinstance(array, jax.Array)
+        and not isinstance(array, jax.core.Tracer)
+        and not array.is_deleted()
+        and array.is_fully_addressable
+        and array.size <= _MOST_NUMBERS
+        and not jax.numpy.issubdtype(array.dtype, jax.dtypes.extended)
+    )
+
+
+_MOST_NUMBERS = 64
+"""The largest size of an array of JAX whose values become part of a key."""
+
+
+def plain_or_id(value: Any) -> Any:
+    """Return a value's part of a key: type and value of a plain value, the id of an object."""
+    return (type(value), value) if isinstance(value, PLAIN) else id(value)
+
+
+def hashable(structure: Any) -> Any:
+    """Return the structure of a pytree, or its text if its static parts have no hash."""
+    try:
+        hash(structure)
+    except TypeError:
+        return str(structure)
+    return structure

@@ -136,7 +136,6 @@ class FunctionStage:
     def _unknown(self, form: str, *known: str) -> ArgumentError:
         return ArgumentError(
             f"as_text({form!r}): this stage has {', '.join(map(repr, known))}",
-            source=here(),
             hint={"stablehlo": "call .lower() first", "hlo": "call .compile() first"}.get(form, ""),
         )
 
@@ -164,10 +163,16 @@ class Traced(FunctionStage):
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
     """Types of the arguments that calls do not pass as arrays on the devices, by index."""
-    interface: Interface | None = None
+    interface: Interface = field(kw_only=True)
     """The leaves of arguments and results, as inputs and outputs of the graph."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
     """The settings of JAX at the trace."""
+
+    @property
+    def named_variables(self) -> dict[str, Variable]:
+        """Return the variables by their names in the graph."""
+        names = [variable.name for variable in self.graph.variables if not variable.is_local]
+        return dict(zip(names, self.variables, strict=True))
 
     @collection_put_off()
     def lower(self) -> Lowered:
@@ -187,9 +192,6 @@ class Traced(FunctionStage):
         return Lowered(
             final,
             self.devices,
-            compiler_options=self.compiler_options,
-            given=self.given,
-            arithmetic=self.arithmetic,
             traced=self,
             history=history,
             logical=self.logical or self.graph,
@@ -217,14 +219,16 @@ class Traced(FunctionStage):
 class Lowered(FunctionStage):
     """The program that one device runs, after the last pass."""
 
-    compiler_options: Mapping[str, Any] | None = None
-    given: Mapping[int, jax.ShapeDtypeStruct] | None = None
-    traced: Traced | None = None
-    arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
+    traced: Traced = field(kw_only=True)
     donates: bool = True
     """Whether a step donates the buffers of the variables that it assigns."""
     when_traced: Callable[[], None] | None = None
     """A function that JAX calls when it traces the step, for example under new settings."""
+
+    @property
+    def compiler_options(self) -> Mapping[str, Any] | None:
+        """Return the options of XLA that the function has."""
+        return self.traced.compiler_options
 
     @property
     def stablehlo(self) -> jax.stages.Lowered:
@@ -234,12 +238,12 @@ class Lowered(FunctionStage):
     @cached_property
     def emitted(self) -> Emitted:
         """Return the graph as a function of JAX, which is emitted at the first access."""
-        with collection_put_off(), self.arithmetic.restored(), phase("emission"):
+        with collection_put_off(), self.traced.arithmetic.restored(), phase("emission"):
             return emitted(
                 self.graph,
                 self.devices,
                 self.compiler_options,
-                self.given,
+                self.traced.given,
                 donates=self.donates,
                 when_traced=self.when_traced,
             )
@@ -291,11 +295,6 @@ class Lowered(FunctionStage):
 
     def explain(self) -> Explanation:
         """Return the changes and savings of each pass, and the changes it declined: print it."""
-        if self.traced is None:
-            raise ArgumentError(
-                f"{self.graph.name!r} was not lowered here: its passes' changes are not known",
-                source=here(),
-            )
         traced = self.traced
         return explanation(str(self.devices), traced.graph, traced.pipeline, self.history)
 
@@ -329,7 +328,6 @@ class Compiled(FunctionStage):
             why = report.no_timeline or "it was not compiled for a topology"
             raise ArgumentError(
                 f"{self.graph.name!r} has no timeline: {why}",
-                source=here(),
                 hint="make the strategy with topology=.., such as gd.TPUStrategy"
                 '(topology="v5e:16x16")',
             )
@@ -341,10 +339,9 @@ class Compiled(FunctionStage):
 
     def unpacked(self) -> Compiled:
         """Return the step for variables outside packs; compile it if it has packs."""
-        traced = self.lowered.traced
-        if traced is None or not any(variable.pieces for variable in self.graph.variables):
+        if not any(variable.pieces for variable in self.graph.variables):
             return self
-        return traced.unpacked().lower().compile(self.compiler_options)
+        return self.lowered.traced.unpacked().lower().compile(self.compiler_options)
 
     @property
     def cost(self) -> dict[str, float]:

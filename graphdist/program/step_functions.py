@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any  # Any: users' functions and what they return
@@ -17,7 +18,7 @@ from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import cutting
 from graphdist.program.argument_keys import StaticArgument
-from graphdist.tracing.user_lines import here
+from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS
 from graphdist.values.distributed import type_name, wrong_type
 
 _ASYNC = "an async def: its body runs when it is awaited"
@@ -36,13 +37,12 @@ def require_function(fn: Any, what: str) -> None:
     if not callable(fn):
         raise ArgumentTypeError(
             f"{what} takes a function, not a value of type {type_name(fn)}",
-            source=here(),
             hint="give it the function itself, not the result of a call",
         )
     kind = _kind(fn)
     if kind:
         raise ArgumentTypeError(
-            f"{what} is given {name_of(fn)}, which is {kind}", source=here(), hint=_INSTEAD[kind]
+            f"{what} is given {name_of(fn)}, which is {kind}", hint=_INSTEAD[kind]
         )
 
 
@@ -71,7 +71,6 @@ def require_result(result: Any, what: str) -> None:
         return
     raise ArgumentTypeError(
         f"{what} returns the result of a call of {result.__name__}, which is {kind}",
-        source=here(),
         hint=_INSTEAD[kind],
     )
 
@@ -136,25 +135,35 @@ def refuse_others(options: Mapping[str, Any]) -> None:
         if name not in _OF_TENSORFLOW and name not in _OF_TENSORFLOW_ALONE:
             raise ArgumentTypeError(
                 f"gd.function takes no argument {name!r}",
-                source=here(),
                 hint="help(gd.function) lists its arguments",
             )
         means_the_same, hint = _OF_TENSORFLOW.get(name, ((), "leave it out: it has no counterpart"))
         if not any(value is same for same in means_the_same):
             shown = f"{name}={value}" if isinstance(value, bool) else name
             raise ArgumentError(
-                f"gd.function takes no {shown}, which is for tf.function",
-                source=here(),
-                hint=hint,
+                f"gd.function takes no {shown}, which is for tf.function", hint=hint
             )
+
+
+@dataclass(frozen=True)
+class FunctionOptions:
+    """How a function is compiled; `pipeline_for` returns the passes for a target."""
+
+    pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline
+    compiler_options: Mapping[str, Any] | None = None
+    name: str | None = None
+    python_numbers_are_static: bool = False
+    max_programs: int | None = DEFAULT_MAX_PROGRAMS
+    steps_per_execution: int | None = None
+
+
+DEFAULT_OPTIONS = FunctionOptions()
 
 
 def require_options(name: Any, compiler_options: Any) -> None:
     """Raise `ArgumentTypeError` for a name or compiler options of another type."""
     if not isinstance(name, str | None):
-        raise ArgumentTypeError(
-            f"name is {name!r}, not a string", source=here(), hint='write name="train_step"'
-        )
+        raise ArgumentTypeError(f"name is {name!r}, not a string", hint='write name="train_step"')
     if not isinstance(compiler_options, Mapping | None):
         hint = "write compiler_options={'name of an option of XLA': value}"
         raise wrong_type("compiler_options", compiler_options, "a dict", hint)
@@ -176,7 +185,6 @@ def _as_pass(item: Pass | Callable[..., Any]) -> Pass:
     if not callable(item):
         raise ArgumentTypeError(
             f"a pass is a function from graph to graph, not a value of type {type_name(item)}",
-            source=here(),
             hint="take passes from graphdist.passes.pipeline(strategy.target), or write a function",
         )
     return Pass(getattr(item, "__name__", type(item).__name__), item)
@@ -188,7 +196,6 @@ def static_positions(fn: Callable[..., Any], names: Sequence[str] | str) -> dict
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(
             f"static_argnames is {names!r}, not names of arguments",
-            source=here(),
             hint='write static_argnames=("training",)',
         )
     if not names:
@@ -197,8 +204,7 @@ def static_positions(fn: Callable[..., Any], names: Sequence[str] | str) -> dict
     for name in names:
         if name not in known:
             raise ArgumentError(
-                f"static_argnames has {name!r}, the function takes {', '.join(known)}",
-                source=here(),
+                f"static_argnames has {name!r}, the function takes {', '.join(known)}"
             )
     return {name: known.index(name) for name in names}
 

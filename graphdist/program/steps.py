@@ -17,7 +17,6 @@ import jax
 from graphdist.config import value_check_interval
 from graphdist.errors import UnsupportedError
 from graphdist.ir.graph import Graph, GraphVariable
-from graphdist.program.argument_keys import is_static
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import checked_numbers
 from graphdist.program.stages import Lowered
@@ -25,22 +24,22 @@ from graphdist.runtime.evaluated import evaluated
 from graphdist.runtime.executable import Step, preceded
 from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
 from graphdist.runtime.value_agreement import ValueAgreement
-from graphdist.tracing.user_lines import here
 
 
-def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None]) -> Step:
+def step_of(lowered: Lowered, require: Callable[[], None]) -> Step:
     """Return the step of a program; `require` raises `OtherSettings` for other settings.
 
     Raises `UnsupportedError` under `jax.disable_jit()` on several workers.
     """
-    graph, devices, refused = lowered.graph, lowered.devices, checked_numbers()
+    graph, devices, interface = lowered.graph, lowered.devices, lowered.traced.interface
+    refused = checked_numbers()
+    settings: Any = jax.config
     step: Step
-    if _jit_is_disabled():
+    if settings.jax_disable_jit:
         if devices.workers is not None:
             raise UnsupportedError(
                 f"jax.disable_jit() is on, and {graph.name!r} runs on {len(devices.workers)} "
                 f"workers: evaluation node by node runs in one process",
-                source=here(),
                 hint="evaluate it on one worker",
             )
         step = Step(graph, devices, evaluated(graph, devices))
@@ -72,11 +71,6 @@ def compare_values(
         step.function = agreement.watched(step.function)
 
 
-def _jit_is_disabled() -> bool:
-    settings: Any = jax.config
-    return bool(settings.jax_disable_jit)
-
-
 def _names(
     graph: Graph, interface: Interface, logical: Graph | None
 ) -> tuple[list[Named], list[Named]]:
@@ -98,8 +92,7 @@ def _names(
             end = sum(size for _, size in named)
         return [*named, ("a variable", held.type.size - end)]
 
-    dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
-    arguments = [f"argument {interface.names[i]!r}" for i in dynamic]
+    arguments = [f"argument {interface.names[i]!r}" for i in interface.dynamic]
     results = len(graph.outputs) - len(graph.assigned)
     return (
         [*map(variable, graph.variables), *([(name, 0)] for name in arguments)],

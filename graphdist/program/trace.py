@@ -2,13 +2,31 @@
 
 Arguments become tracers and distributed values of tracers, and the user's function is called with
 them. The arrays of its result become outputs of the graph; other leaves are kept.
+
+A function is traced again for two reasons.
+
+* It needs the replica id as a Python value, or the replicas' axis name in the full trace.
+* A mean of integers stays an integer if all replicas hold the same integer. In the first trace
+  every mean is a float. A second trace follows if the first one proves that integers are equal on
+  all replicas, or if it fails, since the float may be the cause. The second trace assumes that all
+  integers are equal except those whose proof failed, because one mean that stays an integer may
+  make others provable. Each assumption must be proven by the trace that makes it; others are
+  dropped, and the function is traced again. If such a trace fails, or too many are needed, the
+  result of the first trace is used.
+
+On several replicas the layouts prove that the operand is equal.
+On one replica every value is trivially equal, but the mean must have the dtype that it has on
+several replicas. So on one replica an operand counts as equal only if it depends on mirrored
+variables and constants alone: on several replicas an argument, or a value that is computed from the
+replica id, might differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -23,17 +41,21 @@ from graphdist.context import (
 )
 from graphdist.errors import ContextError
 from graphdist.garbage import collection_put_off
-from graphdist.ir.graph import Graph, Value
-from graphdist.passes import Target
-from graphdist.passes.manager import Pass
+from graphdist.ir.divergence import Sources
+from graphdist.ir.errors import GraphdistError
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, READ, REDUCE, REPLICA_ID
+from graphdist.ir.types import MIRRORED
+from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.logical.refused_per_replica_values import diverges
 from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.argument_keys import (
     LeafKey,
     StaticArgument,
+    canonical_dtype,
     input_aval,
     input_type,
     is_per_replica,
-    is_static,
     rows_of,
     traced_leaf,
 )
@@ -41,15 +63,14 @@ from graphdist.program.interface import Interface, output_arrays
 from graphdist.program.leaked_values import NamedValues
 from graphdist.program.progress import phase
 from graphdist.program.stages import Traced
-from graphdist.program.step_functions import require_result
-from graphdist.program.trace_attempts import TraceAttempts, proven_equal
+from graphdist.program.step_functions import FunctionOptions, require_result
 from graphdist.runtime.compilation import step_options
 from graphdist.state.layout import as_stored
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
+from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanId
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
-from graphdist.tracing.state import Trace, make_jaxpr
-from graphdist.tracing.user_lines import here
+from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaId, Trace, make_jaxpr
 from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.values.pytrees import argument_name, unflatten
 from graphdist.values.replica_warnings import warn_of_gathered_updates, warn_of_unequal_means
@@ -66,22 +87,21 @@ class TraceRequest:
     """A function to be traced for the arguments of one call, whose leaves have these `keys`."""
 
     fn: Callable[..., Any]
-    name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     keys: tuple[LeafKey, ...]
-    pipeline_for: Callable[[Target], Sequence[Pass]]
-    compiler_options: Mapping[str, Any] | None
+    options: FunctionOptions
 
 
 @collection_put_off()
-def trace_program(request: TraceRequest, is_first: bool) -> tuple[Traced, Interface]:
+def trace_program(request: TraceRequest, is_first: bool) -> Traced:
     """Trace a function; it may create variables only in its first trace."""
-    return TraceAttempts(lambda trace: _trace(request, trace)).run(is_first)
+    return TraceAttempts(request).run(is_first)
 
 
-def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
-    fn, name, keys = request.fn, request.name, request.keys
+def _trace(request: TraceRequest, trace: Trace) -> Traced:
+    fn, keys, options = request.fn, request.keys, request.options
+    name = str(options.name)
     paths, structure = jax.tree_util.tree_flatten_with_path((request.args, request.kwargs))
     leaves = [leaf for _, leaf in paths]
     names = [argument_name(fn, path) for path, _ in paths]
@@ -90,7 +110,7 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
     interface = Interface(
         keys, names, trace.strategy, tuple(jax.tree_util.keystr(path) for path, _ in paths)
     )
-    dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
+    dynamic = interface.dynamic
     hints = [_hint(names[i]) for i in dynamic]
     inputs = [
         Value(input_type(leaves[i], keys[i], replicas, names[i]), hint)
@@ -114,7 +134,8 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
             contexts.enter_context(make())
         closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     # After the trace, since the function's variables may determine the strategy.
-    strategy = _settle(trace, interface)
+    strategy = interface.strategy = trace.strategy
+    _require_own_variables(trace)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
     _prove_equal_means(graph, trace)
@@ -122,19 +143,19 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
         warn_of_gathered_updates(graph)
     arguments = [leaves[i] for i in dynamic]
     _note_unequal_rows(interface, graph, zip(arguments, (keys[i] for i in dynamic), strict=True))
-    traced = Traced(
+    passed = [_host_aval(*each, strategy) for each in zip(arguments, avals, strict=True)]
+    return Traced(
         as_stored(graph, trace.variables, strategy),
         strategy.devices,
         variables=tuple(trace.variables),
-        pipeline=request.pipeline_for(target),
+        pipeline=options.pipeline_for(target),
         compiler_options={
             **step_options(target, strategy.devices.kind),
-            **(request.compiler_options or {}),
+            **(options.compiler_options or {}),
         },
-        given=_host_avals(arguments, avals, strategy),
+        given={index: aval for index, aval in enumerate(passed) if aval is not None},
         interface=interface,
     )
-    return traced, interface
 
 
 def _prove_equal_means(graph: Graph, trace: Trace) -> None:
@@ -197,7 +218,6 @@ def _strategy_of(
             raise ContextError(
                 f"argument {name!r} has a value per replica, but no strategy made it and no scope "
                 f"is open: the number of replicas is not known",
-                source=here(),
                 hint="call the function inside strategy.scope()",
             )
     return strategy_outside()
@@ -216,21 +236,18 @@ def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
         raise missing from error
 
 
-def _settle(trace: Trace, interface: Interface) -> StrategyBase:
-    """Return the program's strategy after the trace; its variables must belong to it."""
+def _require_own_variables(trace: Trace) -> None:
+    """Raise `ContextError` for a variable of another strategy."""
     strategy: StrategyBase = trace.strategy
-    interface.strategy = strategy
     for variable in trace.variables:
         if variable.strategy is not strategy and not variable.is_plain:
             raise ContextError(
                 f"variable {variable.name!r} belongs to {variable.strategy}, "
                 f"the function that uses it runs on {strategy.beside(variable.strategy)}",
-                source=here(),
                 other=variable.made_at,
                 hint=alike(strategy, variable.strategy)
                 or "make the variable inside the scope of the strategy that uses it",
             )
-    return strategy
 
 
 def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
@@ -241,19 +258,7 @@ def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
         dtype = key[1][0][1]
     else:
         dtype = leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
-    if not jax.numpy.issubdtype(dtype, jax.dtypes.extended):
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return jax.ShapeDtypeStruct(value.type.shape, dtype)
-
-
-def _host_avals(
-    leaves: Sequence[Any],
-    avals: Sequence[jax.ShapeDtypeStruct],
-    strategy: StrategyBase,
-) -> dict[int, jax.ShapeDtypeStruct]:
-    """Return the types of inputs that calls do not pass as arrays on the devices, by index."""
-    passed = [_host_aval(leaf, aval, strategy) for leaf, aval in zip(leaves, avals, strict=True)]
-    return {index: aval for index, aval in enumerate(passed) if aval is not None}
+    return jax.ShapeDtypeStruct(value.type.shape, canonical_dtype(dtype))
 
 
 def _host_aval(
@@ -275,3 +280,118 @@ def _hint(name: str) -> str:
     """Return a leaf's name as an identifier: `batch['image']` as `batch_image`."""
     kept = "".join(character if character.isalnum() else "_" for character in name)
     return "_".join(part for part in kept.split("_") if part)
+
+
+_MAX_TRACES = 4
+"""The most traces of one program for its means of integers."""
+
+
+class TraceAttempts:
+    """The traces of one function for the arguments of one call."""
+
+    def __init__(self, request: TraceRequest) -> None:
+        """Start without assumptions."""
+        self._request = request
+        self._by_replica_id: set[int] = set()
+        self._axis: tuple[str, int] | None = None
+        self._means = IntegerMeans()
+
+    def run(self, is_first: bool) -> Traced:
+        """Return the result of the last trace; if `is_first`, the first may create variables."""
+        try:
+            result = self._as_needed(is_first, None)
+        except Exception:
+            kept = self._with_integers(frozenset()) if self._means.are_any else None
+            if kept is None:
+                raise
+            return kept
+        kept = self._with_integers(self._means.unproven) if self._means.equal else None
+        return result if kept is None else kept
+
+    def _as_needed(self, is_first: bool, unequal: Collection[MeanId] | None) -> Traced:
+        while True:
+            self._means = IntegerMeans(unequal)
+            trace = Trace(is_first, self._by_replica_id, self._axis, self._means)
+            try:
+                return _trace(self._request, trace)
+            except NeedsReplicaId as needs:
+                self._by_replica_id.add(needs.run)
+            except NeedsNameThroughout as needs:
+                self._axis = needs.axis
+
+    def _with_integers(self, unequal: frozenset[MeanId]) -> Traced | None:
+        """Return the result of a trace in which equal integers stay integers; None if it fails."""
+        for _ in range(_MAX_TRACES):
+            try:
+                result = self._as_needed(False, unequal)
+            except Exception:  # the program may use the mean as only a float allows
+                return None
+            if self._means.unproven <= unequal:
+                return result
+            unequal |= self._means.unproven
+        return None
+
+
+_MIRRORED_RESULTS = (REDUCE, ALL_REDUCE, GATHER, ALL_GATHER)
+
+
+def proven_equal(graph: Graph, means: IntegerMeans, on_read: Collection[str]) -> frozenset[MeanId]:
+    """Return the means in a logical graph whose integers are equal on all replicas.
+
+    `on_read` has the names of variables with a value per replica.
+    """
+    is_same: Callable[[Value], bool]
+    if graph.num_replicas > 1:
+        is_same = _mirrored(graph).__contains__
+    elif means.uses_replica_id:
+        return frozenset()
+    else:
+        is_same = partial(_is_independent, graph, Sources(graph), on_read)
+
+    def is_equal(operand: Operand | None) -> bool:
+        return is_same(operand) if isinstance(operand, Value) else operand is not None
+
+    return frozenset(i for i, operands in means.operands.items() if all(map(is_equal, operands)))
+
+
+def _mirrored(graph: Graph) -> set[Value]:
+    """Return the mirrored values of a graph, except inside nodes whose control flow diverges."""
+    mirrored: set[Value] = set()
+    try:
+        pending = [(graph, infer_layouts(graph))]
+    except GraphdistError:  # it is raised again when the program is compiled
+        return mirrored
+    while pending:
+        traced, inferred = pending.pop()
+        pairs = list(zip(traced.inputs, inferred.inputs, strict=True))
+        for node, known in zip(traced.nodes, inferred.nodes, strict=True):
+            pairs += zip(node.results, known.results, strict=True)
+            if not diverges(known):
+                pending += zip(node.graphs, known.graphs, strict=True)
+        mirrored.update(value for value, known in pairs if known.type.layout is MIRRORED)
+    return mirrored
+
+
+def _is_independent(graph: Graph, sources: Sources, on_read: Collection[str], value: Value) -> bool:
+    """Return whether a value depends on no value that may differ between replicas."""
+    pending, seen = list[Operand]([value]), set[Operand]()
+    while pending:
+        current = pending.pop()
+        if not isinstance(current, Value) or current in seen:
+            continue
+        seen.add(current)
+        node = sources.made_by.get(current)
+        if current in graph.inputs or (node is not None and _may_differ(node, on_read)):
+            return False
+        if node is None or node.op not in (READ, *_MIRRORED_RESULTS):
+            pending += sources.of(current)
+    return True
+
+
+def _may_differ(node: Node, on_read: Collection[str]) -> bool:
+    """Return whether the result of a node could differ between several replicas."""
+    if node.op is READ:
+        variable = READ.of(node).variable
+        return variable.is_local or variable.name in on_read
+    exchanges = node.op.is_collective and node.op not in _MIRRORED_RESULTS
+    return exchanges or node.op.varies or node.op is REPLICA_ID

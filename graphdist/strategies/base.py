@@ -25,7 +25,7 @@ from graphdist.options import (
     ValueContext,
 )
 from graphdist.program.function import Function
-from graphdist.program.step_functions import require_call, require_function
+from graphdist.program.step_functions import FunctionOptions, require_call, require_function
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.extended import StrategyExtended
@@ -202,7 +202,7 @@ class CommonStrategy(AbstractStrategy):
 
     def compiled(self, body: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Return a function compiled for the strategy."""
-        return Function(body, name=name)
+        return Function(body, options=FunctionOptions(name=name))
 
     def implicit_function(
         self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""

@@ -16,8 +16,9 @@ from typing import Any  # Any: users' functions
 from weakref import WeakKeyDictionary
 
 from graphdist.program.function import Function
+from graphdist.program.kept_programs import WARN_AT, RetraceWarning
 from graphdist.program.leaked_values import NamedValues
-from graphdist.program.retracing import WARN_AT, RetraceWarning
+from graphdist.program.step_functions import FunctionOptions
 from graphdist.user_warnings import warn_user
 
 _MAX_FUNCTIONS = 256
@@ -47,7 +48,9 @@ class ImplicitFunctions:
         key = tuple(map(_hashable, key))  # ids stay valid: `body` keeps the objects alive
         if key not in functions:
             label = f"{key[0]}_{name}" if name else str(key[0])
-            functions[key] = Function(body, name=label, python_numbers_are_static=True)
+            functions[key] = Function(
+                body, options=FunctionOptions(name=label, python_numbers_are_static=True)
+            )
             if len(functions) > _MAX_FUNCTIONS:
                 functions.popitem(last=False)
         functions.move_to_end(key)

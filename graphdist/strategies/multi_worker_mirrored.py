@@ -10,9 +10,8 @@ import jax
 import numpy as np
 
 from graphdist.cluster import roles
-from graphdist.cluster.resolver import ClusterResolver
+from graphdist.cluster.resolver import ClusterResolver, TFConfigClusterResolver
 from graphdist.cluster.spec import ClusterSpec
-from graphdist.cluster.tf_config import TFConfigClusterResolver
 from graphdist.config import job_identity, worker_bind_address, worker_timeouts
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.ir.types import PER_REPLICA, Layout
@@ -157,7 +156,7 @@ def devices_of_workers(
     names: Sequence[str | jax.Device] | None,
 ) -> Devices | None:
     """Join the workers and return the devices of all; None without other workers."""
-    spec = roles.normalized(resolver.cluster_spec() or {})
+    spec = ClusterSpec(resolver.cluster_spec() or {})
     addresses = roles.worker_addresses(spec)
     kind, task_id = resolver.task_type, resolver.task_id
     if len(addresses) < 2 or kind == "evaluator":

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from graphdist.errors import RuntimeFailure
-from graphdist.parameter_server import channel as channels
 from graphdist.parameter_server import connections
-from graphdist.parameter_server.channel import BadMessage, Channel
 from graphdist.parameter_server.connections import (
     MAX_STRANGERS,
+    BadMessage,
+    Channel,
     RequestListener,
     ServerConnection,
-    ServerIsSilent,
+    ServerIsLost,
 )
-from graphdist.parameter_server.servers import ServerIsLost, Servers
+from graphdist.parameter_server.servers import Servers
 from graphdist.runtime.processes.workers import WorkerTimeouts
 
 KEY = b"a key"
@@ -95,15 +95,15 @@ def test_a_message_whose_arrays_break_off_is_none() -> None:
 def test_one_that_stops_in_a_message_is_asked_about(
     kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "SECONDS_OF_A_WAIT", 0.01)
+    monkeypatch.setattr(connections, "SECONDS_OF_A_WAIT", 0.01)
     here, there = connected()
 
     def is_stopped() -> None:
-        raise ServerIsSilent("has not answered")
+        raise ServerIsLost(0, "has not answered")
 
     with here, there:
         here.sendall(message_of_bytes()[:kept])
-        with pytest.raises(ServerIsSilent):
+        with pytest.raises(ServerIsLost):
             Channel(there, is_stopped).receive()
 
 
@@ -118,7 +118,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> RequestListener:
 
 
 def connection(listener: RequestListener, key: bytes = KEY) -> ServerConnection:
-    return ServerConnection(lambda: listener.address, lambda: "", key)
+    return ServerConnection(0, lambda: listener.address, lambda: "", key)
 
 
 def asked(listener: RequestListener, name: str, *arguments: Any) -> Any:
@@ -149,7 +149,7 @@ def test_of_many_that_wait_one_finds_a_silent_server(monkeypatch: pytest.MonkeyP
     def address() -> tuple[str, int]:
         raise ConnectionError("no answer")
 
-    connection, waits = ServerConnection(address, problem, KEY), Semaphore(0)
+    connection, waits = ServerConnection(0, address, problem, KEY), Semaphore(0)
     held = connection.held
 
     def noted(since: float) -> AbstractContextManager[None]:
@@ -171,7 +171,7 @@ def test_of_many_that_wait_one_finds_a_silent_server(monkeypatch: pytest.MonkeyP
             thread.start()
         for _ in threads:
             waits.acquire()
-        with pytest.raises(ServerIsSilent):
+        with pytest.raises(ServerIsLost):
             connection.request("read", ())
     for thread in threads:
         thread.join()
@@ -182,14 +182,14 @@ def test_of_many_that_wait_one_finds_a_silent_server(monkeypatch: pytest.MonkeyP
 
 
 def test_one_without_the_key_is_not_heard(listener: RequestListener) -> None:
-    with pytest.raises(ServerIsSilent, match="cannot be reached"):
+    with pytest.raises(ServerIsLost, match="cannot be reached"):
         connection(listener, b"another key").request("read", ())
     assert asked(listener, "read") == ("read", ())
 
 
 def test_a_listener_without_the_key_is_not_told_anything() -> None:
     other = RequestListener("127.0.0.1", b"another key", lambda name, arguments: None)
-    with pytest.raises(ServerIsSilent, match="cannot be reached"):
+    with pytest.raises(ServerIsLost, match="cannot be reached"):
         asked(other, "read")
 
 
@@ -233,7 +233,7 @@ def test_silent_strangers_keep_nobody_out(listener: RequestListener) -> None:
 def test_a_stranger_is_heard_for_seconds(
     said: bytes, listener: RequestListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "SECONDS_OF_A_WAIT", 0.01)
+    monkeypatch.setattr(connections, "SECONDS_OF_A_WAIT", 0.01)
     monkeypatch.setattr(connections, "SECONDS_FOR_PROOF", 0.05)
     with socket.create_connection(listener.address, 30) as stranger, suppress(ConnectionError):
         stranger.sendall(said)

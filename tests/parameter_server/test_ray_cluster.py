@@ -20,7 +20,7 @@ import ray
 
 import graphdist as gd
 import graphdist.compat.v1 as gd1
-from graphdist.parameter_server import heartbeats, ray_cluster
+from graphdist.parameter_server import ray_cluster
 from tests.parameter_server.test_silence import descendants
 
 
@@ -188,9 +188,9 @@ def test_no_process_is_asked_without_a_cluster(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ray_cluster.ProcessIsSilent, match="is gone"):
         ray_cluster.ask(actor.place)
     ray_cluster.kill(actor)
-    assert heartbeats.problem_of_server(actor, 1.0) == "is gone, with the cluster"
+    assert ray_cluster.problem_of_server(actor, 1.0) == "is gone, with the cluster"
     with pytest.raises(ConnectionError, match="is gone"):
-        heartbeats.address_of_server(actor, 1.0)
+        ray_cluster.address_of_server(actor, 1.0)
 
 
 @pytest.mark.long

@@ -10,12 +10,11 @@ import pytest
 
 import graphdist as gd
 from graphdist.coordinator import ClusterCoordinator
-from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
-from graphdist.parameter_server.time_limit import TimeLimit
+from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, TimeLimit, Waiting
 
 
 def closure(name: str) -> Waiting:
-    return Waiting(0, 0, b"", RemoteValue(name), name=name)
+    return Waiting(0, 0, b"", RemoteValue(name))
 
 
 def test_join_says_what_runs_where_and_can_be_called_again() -> None:
