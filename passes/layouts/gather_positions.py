@@ -69,7 +69,9 @@ def _others(value: Value, placed: PlacedValues) -> Iterator[tuple[str, str]]:
 def unsharded_stacks(placed: PlacedValues) -> Iterator[str]:
     """Yield the stacks of layers that are gathered at once, though loops scan them."""
     for value in placed.program.of:
-        if value in placed.gathered and is_scanned(placed.program, value):
+        length = value.type.shape[0] if value.type.shape else 1
+        is_large = value.type.bytes >= placed.rules.smallest * length
+        if value in placed.gathered and is_large and is_scanned(placed.program, value):
             yield (
                 f"{value.type.bytes:,} bytes, {value.type}, are gathered at once, not layer by "
                 f"layer: {text_of(placed.because.get(value, ''))}; in the loop over the layers it "

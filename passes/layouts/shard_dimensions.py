@@ -3,16 +3,18 @@
 A variable that is stored sharded says along which dimension. From there the answer spreads over
 the factors of operations (`graphdist.ir.factors`): what is added to a value is sharded along the
 same dimension as the value, its transpose along the transposed one, and what a loop takes of it one
-dimension earlier. A value keeps the first answer that reaches it. Where two answers meet in one
-operation, the operand that differs is converted.
+dimension earlier. A value keeps the first answer that reaches it, and large values spread theirs
+first: a vector of statistics that is broadcast over a matrix must not decide how the matrix is
+sharded. Where two answers meet in one operation, the operand that differs is converted.
 
 Only values that all replicas share can be sharded, along dimensions that divide.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 
 from graphdist.ir.definitions import Definitions, ValueKind
 from graphdist.ir.graph import Node, Operand, Value
@@ -31,14 +33,18 @@ def shard_dimensions(
     program before those of the next stage do.
     """
     found: dict[Value, int] = {}
+    order = itertools.count()  # among values of one size the first answer counts
     for given in stages:
-        pending = deque(given)
+        pending = [(-value.type.bytes, next(order), value, along) for value, along in given]
+        heapify(pending)
         while pending:
-            value, dimension = pending.popleft()
+            _, _, value, dimension = heappop(pending)
             if value in found or not _divides(value, dimension, count):
                 continue
             found[value] = dimension
-            pending.extend(_alike(program, value, dimension))
+            for other, along in _alike(program, value, dimension):
+                if other not in found:
+                    heappush(pending, (-other.type.bytes, next(order), other, along))
     _set_last(program, found)
     return found
 
@@ -56,7 +62,7 @@ def _set_last(program: Definitions, found: dict[Value, int]) -> None:
 
 def is_scanned(program: Definitions, value: Value) -> bool:
     """Return whether a loop scans a value, or a value that is sharded with it."""
-    if not program.has_slices:
+    if not program.has_slices or not value.type.shape:
         return False
     alike = shard_dimensions(program, [[(value, 0)]], 1)
     return any(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphdist.ir.builder import Builder
+from graphdist.ir.definitions import definitions
 from graphdist.ir.graph import Graph, Literal, Node
 from graphdist.ir.ops import COND
 from graphdist.ir.parser import parse
@@ -12,6 +13,7 @@ from graphdist.ir.rewrite import with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, sharded
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.place_conversions import PlaceConversions
+from graphdist.passes.layouts.shard_dimensions import shard_dimensions
 from graphdist.passes.layouts.sharded_variables import Sharding
 from graphdist.tracing.jax_ops import resolve
 
@@ -126,3 +128,29 @@ def test_rounded_as_written_extremes_are_shared_out_and_sums_are_not(
     )
     shared_out = PlaceConversions(Sharding(reduces=reduces))(graph)
     assert (shared_out is not graph) == is_shared_out
+
+
+SMALL_BESIDE_LARGE = """\
+graph step on 2 replicas, stage spmd
+  variable @v: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, \
+assigned=true, sharded_along=0}
+  variable @w: f32[8,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, \
+assigned=true, sharded_along=0}
+(%v: f32[2] sharded(0) = @v, %w: f32[4,4] sharded(0) = @w) {
+  %all_v = all_gather(%v) {axis=0, group_size=2} : f32[4] mirrored
+  %all_w = all_gather(%w) {axis=0, group_size=2} : f32[8,4] mirrored
+  %wide = jax.broadcast_in_dim(%all_v) {shape=(8, 4), broadcast_dimensions=(1,), sharding=none} \
+: f32[8,4] mirrored
+  %new = jax.mul(%all_w, %wide) : f32[8,4] mirrored
+  %v_new = own_slice(%all_v) {axis=0, group_size=2} : f32[2] sharded(0)
+  %w_new = own_slice(%new) {axis=0, group_size=2} : f32[4,4] sharded(0)
+  return %v_new -> @v, %w_new -> @w
+}"""
+
+
+def test_a_large_value_decides_before_a_small_one_how_they_are_sharded() -> None:
+    graph = parse(SMALL_BESIDE_LARGE, ops=resolve)
+    seeds = [(node.results[0], 0) for node in graph.nodes[:2]]
+    found = shard_dimensions(definitions(graph), [seeds], 2)
+    all_v, all_w, wide, new = (node.results[0] for node in graph.nodes[:4])
+    assert [found.get(value) for value in (all_v, all_w, wide, new)] == [0, 0, 0, 0]
