@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from math import prod
 from typing import Any, TypeAlias  # Any: JSON
 
@@ -141,24 +142,18 @@ def topology_of(chip: Chip, size: str, num_slices: int = 1) -> Topology:
         shapes = [shape for shape in _shapes(count, chip.dimensions) if _has_full_hosts(shape)]
     if not shapes:
         raise ArgumentError(
-            f"there is no shape of {count} chips of {chip.name}",
-            hint="give powers of 2",
+            f"there is no shape of {count} chips of {chip.name}", hint="give powers of 2"
         )
     best = min(shapes, key=lambda shape: (max(shape) - min(shape), -min(*shape[:2], 2), shape))
     return find_topology(f"{chip.name}:{'x'.join(map(str, best))}", num_slices, at=here())
 
 
 def _shapes(count: int, dimensions: int) -> list[tuple[int, ...]]:
-    """Return the ways to write a number as a product of ascending sides."""
-    if dimensions == 1:
-        return [(count,)]
-    return [
-        (side, *rest)
-        for side in range(1, count + 1)
-        if count % side == 0 and side**dimensions <= count
-        for rest in _shapes(count // side, dimensions - 1)
-        if rest[0] >= side
-    ] + ([(*rest, 1) for rest in _shapes(count, 2)] if dimensions == 3 else [])
+    """Return the ways to write a number as a product of ascending sides, or of two sides and 1."""
+    divisors = [side for side in range(1, count + 1) if count % side == 0]
+    sides = combinations_with_replacement(divisors, dimensions)
+    shapes = [shape for shape in sides if prod(shape) == count]
+    return shapes + [(*flat, 1) for flat in _shapes(count, 2)] if dimensions == 3 else shapes
 
 
 def _has_full_hosts(shape: tuple[int, ...]) -> bool:

@@ -7,12 +7,10 @@ devices, with the options that they have there.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self  # Any: users' settings, options of strategies
 
 from graphdist.errors import ArgumentError
-from graphdist.passes.manager import Pass
 from graphdist.program.stages import Lowered, Traced
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.strategies.base import Strategy
@@ -91,10 +89,8 @@ def with_passes(traced: Traced, names: str | None) -> Traced:
 
     Raises `ArgumentError` for a name that no pass of the step has.
     """
-    return traced if names is None else replace(traced, pipeline=_named(names, traced))
-
-
-def _named(names: str, traced: Traced) -> Sequence[Pass]:
+    if names is None:
+        return traced
     by_name = {entry.name: entry for entry in traced.pipeline}
     chosen = [name for name in names.split(",") if name]
     for name in chosen:
@@ -103,4 +99,4 @@ def _named(names: str, traced: Traced) -> Sequence[Pass]:
                 f"there is no pass {name!r} for {traced.devices}",
                 hint=f"there are {', '.join(by_name)}",
             )
-    return [by_name[name] for name in chosen]
+    return replace(traced, pipeline=[by_name[name] for name in chosen])

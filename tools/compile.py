@@ -209,12 +209,14 @@ def _compiled(
 @contextmanager
 def _shown(options: argparse.Namespace, progress: str) -> Iterator[None]:
     """Show the progress in a line of the terminal, which is empty again at the end."""
-    shows = sys.stderr.isatty() and not options.quiet
+    if options.quiet or not sys.stderr.isatty():
+        yield
+        return
     try:
-        print(f"\r\033[K{progress}" if shows else "", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[K{progress}", end="", file=sys.stderr, flush=True)
         yield
     finally:
-        print("\r\033[K" if shows else "", end="", file=sys.stderr, flush=True)
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def topology_table(*, as_json: bool) -> str:
     if as_json:
         return json.dumps({chip.name: _chip_figures(chip) for chip in CHIPS.values()}, indent=1)
     notes = [line for chip in CHIPS.values() for line in _notes(chip)]
-    return "\n".join([*record_table([_row(chip) for chip in CHIPS.values()]), _MEANING, *notes])
+    return "\n".join([*record_table(list(map(_row, CHIPS.values()))), _MEANING, *notes])
 
 
 _MEANING = """

@@ -8,7 +8,6 @@ by the line that asked for them. Lines are told apart by file and text, so that 
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -190,8 +189,7 @@ def _lines(earlier: Report, later: Report) -> list[Line]:
     lines = []
     for key in {**before, **after}:
         old, new = before[key], after[key]
-        place = os.path.basename((new or old)[0].source)
-        lines.append(Line(place, key[1], Amount.of(old), Amount.of(new)))
+        lines.append(Line((new or old)[0].place, key[1], Amount.of(old), Amount.of(new)))
     changed = [line for line in lines if line.before != line.after]
     return sorted(changed, key=lambda line: line.before.bytes - line.after.bytes)
 
@@ -200,7 +198,6 @@ def _by_line(report: Report) -> defaultdict[tuple[str, str], list[CollectiveUse]
     """Return the collectives of each line, by its file and text."""
     lines: defaultdict[tuple[str, str], list[CollectiveUse]] = defaultdict(list)
     for use in report.collectives:
-        place = os.path.basename(use.source)
-        key = (place.rpartition(":")[0], use.code) if use.code else (place, "")
+        key = (use.place.rpartition(":")[0], use.code) if use.code else (use.place, "")
         lines[key].append(use)
     return lines

@@ -28,12 +28,7 @@ from graphdist.runtime.processes.addresses import ReservedPort, join_address, re
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_files import is_given
-from graphdist.tools.worker_process import (
-    Worker,
-    has_reader,
-    killed_with_the_launcher,
-    write,
-)
+from graphdist.tools.worker_process import Worker, has_reader, killed_with_the_launcher, write
 
 SECONDS_TO_END = 3.0
 """How long a worker may take to end after SIGTERM."""
@@ -142,11 +137,11 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
 
 @dataclass
 class Job:
-    """One start of all workers, one at each address; `run` starts them."""
+    """One start of all workers, one with `num_devices` at each address; `run` starts them."""
 
     command: Sequence[str]
     addresses: Sequence[str]
-    devices_per_worker: int
+    num_devices: int
     grace_seconds: float
     identity: JobIdentity
 
@@ -188,9 +183,7 @@ class Job:
         return self._verdict()
 
     def _start(self, index: int) -> Worker:
-        environment = worker_environment(
-            self.addresses, index, self.identity, self.devices_per_worker
-        )
+        environment = worker_environment(self.addresses, index, self.identity, self.num_devices)
         worker = Worker(index, self.command, environment)
         self._workers.append(worker)
         if self._signal_to_end is not None:  # it came before the worker was in the list

@@ -39,13 +39,7 @@ from graphdist.tools.viz_options import (
     is_compiled_for_topology,
     refuse_unused_options,
 )
-from graphdist.tools.viz_targets import (
-    VizTarget,
-    is_saved,
-    load_saved,
-    load_step,
-    read_earlier,
-)
+from graphdist.tools.viz_targets import VizTarget, is_saved, load_saved, load_step, read_earlier
 from graphdist.tracing.user_lines import here
 from graphdist.viz import page, text
 from graphdist.viz.comparison import comparison_of
@@ -134,8 +128,7 @@ def _target(options: argparse.Namespace, name: str, form: str) -> VizTarget:
         return load_step(name, chosen, step, topology, reports=reports)
     if not is_saved(name):
         return load_step(name, strategy_named(options.strategy), step, topology)
-    saved = load_saved(Path(name))
-    return replace(saved, program=replace(saved.program, topology=topology))
+    return load_saved(Path(name), topology)
 
 
 def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bool) -> str:

@@ -24,8 +24,6 @@ from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.viz.document import SavedProgram, read_document
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
 
-__all__ = ["VizTarget", "is_saved", "load_saved", "load_step", "read_earlier"]
-
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
 """The most characters of a file, which may hold the first and last graph of a program."""
 _SAVED = (".gdx", ".gd", ".txt")
@@ -50,9 +48,9 @@ class VizTarget:
         return self.lowered.compile(self.compiler) if form == "hlo" else self.lowered
 
 
-def load_saved(path: Path) -> VizTarget:
+def load_saved(path: Path, topology: Topology | None) -> VizTarget:
     """Return the graphs of an artifact or of a text, which may contain several."""
-    return VizTarget(_shown_program(_content(path), path))
+    return VizTarget(replace(_shown_program(_content(path), path), topology=topology))
 
 
 def load_step(

@@ -50,6 +50,11 @@ class CollectiveUse:
         return f"{self.kind} {self.reducer}".strip()
 
     @property
+    def place(self) -> str:
+        """Return the user's line without the folders of its file."""
+        return self.source.rpartition("/")[2]
+
+    @property
     def bytes_a_step(self) -> int:
         """Return the bytes of the operands on each replica per step, on average."""
         return round(self.bytes * self.times / self.every)

@@ -119,10 +119,9 @@ def _module(report: Report) -> str:
 def _collective(use: CollectiveUse) -> str:
     times = f" x {use.times}" if use.times > 1 else ""
     times += f" every {use.every} steps" if use.every > 1 else ""
-    line = use.source.rpartition("/")[2]
     return (
         f"  {use.title:<16} {use.dtype:<5}{size_text(use.bytes):>11}{times}  "
-        f"{use.pass_name or 'the program'}, {line}  -> {use.became}"
+        f"{use.pass_name or 'the program'}, {use.place}  -> {use.became}"
     )
 
 

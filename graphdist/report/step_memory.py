@@ -56,17 +56,16 @@ def _made_by(buffer: Buffer, labels: Labels) -> tuple[str, str]:
 def memory_of_graph(graph: Graph) -> StepMemory:
     """Return the memory of a step at its peak on the graph, if there is no compiled module."""
     node, alive = _at_peak(graph)
-    made = {result: each for each in walk(graph) for result in each.results}
-    arrays = (
-        (
-            value.type.bytes,
-            str(value.type._replace(layout=None)),
-            *((ARGUMENT, "") if value not in made else phase_and_line(made[value].source)),
-        )
-        for value in alive
-    )
-    phase, line = (ARGUMENT, "") if node is None else phase_and_line(node.source)
-    return StepMemory(held_values(graph).peak, phase, line, _largest(arrays))
+    makers = {result: each for each in walk(graph) for result in each.results}
+    types = [value.type.with_layout(None) for value in alive]
+    places = [_place(makers.get(value)) for value in alive]
+    arrays = ((type.bytes, str(type), *place) for type, place in zip(types, places, strict=True))
+    return StepMemory(held_values(graph).peak, *_place(node), _largest(arrays))
+
+
+def _place(node: Node | None) -> tuple[str, str]:
+    """Return the phase and the line of a value's maker; an argument has none."""
+    return (ARGUMENT, "") if node is None else phase_and_line(node.source)
 
 
 def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:

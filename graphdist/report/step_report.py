@@ -171,23 +171,23 @@ def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) 
     least = arguments + outputs - shared
     needs = error.needed_bytes or least
     memory = Memory(arguments, outputs, shared, max(needs - least, 0), peak_bytes=needs)
-    report = _report(graph, devices, memory, (), error.what, error.available_bytes)
-    return replace(report, memory=memory_of_graph(graph))
+    report = _report(graph, devices, memory, None)
+    return replace(
+        report,
+        needed_bytes=needs,
+        available_bytes=error.available_bytes or report.available_bytes,
+        refusal=error.what,
+        memory=memory_of_graph(graph),
+    )
 
 
 def _report(
-    graph: Graph,
-    devices: Devices,
-    memory: Memory,
-    module: tuple[ModuleCollective, ...],
-    refusal: str = "",
-    available: int = 0,
+    graph: Graph, devices: Devices, memory: Memory, module: tuple[ModuleCollective, ...] | None
 ) -> Report:
-    counted, topology = cost(graph), devices.topology
-    matched, stored = matched_collectives(graph, module), stored_variables(graph)
+    """Return the report without a timeline; a module of None is one that is not there."""
+    counted, topology, stored = cost(graph), devices.topology, stored_variables(graph)
+    matched = matched_collectives(graph, module or ())
     exchanges = chain.from_iterable(each.exchanges for each in matched)
-    if topology is not None and not available:
-        available = topology.chip.memory_bytes // topology.chip.devices
     return Report(
         name=graph.name,
         target=str(devices),
@@ -196,17 +196,16 @@ def _report(
         output_bytes=memory.output_bytes,
         alias_bytes=memory.alias_bytes,
         temp_bytes=memory.temp_bytes,
-        needed_bytes=memory.needed_bytes("tpu" if refusal else devices.platform),
-        available_bytes=available,
+        needed_bytes=memory.needed_bytes(devices.platform),
+        available_bytes=topology.chip.memory_bytes // topology.chip.devices if topology else 0,
         flops=dict(counted.flops),
         memory_traffic=counted.bytes,
-        collectives=tuple(each.use(topology, is_compiled=not refusal) for each in matched),
-        module_collectives=module,
+        collectives=tuple(each.use(topology, is_compiled=module is not None) for each in matched),
+        module_collectives=module or (),
         constants=large_constants(graph),
         estimate=estimate_step(topology, counted.flops, counted.bytes, exchanges)
         if topology
         else None,
-        refusal=refusal,
         variables=stored,
         parts=memory_parts(graph) if stored.sliced else None,
     )

@@ -140,18 +140,13 @@ def _model_flops(graph: Graph) -> int:
 
 
 def _collectives(turn: Turn, labels: Labels) -> tuple[CollectiveTime, ...]:
-    found = [
-        CollectiveTime(
-            event.instruction.name,
-            event.collective,
-            labels.of(event.instruction)[1],
-            ceil(times),
-            event.seconds * times,
-            event.wait * times,
-        )
-        for event, times in all_events(turn)
-        if event.collective
-    ]
+    found = []
+    for event, times in all_events(turn):
+        if event.collective:
+            name, (_, line) = event.instruction.name, labels.of(event.instruction)
+            seconds, exposed = event.seconds * times, event.wait * times
+            runs = ceil(times)
+            found.append(CollectiveTime(name, event.collective, line, runs, seconds, exposed))
     return tuple(sorted(found, key=lambda each: (-each.exposed, -each.seconds)))
 
 

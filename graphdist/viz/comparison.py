@@ -76,13 +76,9 @@ class Comparison:
     def _collectives(self) -> Iterator[str]:
         for each in self.collectives:
             state = self.state(each)
-            sizes = f"{size_text(each.bytes_before)} -> {size_text(each.bytes_after)}"
-            amount = {
-                "added": size_text(each.bytes_after),
-                "removed": size_text(each.bytes_before),
-                "kept": size_text(each.bytes_after),
-            }
-            yield (f"{SIGNS[state]} {each.kind:<20} {amount.get(state, sizes):>24}  {each.place}")
+            before, after = size_text(each.bytes_before), size_text(each.bytes_after)
+            amounts = {"removed": before, "changed": f"{before} -> {after}"}
+            yield f"{SIGNS[state]} {each.kind:<20} {amounts.get(state, after):>24}  {each.place}"
 
     @staticmethod
     def state(each: ComparedCollective) -> str:
@@ -146,13 +142,9 @@ def _collectives(change: Diff, before: Model, after: Model) -> list[ComparedColl
     ]
     paired = {new for _, new in pairs}
     pairs += [(None, new) for new in after.collectives if new not in paired]
-    return sorted(
-        (_compared(before, old, after, new) for old, new in pairs),
-        key=lambda each: (
-            Comparison.state(each) == "kept",
-            -max(each.bytes_before, each.bytes_after),
-        ),
-    )
+    compared = [_compared(before, old, after, new) for old, new in pairs]
+    compared.sort(key=lambda each: -max(each.bytes_before, each.bytes_after))
+    return sorted(compared, key=lambda each: Comparison.state(each) == "kept")
 
 
 def _compared(before: Model, old: int | None, after: Model, new: int | None) -> ComparedCollective:

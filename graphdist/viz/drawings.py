@@ -219,9 +219,8 @@ def mermaid_text(program: ShownProgram, chosen: Collection[int] | None = None) -
     refuse_large(program.graph, len(drawing.records), "mermaid")
     lines = ["flowchart TD"]
     for position, record in drawing.records.items():
-        label = "<br/>".join(
-            map(_mermaid_escaped, (record.facts.op, record.id, *record.facts.types))
-        )
+        texts = record.facts.op, record.id, *record.facts.types
+        label = "<br/>".join(map(_mermaid_escaped, texts))
         left, right = ("{{", "}}") if record.facts.collective else ("[", "]")
         lines.append(f'  n{position}{left}"{label}"{right}')
     lines += [f"  n{producer} --> n{position}" for producer, position in drawing.edges]

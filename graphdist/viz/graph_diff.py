@@ -200,12 +200,9 @@ class _Pairing:
 
     def _pair_same(self) -> None:
         later = set(self.after.nodes)
-        same = [node for node in self.before.nodes if node in later]
-        self.pairs.update(zip(same, same, strict=True))
-        self.taken.update(same)
-        for node in same:
-            for value in node.results:
-                self.values[value] = value
+        for node in self.before.nodes:
+            if node in later:
+                self._pair(node, node)
 
     def _pair_equal(self) -> None:
         keys = self.keys.of_computations(self.after)

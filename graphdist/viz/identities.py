@@ -92,11 +92,7 @@ class _Maker:
         self._next: dict[int, int] = {}  # the identity after it in the program; -1 is the start
 
     def add(
-        self,
-        model: Model,
-        own: Sequence[GroupPath],
-        earlier: int,
-        partners: Mapping[int, int],
+        self, model: Model, own: Sequence[GroupPath], earlier: int, partners: Mapping[int, int]
     ) -> None:
         """Give an identity to each record of a model, its partner's in an earlier model if any."""
         inherited = {new: self._of[earlier][old] for old, new in partners.items()}

@@ -246,46 +246,40 @@ class _Records:
         self.reference_to: dict[Value, Reference] = {}
 
     def model(self) -> Model:
-        graph = self.graph
-        bound = [f"@{variable.name}" for variable in graph.variables] if graph.is_placed else []
-        again = self.printer.begin(graph)
-        for position, value in enumerate(graph.inputs):
-            variable = bound[position] if position < len(bound) else ""
-            self._input(value, again, (), -1, variable)
-        self._nodes(graph, again, -1)
-        text = f"return {', '.join(map(self.printer.operand, graph.outputs))}".rstrip()
-        operands = self._references(graph.outputs)
+        outputs = self.graph.outputs
+        self._add(self.graph)
+        text = f"return {', '.join(map(self.printer.operand, outputs))}".rstrip()
+        operands = self._references(outputs)
         self.records.append(Record("return", None, -1, Facts("return"), [], operands, text))
-        return Model(graph, self.records, self.position_of, self.reference_to, self.printer.names)
+        names = self.printer.names
+        return Model(self.graph, self.records, self.position_of, self.reference_to, names)
 
-    def _nodes(self, graph: Graph, again: bool, parent: int, times: int = 1) -> None:
+    def _add(
+        self, graph: Graph, operands: tuple[Operand, ...] = (), parent: int = -1, times: int = 1
+    ) -> None:
+        """Add the inputs of a graph, which take the operands of its node, and its nodes."""
+        again = self.printer.begin(graph)
+        self._inputs(graph, operands, again, parent)
         for node in graph.nodes:
             position = self.position_of[node] = len(self.records)
             self._node(node, again, parent, times)
             for nested in node.graphs:
-                self._nested(nested, node.operands, position, times * trips(node))
+                self._add(nested, node.operands, position, times * trips(node))
 
-    def _nested(self, graph: Graph, operands: tuple[Operand, ...], parent: int, times: int) -> None:
-        again = self.printer.begin(graph)
-        # The last operands: a branch takes those after the index, a scan takes all.
-        inputs = operands[len(operands) - len(graph.inputs) :]
-        for index, value in enumerate(graph.inputs):
-            self._input(value, again, inputs[index : index + 1], parent)
-        self._nodes(graph, again, parent, times)
-
-    def _input(
-        self,
-        value: Value,
-        again: bool,
-        source: tuple[Operand, ...],
-        parent: int,
-        variable: str = "",
+    def _inputs(
+        self, graph: Graph, operands: tuple[Operand, ...], again: bool, parent: int
     ) -> None:
-        operands = self._references(source)
-        name, facts = self.printer.define(value, again), self.cache.of_input(value.type, variable)
-        text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
-        self.reference_to[value] = len(self.records)
-        self.records.append(Record(name, None, parent, facts, [name], operands, text))
+        bound = [f"@{variable.name}" for variable in graph.variables] if graph.is_placed else []
+        # The last operands: a branch takes those after the index, a scan takes all.
+        sources = operands[len(operands) - len(graph.inputs) :]
+        for index, value in enumerate(graph.inputs):
+            variable = bound[index] if index < len(bound) else ""
+            source = self._references(sources[index : index + 1])
+            name = self.printer.define(value, again)
+            facts = self.cache.of_input(value.type, variable)
+            text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
+            self.reference_to[value] = len(self.records)
+            self.records.append(Record(name, None, parent, facts, [name], source, text))
 
     def _node(self, node: Node, again: bool, parent: int, times: int) -> None:
         position, results = len(self.records), node.results

@@ -40,8 +40,8 @@ def report_document(report: Report) -> dict[str, Any]:
         "compiled": list(map(list, report.module_kinds)),
         "collectives": _collectives(report),
         "warnings": [str(constant) for constant in report.constants],
-        "time": _roofline(report) if timeline is None else _time(timeline),
-        **({} if timeline is None else _timeline(timeline, report.name)),
+        "time": _time(timeline) if timeline else _roofline(report),
+        **(_timeline(timeline, report.name) if timeline else {}),
     }
 
 
@@ -54,7 +54,7 @@ def _collectives(report: Report) -> list[dict[str, Any]]:
             "times": use.times,
             "seconds": _rounded(use.seconds),
             "origin": use.pass_name,
-            "line": _place(use.source),
+            "line": use.place if ":" in use.place else "",  # it may be unknown
             "became": use.became,
         }
         for use in largest[:MOST_COLLECTIVES]
@@ -115,22 +115,10 @@ def _timeline(timeline: StepTimeline, name: str) -> dict[str, Any]:
 
 def _slice(event: dict[str, Any]) -> list[Any]:
     facts = event["args"]
-    return [
-        event["tid"],
-        round(event["ts"], 3),
-        round(event["dur"], 3),
-        event["name"],
-        facts.get("line", ""),
-        facts.get("phase", ""),
-        _rounded(facts.get("exposed seconds", 0.0)),
-    ]
+    times = round(event["ts"], 3), round(event["dur"], 3)
+    texts = event["name"], facts.get("line", ""), facts.get("phase", "")
+    return [event["tid"], *times, *texts, _rounded(facts.get("exposed seconds", 0.0))]
 
 
 def _rounded(seconds: float) -> float:
     return float(f"{seconds:.4g}")
-
-
-def _place(source: str) -> str:
-    """Return the file's name and the line of a source as text, "" if it is unknown."""
-    place = source.rpartition("/")[2]
-    return place if ":" in place else ""
