@@ -117,14 +117,9 @@ class LoopBody:
             if continues:  # an earlier step of the same program may have left the loop
                 loop.body(element)
             return self._after(state)
+        body, names = partial(loop.body, element), loop.names
         LoopOperators().if_stmt(
-            continues,
-            lambda: loop.body(element),
-            lambda: None,
-            loop.get_state,
-            loop.set_state,
-            loop.names,
-            len(loop.names),
+            continues, body, lambda: None, loop.get_state, loop.set_state, names, len(names)
         )
         return {name: value for name, value in self._after(state).items() if name in state}
 
@@ -263,15 +258,8 @@ def state_of(
     of_user = body.loop.of_user
     functions = [function for function in (of_user.body, of_user.extra_test) if function]
     values = {name: value for name, value in body.rest.items() if not isinstance(value, Undefined)}
-    walk = Walk(
-        functions,
-        values,
-        attributes,
-        local=frozenset(of_user.names),
-        carried=frozenset(_carried_places(of_user)),
-        arrays_are_constants=arrays_are_constants,
-    )
-    return PythonState(walk)
+    local, carried = frozenset(of_user.names), frozenset(_carried_places(of_user))
+    return PythonState(Walk(functions, values, attributes, local, carried, arrays_are_constants))
 
 
 def place_of(loop: ConvertedLoop, name: str) -> tuple[Any, Any] | None:

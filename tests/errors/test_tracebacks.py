@@ -192,7 +192,7 @@ def test_mistakes_of_ours_are_left_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("graphdist.program.program.step_of", None)
     error = raised(lambda: gd.function(lambda x: x * 2)(1.0))
     assert isinstance(error, TypeError)
-    assert frames(error)[-1] == ("program.py", "_compiled")
+    assert frames(error)[-1] == ("program.py", "binding")
     assert NOTE not in getattr(error, "__notes__", [])
 
 
