@@ -92,7 +92,7 @@ def _shown_program(content: bytes, path: Path) -> ShownProgram:
         raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
     if len(text) > _MOST_CHARACTERS:
         raise ArgumentError(
-            f"{path} has a text of {len(text):,} characters; {_MOST_CHARACTERS:,} is most",
+            f"{path} has a text of {len(text):,} characters; the limit is {_MOST_CHARACTERS:,}",
             source=here(),
             hint="keep some of its graphs, or read it in Python with graphdist.ir.parser.parse",
         )

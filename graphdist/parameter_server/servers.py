@@ -215,7 +215,7 @@ class Servers:
         self._answers({server: ("add_updates", (modules,))})
 
     def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
-        """Send requests at once and return the servers' answers; may raise `ServerIsLost`."""
+        """Send all requests, then return the answer of each server; may raise `ServerIsLost`."""
         order, began = sorted(requests), time.monotonic()
         with ExitStack() as held:
             for server in order:  # all threads lock them in one order

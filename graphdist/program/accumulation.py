@@ -59,7 +59,7 @@ def accumulate(
         )
     if microbatches < 1:
         raise ArgumentError(
-            f"accumulate over {microbatches} microbatches: there is at least 1", source=here()
+            f"accumulate over {microbatches} microbatches: there must be at least 1", source=here()
         )
     require_function(fn, "accumulate")
     op = ReduceOp.of(reduce_op)

@@ -453,7 +453,7 @@ class _Program:
             self.reduction = self._make_reduction()
 
     def _step(self, carried: dict[str, Any], element: Any, arrays: list[Any]) -> dict[str, Any]:
-        """Return the state after a step; it is traced."""
+        """Return the loop's state after one iteration; JAX traces this method."""
         assert self._body is not None
         assert self._state is not None
         with noticed_needs(self._can_retry), self._state.replaced(arrays):

@@ -105,7 +105,7 @@ def _is_shown(stream: TextIO | None) -> bool:
 
 
 class _Writer:
-    """A thread that writes the line after the first few seconds."""
+    """The thread that shows the progress line after `FIRST_AFTER` seconds, and then updates it."""
 
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         self._progress, self._stream = progress, stream

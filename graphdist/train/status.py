@@ -59,9 +59,10 @@ class LoadStatus:
         return begin
 
     def restore(self, names: Iterable[str] | None) -> None:
-        """Restore the objects of these names, or all, if they were saved and are not yet restored.
+        """Restore the objects of these names that were saved and are not restored yet; None: all.
 
-        Raises `CheckpointError` for entries that disagree; nothing is restored then.
+        Raises `CheckpointError` if a saved value does not fit its object, such as by its shape or
+        dtype; then nothing is restored.
         """
         self._prepared(names)()
 

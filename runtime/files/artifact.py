@@ -75,7 +75,7 @@ def write_artifact(
     for member, data in written.items():
         if len(data) > LIMITS[member]:
             raise ArtifactError(
-                f"the step's {member} has {len(data):,} bytes; {LIMITS[member]:,} is most",
+                f"the step's {member} has {len(data):,} bytes; the limit is {LIMITS[member]:,}",
                 source=at,
                 hint="stack the variables of layers that are alike, so that there are fewer",
             )
@@ -181,7 +181,9 @@ def _infos(
         limit = min(LIMITS[member], packed * LARGEST_RATIO + SMALL)
         if info.file_size > limit:
             raise _broken(
-                name, f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most", at
+                name,
+                f"has a member {member!r} of {info.file_size:,} bytes; the limit is {limit:,}",
+                at,
             )
         infos[member] = info
     return infos

@@ -64,7 +64,7 @@ def checked_module(data: bytes, name: str, at: Source) -> bytes:
         return data
     findings, written = _read_elsewhere(data, name, at)
     if findings["wrong"]:
-        raise _refused(f"{name} has a module that is none: {findings['wrong']}", at)
+        raise _refused(f"{name} has no valid module: {findings['wrong']}", at)
     _check(findings, name, at)
     _safe.add(sha256(written))
     return written
@@ -99,13 +99,13 @@ def _check(findings: dict[str, Any], name: str, at: Source) -> None:
     if findings["num_inlined"] > most:
         raise _untrusted(
             f"{name} has a module of {findings['num_operations']:,} operations, which become "
-            f"{findings['num_inlined']:,} where functions are called; {most:,} is most",
+            f"{findings['num_inlined']:,} where functions are called; the limit is {most:,}",
             at,
         )
     if findings["depth"] > MOST_DEPTH:
         raise _untrusted(
             f"{name} has a module with {findings['depth']} regions and calls inside each other; "
-            f"{MOST_DEPTH} is most",
+            f"the limit is {MOST_DEPTH}",
             at,
         )
 
@@ -124,7 +124,7 @@ def _require_size(what: str, type: str, name: str, at: Source) -> None:
     if size > LARGEST_VALUE:
         size_text = f"{size:,}" if size < 2**200 else "2^200 or more"
         raise _untrusted(
-            f"{name} has a module with {what} of {size_text} bytes; {LARGEST_VALUE:,} is most",
+            f"{name} has a module with {what} of {size_text} bytes; the limit is {LARGEST_VALUE:,}",
             at,
         )
 
@@ -175,7 +175,7 @@ def _refused(what: str, at: Source) -> ArtifactError:
 
 def _ended(name: str, how: str, at: Source) -> ArtifactError:
     return ArtifactError(
-        f"{name} has a module that is none: the process that reads it {how}",
+        f"{name} has no valid module: the process that reads it {how}",
         source=at,
         hint="the file was damaged or changed: get it again, or compile the step anew",
     )
