@@ -96,7 +96,7 @@ def _end_if_interrupted(dropped: sys.UnraisableHookArgs) -> None:
 
 def _buffered(number: int, stream: TextIO | None) -> TextIO:
     """Return a stream that keeps what it could not write, and escapes what it cannot encode."""
-    text = cast("TextIOWrapper | None", stream)  # no program has replaced it yet
+    text = cast("TextIOWrapper | None", stream)  # as Python opened it, when the process starts
     if text is not None and not text.write_through:
         text.reconfigure(errors="backslashreplace")
         return text

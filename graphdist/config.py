@@ -288,8 +288,8 @@ def set_worker_timeouts(
     program. A worker that sends nothing for `silence_seconds`, 60 by default, counts as dead; a
     worker whose process ends counts as dead at once. A step that has not ended after
     `step_seconds`, 1800 by default, fails: `float("inf")` lets it take any time, and
-    `CommunicationOptions(timeout_seconds)` has precedence. Parameter servers and their workers must
-    start and answer within the first two, too. Call it before the strategy is made. Raises
+    `CommunicationOptions(timeout_seconds)` has precedence. The first two limits apply to parameter
+    servers and their workers, too. Call it before the strategy is made. Raises
     `ArgumentError` for a value that is not a positive number, or more than ten million.
 
     >>> set_worker_timeouts(start_seconds=600)
@@ -308,7 +308,8 @@ _MOST_SECONDS = 1e7
 def worker_timeouts() -> WorkerTimeouts:
     """Return how long the workers of a cluster wait for each other.
 
-    Raises `ArgumentError` where the environment has no positive number.
+    Raises `ArgumentError` if `GRAPHDIST_WORKER_START_SECONDS`, `.._SILENCE_SECONDS` or
+    `.._STEP_SECONDS` is set in the environment, but is no positive number.
     """
     limits: dict[str, Any] = {}
     for name in ("start", "silence", "step"):
@@ -328,7 +329,7 @@ def _seconds(seconds: Any, variable: str, name: str) -> float:
         raise ArgumentError(f"{variable} is {quoted(seconds)}, not a positive number")
     if seconds > _MOST_SECONDS and not (name == "step" and seconds == float("inf")):
         raise ArgumentError(
-            f"{variable} is {quoted(seconds)}: it is {_MOST_SECONDS:.0f} at most",
+            f"{variable} is {quoted(seconds)}: it must be at most {_MOST_SECONDS:.0f}",
             hint="only a step may take any time: step_seconds=float('inf')",
         )
     return float(seconds)
@@ -391,7 +392,8 @@ def job_identity() -> JobIdentity:
     job = os.environ.get("GRAPHDIST_JOB_ID") or of_slurm
     if len(job) > _LONGEST_JOB:
         raise ArgumentError(
-            f"the id of the job is {quoted(job)}, of {len(job)} characters: {_LONGEST_JOB} is most"
+            f"the id of the job is {quoted(job)}, of {len(job)} characters: the limit is "
+            f"{_LONGEST_JOB}"
         )
     variables = ("GRAPHDIST_JOB_GENERATION", "SLURM_RESTART_COUNT")
     set_one = next((name for name in variables if os.environ.get(name)), None)

@@ -221,7 +221,7 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
         _check_number("bytes_per_pack", self.bytes_per_pack, int)
         if self.bytes_per_pack < 0:
             raise ArgumentError(
-                f"bytes_per_pack is {self.bytes_per_pack}: it is at least 0",
+                f"bytes_per_pack is {self.bytes_per_pack}: it must be at least 0",
                 hint="leave it out to have it chosen",
             )
         if self.timeout_seconds is not None:

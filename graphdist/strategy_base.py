@@ -44,7 +44,7 @@ class StrategyBase:
     keeps_one_value = False
     """Whether its variables have one value for all replicas, whatever their synchronization."""
     isolates_session_state = False
-    """Whether it sets the option of that name in a configuration of TF1."""
+    """Whether `update_config_proto` sets TF1's option `isolate_session_state`."""
 
     def __init__(self, devices: Devices) -> None:
         """Take the devices."""

@@ -4,9 +4,9 @@ The contract of a pass:
 
 1. it is a pure function from graph to graph, and looks at nothing else; `cut_updates` alone returns
    the graphs of a step with parameter servers, and passes behind it run on the worker's graphs;
-2. the graph it is given verifies, and so must the one it returns; in between anything goes;
-3. it returns the same object if it had nothing to do, and it has nothing to do on its own result:
-   a pass that stands twice in a pipeline is not run again if nothing changed in between;
+2. the graph it is given keeps the verifier's invariants, and so must the graph it returns;
+3. it returns the same object if it changes nothing, and it changes nothing in its own result: a
+   pass that is in a pipeline twice is not run again if no other pass has changed the graph since;
 4. it states the stages that it takes, and the stage of its result if that is another one.
 
 The loop checks the stages, times each pass, verifies what changed, and keeps every graph. When a
@@ -51,7 +51,7 @@ class Pass:
             wanted = " or ".join(stage.value for stage in self.takes)
             raise VerifyError(
                 f"pass {self.name!r} takes a {wanted} graph, this one is {graph.stage.value}",
-                hint="a pass that changes the stage is missing from the pipeline, or stands twice",
+                hint="a pass that changes the stage is missing from the pipeline, or in it twice",
             )
         result = self.run(graph)
         if not isinstance(result, Graph | CutStep):
@@ -91,9 +91,10 @@ def run_passes(
 ) -> tuple[PassRecord, ...]:
     """Run the passes in order and return a record of each.
 
-    With `verifies`, a graph that changed is verified. After an unexpected failure the graph before
-    the pass is written to `reproducer_folder`, if one is given. Errors keep their type and get
-    notes.
+    With `verifies`, the graph after a pass is verified if the pass changed it. An error in a pass
+    keeps its type, and names the pass and the graph: a `DistributionError` or `TypeRuleError` in
+    `where`, any other error in a note. For any other error the graph before the pass is also
+    written to `reproducer_folder`, if one is given.
     """
     step: Graph | CutStep = graph
     history = []

@@ -77,7 +77,7 @@ class NumberCheck:
         return run
 
     def last_step(self) -> tuple[Sequence[Any], Sequence[jax.Array]]:
-        """Return the inputs and outputs of this thread's last step, once."""
+        """Return the inputs and outputs of this thread's last step, and forget them."""
         arrays, results = self._step.taken, self._step.given
         self._step.taken = self._step.given = ()
         return arrays, results

@@ -134,7 +134,11 @@ class WorkerStep:
                 self._workers.note_stuck()
 
     def wait(self, call: Future[Any], step: int) -> None:
-        """Wait for the end of a call; raises `WorkerError` if other workers prevent the end."""
+        """Return when a call has ended, with a result or an error.
+
+        Raises `WorkerError` if another worker fails before, `CollectiveTimeoutError` if the call
+        takes longer than the timeout.
+        """
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
         while not has_ended(call, interval):

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "no target is given", hint="name one: examples/train_digits.py:make_step"
         )
     if options.output is not None:
-        require_replaceable(options.output)  # not after minutes of compiling
+        require_replaceable(options.output)  # before compiling, which may take minutes
     if options.timeline is not None:
         require_writable(options.timeline)
     step = StepOptions.of(options)

@@ -80,7 +80,7 @@ def read_given(path: Path, member: str, most_bytes: int) -> bytes:
             while part := file.read(_PART):  # one read would allocate `most_bytes`
                 content += part
                 if len(content) > most_bytes:
-                    raise ArgumentError(f"{path} has more than {most_bytes:,} bytes, which is most")
+                    raise ArgumentError(f"{path} has more than {most_bytes:,} bytes, the limit")
             return bytes(content)
     _, members = read_artifact(path, here(), [member])
     if member not in members:

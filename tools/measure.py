@@ -3,12 +3,12 @@
     python -m graphdist.tools.measure train.py:make_step --topology h200:1x1 --set batch=8
 
 The target is a factory of a step, as `graphdist-compile` takes it. The step runs on all devices of
-this machine, with random numbers in place of what the factory gives as shapes. With `--topology`,
-the name of what this machine is, the step is compiled ahead of time as well, as
-`graphdist-compile` does it, and its predicted seconds and bytes stand beside the measured ones.
+this machine. Arguments and variables of which the factory gives only the shape have random values.
+With `--topology`, the name of this machine's topology, the step is also compiled ahead of time, as
+`graphdist-compile` does it, and the predicted seconds and bytes are printed beside the measured.
 
-Random floats are from 0 to 0.02, so that roots of them are numbers, and nothing is 0: GPUs take
-less time for zeros. Random integers are below `--integers-below`; give the number of words or
+Random floats are uniform from 0 to 0.02: their square roots are defined, and unlike zeros they take
+GPUs the usual time. Random integers are below `--integers-below`; give the number of words or
 classes.
 """
 
@@ -79,7 +79,10 @@ def _beside(measured: float, predicted: float | None, written: Callable[[float],
 
 
 def measure(strategy: MirroredStrategy, step: StepCall, steps: int, below: int) -> MeasuredStep:
-    """Return what a step takes on the devices of a strategy."""
+    """Run a step on the devices of a strategy, and return its median time and its peak memory.
+
+    Random integers are below `below`.
+    """
     function, arguments = step
     with strategy.scope():
         fill_declared(function.trace(*arguments).variables, below)

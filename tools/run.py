@@ -117,7 +117,7 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
         ("--grace", options.grace, 0),
     ):
         if value is not None and not value >= least:  # nan too
-            refuse(f"{option} is {value}: it is at least {least}")
+            refuse(f"{option} is {value}: it must be at least {least}")
     least = options.n if options.min_workers is None else options.min_workers
     if not 1 <= least <= options.n:
         refuse(f"--min-workers is {least}: it is from 1 to the number of workers, {options.n}")

@@ -85,7 +85,7 @@ def _shown_program(content: bytes, path: Path) -> ShownProgram:
     text = _decoded(content, path)
     if len(text) > _MOST_CHARACTERS:
         raise ArgumentError(
-            f"{path} has a text of {len(text):,} characters; {_MOST_CHARACTERS:,} is most",
+            f"{path} has a text of {len(text):,} characters; the limit is {_MOST_CHARACTERS:,}",
             hint="keep some of its graphs, or read it in Python with graphdist.ir.parser.parse",
         )
     starts = [match.start() for match in _HEADER.finditer(text)] or [0]

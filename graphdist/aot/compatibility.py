@@ -144,7 +144,7 @@ def require_memory(name: str, executable: Executable, devices: Devices) -> None:
         return
     error = DeviceMemoryError(
         f"the step in {name} needs {needed:,} bytes on {where}, there are {here_are:,}",
-        hint="load it where there is more memory; load(path, trusted=True) does not ask",
+        hint="load it where there is more memory; load(path, trusted=True) skips this check",
     )
     error.needed_bytes, error.available_bytes = needed, here_are
     raise error

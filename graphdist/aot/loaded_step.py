@@ -87,7 +87,7 @@ class LoadedStep:
             raise RuntimeFailure(
                 f"the loaded step {self.name!r} failed: {str(error).strip() or repr(error):.500}",
                 source=here(),
-                hint="it needs what the devices do not have, or its file was changed",
+                hint="the devices lack something that it needs, or its file was changed",
             ) from error
 
     def _check(self, paths: list[str], leaves: list[Any]) -> None:
@@ -166,8 +166,8 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
             raise ContextError(
                 f"variable {match.name!r} belongs to {match.strategy}, the step runs on "
                 f"{'another ' if str(match.strategy) == str(strategy) else ''}{strategy}",
-                hint="give load the variables' strategy: load(path, strategy=strategy, ..); two "
-                "strategies are two, even on the same devices",
+                hint="give load the variables' strategy: load(path, strategy=strategy, ..); a "
+                "second strategy on the same devices is another strategy",
             )
         left = [variable for variable in left if variable is not match]
         matches.append(match)

@@ -214,18 +214,18 @@ def load(
     in that strategy's scope with the same names, shapes and dtypes; other variables in it are
     ignored.
 
-    By default another process reads the file's portable module first, which costs about a second,
-    once for each module. A module is refused if it crashes the reader, needs too much time or
-    memory, or has custom calls that are not, as JAX writes them, for linear algebra or sharding.
-    `trusted` skips this check, for files that you trust like a program.
+    By default another process reads the file's portable module first. This takes about a second,
+    once for each module. A module is refused if it crashes that process, needs too much time or
+    memory, or has a custom call that JAX does not write for its own operations, such as linear
+    algebra. `trusted=True` skips this check, for files that you trust like a program.
 
-    Then the module is compiled for the devices here, with `compiler_options`, or else with the
-    options in the file. A file with options that are not known to be safe is refused until you pass
-    them here or trust it, and so is a step that needs more memory than there is.
+    Then the module is compiled for the strategy's devices, with `compiler_options` or, if None,
+    with the options in the file. If some of these are not known to be safe, the file is refused
+    unless you pass `compiler_options` or `trusted=True`.
 
-    With `native` the compiler's own executable is loaded. It starts at once, and needs the same
-    kind of devices, versions and flags. It is a pickle, and loading it RUNS CODE FROM THE FILE: ask
-    for it only with files you trust.
+    With `native` the executable in the file is loaded and nothing is compiled. It needs the same
+    kind of devices, and the same versions and flags. It is a pickle, and loading it RUNS CODE FROM
+    THE FILE: ask for it only with files you trust.
 
     On several workers each of them loads the same file, and they wait for each other.
 

@@ -51,7 +51,7 @@ class GCEClusterResolver(TaskResolver):
     @task_type.setter
     def task_type(self, task_type: str | None) -> None:
         raise ContextError(
-            f"task_type of a GCEClusterResolver is {self._task_type!r} and stays so",
+            f"task_type of a GCEClusterResolver is {self._task_type!r} and cannot change",
             hint="give it to the constructor: it names the one job",
         )
 

@@ -82,7 +82,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def rpc_layer(self) -> str | None:
-        """Return the protocol that addresses begin with, such as "grpc"; None for none."""
+        """Return the protocol before an address, "grpc" in "grpc://host:1"; None without one."""
         return self._default("rpc_layer") if self._rpc_layer is None else self._rpc_layer
 
     @rpc_layer.setter

@@ -1,9 +1,9 @@
 """The names of `tf.compat.v1.distribute`: `import graphdist.compat.v1 as gd1`.
 
-Its strategies do the same as their namesakes in graphdist, and are made the same way. They have the
-older methods, too; those that have a successor warn once. They have neither `gather` nor
-`experimental_distribute_values_from_function`, and are no instances of `graphdist.Strategy`; its
-strategies are no instances of `Strategy` here.
+Its strategies behave like graphdist's strategies of the same names, and take the same arguments.
+They also have TF1's older methods; a method that has a successor warns once. They have neither
+`gather` nor `experimental_distribute_values_from_function`. They are no instances of
+`graphdist.Strategy`, and graphdist's strategies are no instances of `gd1.Strategy`.
 """
 
 from __future__ import annotations

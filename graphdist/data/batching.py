@@ -131,7 +131,9 @@ class PaddedBatch(Batch):
 
 
 def of_leaves(setting: Any, structure: Any) -> list[Any]:
-    """Return the setting of each leaf: settings of the structure, or else one for all leaves.
+    """Return the setting of each leaf of a structure.
+
+    `setting` is a pytree that has a setting for each leaf, or else one setting for all leaves.
 
     >>> of_leaves({"x": [None], "y": []}, jax.tree.structure({"x": 0, "y": 0}))
     [[None], []]

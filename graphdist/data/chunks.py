@@ -75,7 +75,7 @@ Step: TypeAlias = StepInput | FailedElement
 
 @dataclass
 class ChunkSize:
-    """How many steps the thread that makes chunks stacks; its consumer may change it."""
+    """The number of steps that the prefetching thread stacks; the thread's caller may change it."""
 
     size: int = 1
 
@@ -103,7 +103,7 @@ AnyStep = TypeVar("AnyStep", bound=Stackable | FailedElement)
 
 
 def by_one_worker(steps: list[AnyStep], wanted: int) -> tuple[list[AnyStep], int]:
-    """Return the steps and the size as they are: a single worker agrees with itself."""
+    """Return the steps and the size unchanged: a single worker has no other to agree with."""
     return steps, wanted
 
 
@@ -112,7 +112,9 @@ def grouped(
     size: ChunkSize,
     agreed: Callable[[list[AnyStep], int], tuple[list[AnyStep], int]] = by_one_worker,
 ) -> Iterator[list[AnyStep]]:
-    """Yield groups of `size` steps that can be stacked, and other steps, and the first, alone.
+    """Yield groups of `size` steps that can be stacked.
+
+    The first step, and steps that cannot be stacked with the next ones, are groups of one.
 
     `agreed` takes this worker's next steps and the size that it wants. It returns the next steps of
     all workers, and the size of their group.
@@ -135,7 +137,7 @@ def grouped(
 
 
 def _num_alike(steps: Sequence[Stackable | FailedElement]) -> int:
-    """Return how many of the first steps can be stacked; 1 if the first cannot."""
+    """Return how many steps at the beginning can be stacked together; 1 if the first cannot."""
     first = _kind(steps[0])
     if first is None:
         return 1

@@ -351,7 +351,7 @@ def _size(method: str, name: str, value: Any, least: int) -> int:
             f"{name} of {method} is of type {type_name(value)}, not int"
         ) from None
     if size < least:
-        raise ArgumentError(f"{name} of {method} is {size}: it is at least {least}")
+        raise ArgumentError(f"{name} of {method} is {size}: it must be at least {least}")
     return size
 
 

@@ -48,9 +48,9 @@ class DatasetReduction:
     def __init__(
         self, single: Callable[..., Any], several: Callable[..., Any], steps: int | None = None
     ) -> None:
-        """Take the compiled programs for one element and for several, stacked.
+        """Take the compiled programs for one element and for several stacked elements.
 
-        Each is called with `(state, element, *constants)` and `{}`.
+        Each takes its arguments as `((state, element, *constants), {})`, and returns the new state.
         """
         self._single, self.several = single, several
         known = _chunk_sizes.get(self.several)
@@ -117,7 +117,7 @@ def checked_steps(steps: Any) -> int | None:
             hint="write how many steps one program runs, or None to have it measured",
         )
     if steps is not None and steps < 1:
-        raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1")
+        raise ArgumentError(f"steps_per_execution is {steps}: it must be at least 1")
     return steps
 
 

@@ -274,7 +274,7 @@ class DistributedDataset(Generic[Element_co]):
         return flat
 
     def _describe(self, first: Flat) -> None:
-        """Derive from the first element the kind of all elements, and the spec."""
+        """Set the spec of a distributed element, and the kind that every element is checked for."""
         source = self._source
         specs = source.describe(first)
         if source.element_spec is UNKNOWN:

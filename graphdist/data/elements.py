@@ -121,7 +121,7 @@ def _numbers(leaf: Any, element: Element, index: int) -> Array:
 
     if _is_sparse(leaf):
         raise ArgumentTypeError(
-            f"{name()} is a sparse array, {type(leaf).__name__}: what it stores are not its rows",
+            f"{name()} is a sparse array, {type(leaf).__name__}: it does not store rows",
             hint="give a dense array: leaf.todense()",
         )
     array = leaf if type(leaf) is np.ndarray else leaf_as_array(leaf, name)

@@ -68,7 +68,7 @@ class InputOptions(_Fields):
             )
         if size < -1:
             raise ArgumentError(
-                f"experimental_per_replica_buffer_size is {size}: it is at least -1",
+                f"experimental_per_replica_buffer_size is {size}: it must be at least -1",
                 hint="give the number of elements to prepare ahead, or -1 to have it chosen",
             )
         return super().__new__(cls, fetch, mode, experimental_place_dataset_on_device, size)

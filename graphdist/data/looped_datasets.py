@@ -43,7 +43,7 @@ class StackedElements:
 
     def __iter__(self) -> NoReturn:
         raise UnsupportedError(
-            "an iterator over a dataset has no elements in a graph: loops over the dataset have",
+            "an iterator over a dataset is read inside a function, where only loops have elements",
             hint="loop with `for batch in dataset`, or trace the function of one step",
         )
 

@@ -32,20 +32,21 @@ from graphdist.errors import GraphdistError
 from graphdist.tracing.user_lines import here
 
 DrawsAhead: TypeAlias = Sequence[tuple[Draws, Draws]]
-"""For each shuffle: the orders that the thread takes, and those that its consumer has seen."""
+"""For each shuffle: the orders that the thread takes, and the orders that the caller has seen."""
 
 _SECONDS_TO_STOP_AT_EXIT = 2.0
 _END = object()
 
 
 class Prefetched:
-    """The elements of an iterator in order, each prepared before it is asked for.
+    """The elements of an iterator in order, each prepared by a thread before the caller needs it.
 
-    Up to `ahead` elements wait beside the one in use. The source runs on the thread with the
-    context variables of the caller. The `next` that would have returned an element raises the
-    source's exception, with the traceback into the source; the source is then asked for the next
-    element. After a `KeyboardInterrupt` and the like the iterator is at its end. Any thread may
-    call `next`. `draws` are the orders of the source's shuffles.
+    Up to `ahead` elements wait beside the one in use. The source runs on the thread, with the
+    context variables of the caller. If the source raises an exception for an element, the `next`
+    that would have returned this element raises it, with the traceback into the source; the `next`
+    after it returns the element that follows. After a `KeyboardInterrupt` or another exception that
+    is no `Exception` the iterator is at its end. Any thread may call `next`. `draws` are the orders
+    of the source's shuffles: `next` updates the caller's to the element that it returns.
 
     >>> list(Prefetched(iter([1, 2, 3]), lambda element: 10 * element, ahead=2))
     [10, 20, 30]

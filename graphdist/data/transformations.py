@@ -273,7 +273,10 @@ class Prefetch(UnaryTransformation):
 
 
 def for_a_thread(node: DatasetNode) -> tuple[DatasetNode, DrawsAhead]:
-    """Return nodes for a prefetching thread, and each shuffle's orders there and here."""
+    """Return a copy of the nodes for a prefetching thread, and the orders of their shuffles.
+
+    Each shuffle of the copy takes orders of its own, which may be ahead of the caller's.
+    """
     draws: list[tuple[Draws, Draws]] = []
 
     def apart(part: Any) -> Any:

@@ -157,7 +157,10 @@ def collectives_of(graph: Graph) -> tuple[Collective, ...]:
 
 
 def _shared_by(graph: Graph) -> dict[int, int]:
-    """Return for each node in how many steps it runs once: over 1 in the branch of local steps."""
+    """Return for each node, by its id, n if it runs only in every n-th step, else 1.
+
+    n is over 1 for the nodes of the branch that synchronizes local steps.
+    """
     shared_by: dict[int, int] = {}
     pending = [(graph, 1)]
     for nested, shared in pending:  # which grows

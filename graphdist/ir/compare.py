@@ -1,9 +1,9 @@
 """The comparison of two graphs as programs, and a hash of the program.
 
-1. These count: operations by name, parameters by value, how operands are wired, literals, types,
-   nested graphs, variables, outputs, stage and number of replicas.
-2. These do not: hints, sources, origins, the graph's name, the order of parameters, and the stage
-   of a nested graph, since the outermost graph states it.
+1. Compared are operations by name, parameters by value, operands by where they are defined,
+   literals, types, nested graphs, variables, outputs, stage and number of replicas.
+2. Ignored are hints, sources, origins, the graph's name, the order of parameters, and the stage of
+   a nested graph, since the outermost graph states it.
 3. Arrays are the same if dtype, shape and bytes are equal. Two objects that are neither identical
    nor equal are the same if they have one type and one `repr`, as jaxprs do that were traced twice.
 4. The hash depends on neither process nor machine: memory addresses are removed from `repr`.
@@ -80,7 +80,11 @@ def _difference_of_variables(a: Graph, b: Graph) -> str | None:
 
 
 def _difference_of_graphs(a: Graph, b: Graph, where: str) -> str | None:
-    """Describe the first difference; `places_a` and `places_b` give equal definitions one key."""
+    """Describe the first difference between two graphs; None if they are equal.
+
+    A value is known by where it is defined, such as "result 0 of node 3": two operands are equal if
+    they are defined in the same place of their graphs.
+    """
     places_a: dict[Value, str] = {}
     places_b: dict[Value, str] = {}
     if len(a.inputs) != len(b.inputs):
@@ -204,7 +208,7 @@ def _array_key(value: object) -> str | None:
 
 
 def _hidden(value: object) -> object:
-    """Return the constants of a closed jaxpr, which its repr leaves out; else None."""
+    """Return the constants of a closed jaxpr, which its `repr` omits; None for other values."""
     consts = getattr(value, "consts", None)
     return consts if isinstance(consts, tuple | list) else None
 

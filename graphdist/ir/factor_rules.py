@@ -98,9 +98,9 @@ def all_but(name: str) -> Rule:
 
 
 def of_one_size(node: Node) -> Factors:
-    """Pass the dimensions through that have one size in the first operand and the result.
+    """Pass the dimensions through whose size is the same in the first operand and the result.
 
-    A slice that has the size of its operand along a dimension has every element along it.
+    A slice that is as long as its operand along a dimension contains every element along it.
     """
     operand, result = node.operands[0].type.shape, node.results[0].type.shape
     changed = [i for i, size in enumerate(operand) if size != result[i]]

@@ -324,7 +324,7 @@ def partial_of(
     is_linear = any(set(together) - zeros == partial for together in linear_operands(node))
     if not is_linear or len(found) != 1 or not others <= {MIRRORED}:
         types = ", ".join(str(each.type) for each in operands)
-        raise TypeRuleError(f"{op.name} of {types} is not linear in what is partial: reduce it")
+        raise TypeRuleError(f"{op.name} of {types} is not linear in partial operands: reduce them")
     (layout,) = found
     assert layout is not None
     return layout

@@ -200,7 +200,7 @@ def _own_slice(
 ) -> tuple[Type, ...]:
     type = _one(types, "own_slice")
     if type.layout not in (MIRRORED, None):
-        raise TypeRuleError(f"own_slice of {type}: a slice of what others hold too is wanted")
+        raise TypeRuleError(f"own_slice of {type}: it takes a mirrored value")
     return (_slice_of(type, params.axis, params, "own_slice"),)
 
 

@@ -168,7 +168,7 @@ class ParameterReader:
                 cursor.fail(f"no dtype {dtype!r}", start)
             shape = tuple(cursor.integer_of(size) for size in sizes.split(",") if size)
             if len(shape) > _MOST_DIMENSIONS:
-                cursor.fail(f"{len(shape)} dimensions; {_MOST_DIMENSIONS} is most", start)
+                cursor.fail(f"{len(shape)} dimensions; the limit is {_MOST_DIMENSIONS}", start)
             type = Type(dtype, shape)
             if max((*shape, type.size)) >= _MOST_ELEMENTS:
                 cursor.fail("a value of 2**63 elements or more", start)

@@ -130,7 +130,7 @@ class _Parser:
             cursor.fail("expected a number of replicas")
         self.num_replicas = cursor.integer()
         if self.num_replicas > _MOST_REPLICAS:
-            cursor.fail(f"{self.num_replicas} replicas; {_MOST_REPLICAS} is most")
+            cursor.fail(f"{self.num_replicas} replicas; the limit is {_MOST_REPLICAS}")
         cursor.expect("replica" if self.num_replicas == 1 else "replicas")
         num_groups = 1
         if cursor.accept("in"):

@@ -117,7 +117,10 @@ def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
 
 
 def features_of_shards(node: Node, factor: int, count: int) -> Params:
-    """Return the parameters of a convolution of shards, which has fewer groups of features."""
+    """Return the parameters of a convolution that computes one of `count` shards.
+
+    Along the output features, a shard of a grouped convolution has 1 / `count` of the groups.
+    """
     (groups,) = integers(node, "feature_group_count")
     if factor != _OUT or groups == 1:
         return node.params

@@ -72,7 +72,7 @@ class Cursor:
         """Begin at the first token of the first line, whose number in errors is `first_line`."""
         if len(text) > max_characters:
             raise ParseError(
-                f"the text has {len(text):,} characters; {max_characters:,} is most",
+                f"the text has {len(text):,} characters; the limit is {max_characters:,}",
                 hint="if you trust it, allow more: parse(text, max_characters=..)",
             )
         self._first_line = first_line
@@ -93,7 +93,7 @@ class Cursor:
         if len(text) > LONGEST_LINE:
             raise ParseError(
                 f"line {self._lines[line] + self._first_line} has {len(text):,} characters; "
-                f"{LONGEST_LINE:,} is most"
+                f"the limit is {LONGEST_LINE:,}"
             )
         self._tokens = _tokens(text)
         self._position = 0
@@ -120,7 +120,7 @@ class Cursor:
         return True
 
     def expect(self, text: str) -> None:
-        """Read this token."""
+        """Read this token; raise `ParseError` if the next token is another one."""
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self._found()}")
 
@@ -152,7 +152,7 @@ class Cursor:
         """Return the integer of the token just read, or of a part of it."""
         if len(text) > LONGEST_NUMBER:
             self._position -= 1
-            self.fail(f"a number of {len(text):,} digits; {LONGEST_NUMBER} is most")
+            self.fail(f"a number of {len(text):,} digits; the limit is {LONGEST_NUMBER}")
         return int(text)
 
     @contextmanager
@@ -190,7 +190,7 @@ class Cursor:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return the line and the token, for a later `fail`."""
+        """Return the indices of the current line and token, for a later `fail`."""
         return self._line, self._position
 
     def fail(

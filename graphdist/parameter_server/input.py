@@ -63,7 +63,7 @@ class WorkerIterator:
         )
 
     def put_back(self, elements: Sequence[Any]) -> None:
-        """Put unused elements back, as the next ones."""
+        """Put back elements that were taken but not used: `next` returns them again, in order."""
         self._returned.extendleft(reversed(elements))
 
 
@@ -162,7 +162,7 @@ class ElementsInTrace:
 
     def __iter__(self) -> NoReturn:
         raise UnsupportedError(
-            "a worker's iterator is looped over inside a function: how often is not known there",
+            "a worker's iterator is looped over inside a function, where its length is not known",
             hint="take one element with next(iterator), and schedule the function for each",
         )
 

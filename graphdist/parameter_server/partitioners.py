@@ -125,5 +125,5 @@ def _item_bytes(dtype: Any, of_string: int) -> int:
 
 def _at_least_one(number: int, name: str) -> int:
     if number < 1:
-        raise ArgumentError(f"{name} is {number}: it is at least 1")
+        raise ArgumentError(f"{name} is {number}: it must be at least 1")
     return number

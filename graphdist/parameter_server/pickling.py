@@ -46,7 +46,7 @@ def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes
             first_line = str(error).partition("\n")[0]
             raise ArgumentTypeError(
                 f"a scheduled function cannot be sent to a worker: {first_line}",
-                hint="make in the function what belongs to one process, and pass the rest",
+                hint="create objects that belong to one process inside the function",
             ) from error
     return buffer.getvalue()
 

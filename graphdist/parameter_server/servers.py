@@ -201,7 +201,7 @@ class Servers:
         self._answers({server: ("add_updates", (modules,))})
 
     def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
-        """Send requests at once and return the servers' answers; may raise `ServerIsLost`."""
+        """Send all requests, then return the answer of each server; may raise `ServerIsLost`."""
         began = time.monotonic()
         asked = {server: self._connections[server] for server in sorted(requests)}
         with ExitStack() as held:

@@ -166,7 +166,7 @@ class ParameterServerBase(StrategyOnServers):
         what = "cluster of Ray" if self._close.alive else "strategy"
         raise ContextError(
             f"the {what} was shut down, and its servers, workers and variables are gone",
-            hint="shut it down after all else, or make a new strategy and its variables",
+            hint="shut it down at the end of the program, or make a new strategy and its variables",
         )
 
     def server_of(self, variable: Variable) -> int:

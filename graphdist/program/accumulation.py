@@ -57,7 +57,9 @@ def accumulate(
             f"accumulate over {type_name(microbatches)} microbatches: it is an int"
         )
     if microbatches < 1:
-        raise ArgumentError(f"accumulate over {microbatches} microbatches: there is at least 1")
+        raise ArgumentError(
+            f"accumulate over {microbatches} microbatches: there must be at least 1"
+        )
     require_function(fn, "accumulate")
     op = ReduceOp.of(reduce_op)
     argnums = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)

@@ -152,10 +152,11 @@ def _require_same_structure(name: str, before: Any, after: Any) -> None:
 
 
 def scan(body: LoopBody, elements: Any) -> None:
-    """Run a loop over stacked elements, in a trace; set the variables to their last values.
+    """Trace a loop over stacked elements, and set its variables to their values after the loop.
 
     A variable without a value before the loop starts as zeros. A Python number gets the dtype that
-    it has after a step. Raises `ArgumentError` for a variable whose type changes between steps.
+    it has after an iteration. Raises `ArgumentError` for a variable whose type changes between
+    iterations.
     """
     carried = body.carried
     state = jax.tree.map(as_array, carried)

@@ -83,7 +83,7 @@ def with_code(
 
 
 def has_operators(function: types.FunctionType) -> bool:
-    """Return whether a function is converted."""
+    """Return whether a function is the result of `with_code`: its code calls the operators."""
     return OPERATORS in function.__code__.co_freevars
 
 

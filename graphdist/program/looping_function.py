@@ -394,6 +394,6 @@ class _Program:
             self.reduction = self._make_reduction()
 
     def _step(self, carried: dict[str, Any], element: Any, arrays: list[Any]) -> dict[str, Any]:
-        """Return the state after a step; it is traced."""
+        """Return the loop's state after one iteration; JAX traces this method."""
         assert self._body is not None
         return self._body.step_on(arrays, carried, element)

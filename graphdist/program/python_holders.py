@@ -238,7 +238,7 @@ class ArrayElements(Holder):
         return {"": self.owner.tobytes()}
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the elements from bytes."""
+        """Set the elements to these bytes, as `values` returns them."""
         self.owner[...] = np.frombuffer(value, self.owner.dtype).reshape(self.owner.shape)
 
 

@@ -157,7 +157,10 @@ def _fits(array: jax.Array, dtype: Any) -> bool:
 
 
 def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, Any] | None:
-    """Return a value as an array on the host until its shards are placed; None if unsharded."""
+    """Return a NumPy value that will be sharded as an array on the host; None for other values.
+
+    So the full value is never on a device: only its shards are placed there.
+    """
     count = variable.strategy.num_replicas_in_sync
     is_cut = stored_dimension(np.shape(value), count) is not None
     return host_array(value, dtype) if is_cut and variable.may_be_sharded else None

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 
 def host_array(value: Any, dtype: Any) -> np.ndarray[Any, Any] | None:
-    """Return a NumPy array in the dtype that JAX would give it; None for any other value."""
+    """Return a NumPy array in the dtype that JAX would give it.
+
+    None for a value that is no NumPy array, for elements that are no numbers, and for a `dtype` of
+    a lower kind, such as integers for an array of floats.
+    """
     if type(value) not in (np.ndarray, np.memmap):
         return None
     try:

@@ -60,7 +60,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
 
     @property
     def synchronization(self) -> Any:
-        """Return how the copies of the shards relate."""
+        """Return the `VariableSynchronization` of the shards."""
         return self.variables[0].synchronization
 
     @property

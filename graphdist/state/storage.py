@@ -213,7 +213,8 @@ class StorageOnDevices(Storage):
     def require_value(self, *, is_known_lost: bool = False) -> None:
         """Raise `RuntimeFailure` for a value that was only declared by its shape, or is lost.
 
-        Call it under the lock, since the donated buffers are deleted during a step, too.
+        Call it under the lock: while a step starts, its donated buffers are deleted, and the new
+        values are not stored yet.
         """
         held, devices = self.held, self.strategy.devices
         if isinstance(held, jax.ShapeDtypeStruct):
@@ -303,7 +304,7 @@ class UnshardedStorage(StorageOnDevices):
         return PER_REPLICA if self.is_per_replica else MIRRORED
 
     def in_graph(self, pack: str, strategy: StrategyBase) -> StoredUnsharded | StoredElsewhere:
-        """Return the storage for a graph; a variable without a value enters no pack."""
+        """Return the storage for a graph; a variable that has no value yet stays out of packs."""
         if self.strategy is not strategy:
             return StoredElsewhere()
         has_value = isinstance(self.held, jax.Array) and not self.held.is_deleted()

@@ -92,7 +92,8 @@ class StoredValue:
     def renew_if_lost(self) -> None:
         """Replace a lost value by zeros, for a step that assigns the variable but never reads it.
 
-        The step receives the buffer although it ignores the value, and cannot receive a lost one.
+        The step receives the buffer although it ignores the value. It would fail if the buffer was
+        donated, or if the step that computes it failed.
         """
         storage = self.on_devices
         held = storage.held

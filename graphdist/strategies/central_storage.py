@@ -35,7 +35,7 @@ class CentralStorageBase(CommonStrategy):
             home = find_device(parameter_device, at)
         else:
             home = devices.devices[0] if len(devices) == 1 else find_device("cpu:0", at)
-        # The variable of one replica on its own device need not be moved.
+        # If the parameter device is the only compute device, variables are never copied.
         is_at_home = devices.devices == (home,)
         super().__init__(StrategyExtended(Devices(devices.devices, None if is_at_home else home)))
 

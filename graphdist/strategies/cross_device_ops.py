@@ -194,7 +194,7 @@ def _packs(count: Any) -> int:
         raise wrong_type("num_packs", count, "an int")
     if count < 0:
         raise ArgumentError(
-            f"num_packs is {count}: it is at least 0",
+            f"num_packs is {count}: it must be at least 0",
             source=here(),
             hint="leave it out, or give 0 to pack nothing",
         )

@@ -95,7 +95,7 @@ class InputFunctionIterator:
 
 
 STEPS = 16
-"""The steps of one program: more would hardly save time, and hold more elements in memory."""
+"""The number of steps in one program: more would save little time, and need more memory."""
 
 
 class MultiStepContext:

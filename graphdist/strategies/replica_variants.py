@@ -47,7 +47,10 @@ _OUTPUT = object()
 
 @dataclass(frozen=True)
 class _HandedBack:
-    """An output that is an argument unchanged: if all variants return it, the result is it."""
+    """An output that is one of the arguments that are equal on all replicas, unchanged.
+
+    If all variants return the same argument, the result is that argument, no output of the jaxprs.
+    """
 
     value: Any
 
@@ -115,7 +118,10 @@ def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
 
 @dataclass
 class _Traced:
-    """The trace of a variant: a jaxpr, and its results; outputs of the jaxpr are marked."""
+    """The trace of a variant: a jaxpr, and the leaves of the result.
+
+    A leaf is a Python value, or stands for an output of the jaxpr: `_OUTPUT` or a `_HandedBack`.
+    """
 
     jaxpr: Any  # a ClosedJaxpr, which only `tracing` may name
     structure: Any
@@ -172,7 +178,7 @@ def _is_output(leaf: Any) -> bool:
 
 
 def _described(leaf: Any, outside: Sequence[Any]) -> Any:
-    """Return a result that is a Python value, or the mark of an output of the jaxpr."""
+    """Return the leaf if it is no array, else what stands for it in `_Traced.leaves`."""
     if not _is_output(leaf):
         return leaf
     return _HandedBack(leaf) if any(leaf is value for value in outside) else _OUTPUT

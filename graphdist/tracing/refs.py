@@ -69,7 +69,7 @@ def import_get(importer: Importer, equation: Any, environment: Environment) -> N
 
 
 def import_freeze(importer: Importer, equation: Any, environment: Environment) -> None:
-    """Add the last read of a ref."""
+    """Add the read with which JAX freezes a ref: nothing uses the ref after it."""
     variable = environment[equation.invars[0]]
     assert isinstance(variable, GraphVariable)
     bind(equation, _read(importer, equation, variable), environment)

@@ -85,7 +85,8 @@ class Trace:
 
     `is_first` says whether the function may still create variables. `by_replica_id` has the indices
     of the calls of `run` that need the replica id as a Python value. `axis` is the replicas' axis
-    name and their count, if the name must be bound throughout. `means` has the means of integers.
+    name and their count, if the name must be bound throughout. `means` says which means of integers
+    over the replicas stay integers.
     `variables` lists the user's variables in the order of first use, `specs` the graph's variables.
     """
 

@@ -128,7 +128,10 @@ def owner_of(file: str) -> CodeOwner:
 
 
 def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
-    """Return the user's frames among these files, lines and qualified names of functions."""
+    """Return the user's frames or, if there are none, the frames of other installed packages.
+
+    Each of `frames` is a file, a line and the qualified name of a function.
+    """
     ours = _our_files(len(sys.modules))
     outside = [frame for frame in frames if frame[0] not in ours and _is_outside(frame[0])]
     own = [frame for frame in outside if not frame[0].startswith(_INSTALLED)]

@@ -122,7 +122,7 @@ class Checkpoint(Objects):
     _outer: WeakSet[LoadStatus]
     """The statuses of the checkpoints that contain this one."""
     _writers: dict[Path, CheckpointWriter]
-    """The writers of the prefixes under which this checkpoint has saved; they lock out others."""
+    """The locks of the prefixes under which this checkpoint has saved, by prefix."""
 
     def follow(self, status: LoadStatus) -> None:
         """Restore objects that are added later from a containing checkpoint, too."""

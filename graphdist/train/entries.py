@@ -142,7 +142,11 @@ class Entries:
         return len(self.by_name) + len(self.aliases)
 
     def _leave(self, position: _Position) -> None:
-        """Leave a visited value; raises for an object of a user's class without entries."""
+        """End the visit of a value, after all its children.
+
+        Raises `ArgumentTypeError` for an object of a user's class in which no entry was found, if
+        it is a leaf of a pytree.
+        """
         self._inside.remove(id(position.value))
         if (
             position.is_object

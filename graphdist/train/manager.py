@@ -175,7 +175,7 @@ class CheckpointManager:
         _require_least("checkpoint_number", number, Integral, 0, "leave it out: saves are counted")
         if number is not None and number > MOST:
             raise ArgumentError(
-                f"checkpoint_number is {quoted(number)}: it is at most {MOST}",
+                f"checkpoint_number is {quoted(number)}: it must be at most {MOST}",
                 hint="leave it out: saves are counted",
             )
         prefix = self._folder / self._name
@@ -339,6 +339,6 @@ def _require_least(
             f"{name} is {quoted(value)}, of type {type_name(value)}, not {word}",
             hint=hint,
         )
-    limit: Any = least  # comparison of integers is exact; numbers of `numbers` have no types for it
+    limit: Any = least  # not a float, which rounds large integers; `Real` has no typed `>=` for int
     if not value >= limit:
-        raise ArgumentError(f"{name} is {quoted(value)}: it is at least {least}", hint=hint)
+        raise ArgumentError(f"{name} is {quoted(value)}: it must be at least {least}", hint=hint)

@@ -54,7 +54,8 @@ class LoadStatus:
     def prepared(self, names: Iterable[str] | None = None) -> Self:
         """Read the saved values of the objects of these names, or all; `restore` writes them.
 
-        Raises `CheckpointError` for entries that disagree.
+        Raises `CheckpointError` if a saved value does not fit its object, such as by its shape or
+        dtype; then nothing is restored.
         """
         saved = self.saved
         if saved is not None:

@@ -53,7 +53,7 @@ class ArrayOperators(Operators[jax.Array]):
         raise NotImplementedError
 
     def how_to_read(self) -> str:
-        """Return the hint how a user writes the array."""
+        """Return the hint of an error that says how to get the array."""
         if vars(self).get("name") is None:
             return "give it the value: value[...]"
         return "give it the value: v[...] of one, gd.read(tree) of a pytree of variables"

@@ -7,7 +7,7 @@ script and the style are built from `graphdist/viz/web` and are in `graphdist/vi
 licences of their parts, and with the style of the index.
 
 The index has one row for each function, with its figures, and links to pages in the same folder. It
-has no script: rows are HTML, and everything of the user's is escaped.
+has no script: rows are HTML, in which text of the user's program is escaped.
 """
 
 from __future__ import annotations

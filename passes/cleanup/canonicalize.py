@@ -1,15 +1,15 @@
 """Replace operations whose result is an operand, and chains that a single operation can replace.
 
 Every rule is exact for all values of the dtypes it applies to, bit for bit, nan and -0.0 included:
-`x + 0.0` stays, because it turns -0.0 into 0.0. Subnormal numbers are the exception: XLA flushes
-them to zero on CPU when it computes with them, and keeps them when we spare it that.
+`x + 0.0` stays, because it turns -0.0 into 0.0. Subnormal numbers are the exception: on CPU, XLA
+flushes them to zero when it computes with them, and keeps them if the operation is removed.
 
 Before:  %a = jax.neg(%x)   %b = jax.neg(%a)   %c = jax.mul(%b, 1.0)   return %c
-After:   %a = jax.neg(%x)   return %x          (`eliminate_dead_code` takes %a away)
+After:   %a = jax.neg(%x)   return %x          (`eliminate_dead_code` removes %a)
 
 A replacement has the dtype and shape of the result that it replaces, and the same layout or
-a more precise one. Left alone: arithmetic that needs computing (`fold_constants`), collectives,
-state, and `to_replicas`, which `lower_cross_replica` needs.
+a more precise one. Left alone: arithmetic whose result must be computed (`fold_constants`),
+collectives, state, and `to_replicas`, which `lower_cross_replica` needs.
 """
 
 from __future__ import annotations

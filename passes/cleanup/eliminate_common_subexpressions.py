@@ -6,9 +6,9 @@ same graph. Reads of a variable are merged up to its next assignment.
 Before:  %a = jax.sin(%x)   %b = jax.sin(%x)   %c = jax.add(%a, %b)
 After:   %a = jax.sin(%x)   %c = jax.add(%a, %a)
 
-Left alone: operations with an effect or whose result varies whatever the operands, control flow
-around one of these or around state, and parameters that cannot be compared. Nothing is merged
-across the border of a nested graph.
+Left alone: operations with an effect, operations whose result differs between two runs with equal
+operands, control flow that contains one of these or state, and operations with parameters that
+cannot be compared. Nodes of different nested graphs are not merged.
 """
 
 from __future__ import annotations

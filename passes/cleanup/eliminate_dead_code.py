@@ -1,9 +1,9 @@
-"""Remove nodes that neither an output nor an effect needs, inside nested graphs too.
+"""Remove nodes that neither an output nor an effect needs, also in nested graphs.
 
 A node stays if one of its results is used, or if it or a node nested in it has an effect; at stage
 LOGICAL an assignment is one. A `cond` no longer returns a result that nobody uses, and a `scan` no
-longer stacks one, so that the nodes inside that compute it can go. One walk from the last node to
-the first is enough: it looks at a node after all its possible users.
+longer stacks one, so that the nodes inside that compute it are removed, too. The nodes are visited
+once, from the last to the first, so that each is visited after all its users.
 
 Before:  %a = jax.sin(%x)   %b = jax.cos(%x)   return %b
 After:   %b = jax.cos(%x)   return %b

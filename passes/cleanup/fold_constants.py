@@ -1,16 +1,16 @@
 """Compute values that depend only on literals and small constants.
 
 An operation is folded if numpy computes the same bits for it as JAX does on a CPU, each operation
-in its own dtype: the table below has them, and nothing transcendental. A `constant` of rank 0
-becomes a literal, and so does every result of rank 0. A literal that is broadcast stays so, and is
-folded into what uses it.
+in its own dtype: these operations are in the table below, and none of them is transcendental. A
+`constant` of rank 0 becomes a literal, and so does every result of rank 0. The broadcast of a
+literal is kept, and folded into the operations that use it.
 
 Before:  %a = jax.div(1.0, 4.0)   %b = all_reduce(%a) {reducer="sum", group_size=2}
          %c = jax.mul(%x, %b)
 After:   %c = jax.mul(%x, 0.5)
 
-Reducing a constant over R replicas takes R times the value for a sum, as the interpreter adds, and
-the value itself for mean, max and min.
+The reduction of a constant over R replicas is R times the value for a sum, added as the interpreter
+adds, and the value itself for mean, max and min.
 
 Left alone: constants and results of more than 64 elements; results that are nan, whose sign JAX
 and numpy choose differently; subnormal numbers, which JAX flushes to zero and numpy does not; the

@@ -1,13 +1,13 @@
 """Clean up: fold, canonicalize, merge and remove, until nothing changes any more.
 
-It runs between the other passes, so that none of them has to clean up after itself.
+It runs between the other passes, so that these need not simplify their own results.
 
 Before:  %a = jax.mul(%x, 1.0)   %b = jax.sin(%x)   %c = jax.sin(%a)   %d = jax.add(%b, %c)
 After:   %b = jax.sin(%x)   %d = jax.add(%b, %b)
 
-Each round lets the next one see more; most graphs are done after one or in the second. After
-`MAX_ROUNDS` rounds the graph is returned as it is: smaller than it was and just as right. Dead
-nodes go once, at the end: the other passes look at the nodes that make a value, not at its users.
+A round may make more rewrites possible in the next one; most graphs need one round or two. After
+`MAX_ROUNDS` rounds the graph is returned, even if another round would change it. Dead nodes are
+removed once, at the end: the other passes look at the nodes that compute a value, not at its users.
 This pass leaves alone whatever the four passes leave alone.
 """
 

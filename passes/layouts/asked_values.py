@@ -1,19 +1,20 @@
-"""Which values a program has sharded, which unsharded, and where one is made of the other.
+"""Which values a program has sharded, which unsharded, and where it converts between the two.
 
 A program says which layouts it wants: a variable that is stored sharded is gathered where it is
 read, a gradient is all_reduced, the new value of a variable is sharded where it is stored. This
-analysis finds where these conversions are best made; `place_conversions.py` makes them there.
+analysis finds the positions where these conversions send the fewest bytes, and
+`place_conversions.py` adds the conversions there.
 
-1. *Derive.* A value is *derived* if it can be computed on shards (`derived_values.py`). The first
-   shards are those of stored variables, and those that a reduce_scatter leaves of a reduction.
+1. *Derive.* A value is *derived* if it can be computed on shards (`derived_values.py`), beginning
+   with the shards of stored variables and of reductions that may be reduce_scatters.
 2. *Ask.* From the outputs backwards each value is asked for sharded or unsharded. An operation that
    cannot run on shards asks for its operands unsharded.
 3. *Position.* Between the shards and the values that are asked for unsharded a minimum cut finds
-   the values of fewest bytes, and these are gathered (`gathered_values.py`). What follows from them
-   is computed unsharded. A gather in a loop counts once per iteration.
+   the values with the fewest bytes, and these are gathered (`gathered_values.py`). The values
+   computed from them are unsharded. A gather in a loop counts once per iteration.
 
-Layouts that spread over the factors of operations are those of Xu et al. 2021, "GSPMD: General and
-Scalable Parallelization for ML Computation Graphs". Updates on shards are those of Xu et al. 2020,
+Layouts are propagated over the factors of operations as in Xu et al. 2021, "GSPMD: General and
+Scalable Parallelization for ML Computation Graphs". Updates are sharded as in Xu et al. 2020,
 "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training".
 """
 

@@ -1,9 +1,9 @@
-"""Which values can be computed on shards, beginning with the shards that are there.
+"""Which values can be computed on shards.
 
-Shards of stored variables are there, and a reduce_scatter leaves shards of a reduction. Each
-operation that the table allows (`graphdist.ir.operation_table`) is applied to the shards of its
-operands, and loops and branches pass shards on. A sum along the dimension of the shards gives a
-*term* on each replica: an all_reduce makes the sum of the terms.
+The first shards are those of variables that are stored sharded, and of reductions that may be
+reduce_scatters. Each operation that the table allows (`graphdist.ir.operation_table`) is applied to
+the shards of its operands, and loops and branches take and return shards. A sum along the sharded
+dimension gives a *term* on each replica, and an all_reduce adds up the terms.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Gather in each iteration of a loop what the next one takes, while this one computes.
+"""In each iteration of a loop, gather the weights of the next iteration.
 
-An iteration of a loop over layers begins with a gather of its weights, and computes nothing before
-they have come. So the loop carries gathered weights: each iteration gathers the weights of the
-next, which do not depend on what it computes, and an accelerator sends while it computes. One more
-gathered layer is in memory. The first is gathered in front of the loop; the last iteration gathers
-its own again, which nothing uses: 1/L more bytes are sent for L iterations. (Prefetch of fully
-sharded data parallel, Zhao et al. 2023, "PyTorch FSDP", section 3.3.2, here for loops, forward and
-backward.)
+Otherwise an iteration of a loop over layers first gathers its weights, and cannot compute before
+they arrive. So the loop carries gathered weights: each iteration gathers the weights of the next
+one, which do not depend on its own results, so that an accelerator sends them while it computes.
+One more gathered layer is in memory. The weights of the first iteration are gathered before the
+loop. The last iteration gathers its own weights again, which nothing uses: for L iterations 1/L
+more bytes are sent. (This is the prefetch of fully sharded data parallel, Zhao et al. 2023,
+"PyTorch FSDP", section 3.3.2, here for the loops of the forward and the backward pass.)
 
 Before:  %y = scan(%x, %w) { %all = all_gather(%slice)  .. %all .. }
 After:   %first = all_gather(take_step(%w, 0))
          %y = scan(%w, %first, %x, [1, 2, .., L-1, L-1]) {
            %next = all_gather(take_step(%w_in, %i))  .. %all_in ..  return %next, .. }
 
-How it works. A gather is made ahead if its operand is made of one scanned stack, by operations that
-compute each element by itself. The stack becomes a constant of the loop, and the indices of the
-next iterations are scanned, backwards for a reversed loop.
+How it works. A gather moves to the previous iteration if its operand is computed from a slice of a
+scanned stack by elementwise operations. The stack becomes a constant of the loop, and the indices
+of the next iterations are scanned, in reverse for a reversed loop.
 
 Left alone: loops of fewer than three iterations, and gathers of values that an iteration computes.
 """
@@ -44,7 +44,7 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Gather:
-    """A gather of a slice that an iteration takes of a stack, with the nodes between."""
+    """A gather of a slice of a scanned stack, with the nodes between the slice and the gather."""
 
     stack: Operand
     """The operand that the loop scans."""
@@ -90,7 +90,7 @@ def _rule(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequen
 
 
 def _gathers(scan: Scan) -> Iterator[_Gather]:
-    """Yield the gathers of a loop's body that can be made ahead."""
+    """Yield the gathers of a loop's body that can move to the previous iteration."""
     made_by = producers(scan.body)
     scanned: dict[Operand, Operand] = {value: stack for stack, value in scan.scanned}
     for gather in scan.body.nodes:

@@ -1,8 +1,9 @@
-"""Where sharded values are gathered, in words: what each position costs, and what others would.
+"""Where sharded values are gathered, in words: the cost of each position, and of the alternatives.
 
-A gathered value is sent once in each iteration of the loops around it, and held while it is used. A
-layer that a loop takes of a stack is gathered in the loop, one layer at a time; gathered in front
-of it, the whole stack is held. Before a conversion a value has the bytes of its other dtype.
+A gathered value is sent once in each iteration of the loops around it, and is in memory while it is
+used. If a loop scans a stack of layers, the loop gathers one layer per iteration; a gather before
+the loop would keep the unsharded stack in memory. A gather before a conversion sends the value in
+the dtype that it has before.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Where sharded values are gathered: where the fewest bytes are sent.
 
-An operation that cannot run on shards takes unsharded operands. Of all values between the shards
-and these operands, a minimum cut finds those of fewest bytes. They are gathered, and what follows
-from them is computed unsharded. So a parameter is gathered in the dtype that it is used in, and
-once for all its uses. A gather in a loop counts once per iteration.
+An operation that cannot run on shards takes unsharded operands. Among the values between the shards
+and these operands, a minimum cut finds the ones with the fewest bytes. They are gathered, and the
+values computed from them are unsharded. So a parameter is gathered in the dtype in which it is
+used, and once for all its uses. A gather in a loop counts once per iteration.
 
-What a loop scans is gathered in the loop, one slice per iteration. The constants of a loop are
-gathered in the loop, too, except the smallest, which are gathered once in front of it. A value that
-passes a barrier, as with `jax.checkpoint`, is gathered behind the barrier.
+A stack that a loop scans is gathered in the loop, one slice per iteration. The constants of a loop
+are gathered in the loop, too, except small ones, which are gathered once before it. A value that
+passes a barrier, as with `jax.checkpoint`, is gathered after the barrier.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Compute once, in front of a loop, what each iteration computes of a sharded variable alone.
+"""Move operations on nothing but sharded variables out of a loop: they run once, before it.
 
-A loop that takes a variable as a constant converts it in each iteration. If it is converted in
-front of the loop, on shards, the narrow shards can be gathered there once, or in each iteration:
+A loop that has a variable as a constant converts it in each iteration. If its shards are converted
+before the loop, the narrow shards can be gathered once there, or in each iteration:
 `gathered_values.py` decides which.
 
 Before:  %y = scan(%w, %x) { %all = all_gather(%w_in)  %n = convert(%all) .. }
 After:   %all = all_gather(%w)  %n = convert(%all)  %y = scan(%n, %x) { .. %n_in .. }
 
-Only operations move that cost as much as reading their operands, and give no more bytes than these.
+Only all_gathers move, and operations that cost no more than to read their operands and whose
+results have no more bytes than these.
 """
 
 from __future__ import annotations

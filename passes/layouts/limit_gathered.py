@@ -1,20 +1,20 @@
-"""Gather a variable again where it is used later, in place of keeping it, beyond a stated memory.
+"""Re-gather variables before a later use, if to keep all of them would take too much memory.
 
 A parameter of a layer is used in the forward pass and again in the backward pass. If all gathered
 parameters were kept in between, all would be in memory at the end of the forward pass. This pass
-keeps as many as `most_bytes` allow, and gathers the others again before their next use. Where too
-much is held it drops the values whose next use is furthest, as Belady (1966, "A study of
-replacement algorithms for a virtual-storage computer") does. So the first layers are gathered
-again, and the last ones, with which the backward pass begins, are kept. A gather costs as many
-bytes as it frees, so no value is dearer than another.
+keeps gathered parameters up to `most_bytes` in total, and re-gathers the others before their next
+use. Where more are in memory, it drops the values whose next use is the latest, as in Belady (1966,
+"A study of replacement algorithms for a virtual-storage computer"). So the parameters of the first
+layers are re-gathered, and those of the last layers, with which the backward pass begins, are kept.
+To re-gather a value sends as many bytes as it frees, so that all values cost the same per byte.
 
 Before:  %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..  %g = dot(%d, %all)
 After:   %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..
          %w1, %d1 = barrier(%w, %d)  %again = all_gather(%w1)  %g = dot(%d1, %again)
 
-The barrier keeps the compiler from merging the two gathers, and from making the second before the
-value that is computed last before it. Left alone: graphs nested in loops and branches; gathers of
-values that the step computes; uses in front of which no value is computed that is used later.
+The barrier keeps the compiler from merging the two gathers, and from running the second before %d,
+the last computed value that is still used. Left alone: graphs nested in loops and branches; gathers
+of values that the step computes; and uses before which there is no such value.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Make the conversions between shards and unsharded values where the placement has them.
+"""Add the conversions between sharded and unsharded values that a placement states.
 
-`PlacedValues` says which values a program has sharded and which unsharded. This pass builds that
-program. An operation on shards takes the shards of its operands, and parameters for their shapes. A
-sharded value that is asked for unsharded is gathered where it is first used. Of an unsharded value
-each replica takes its own shard. A reduction of which only shards are asked for becomes a
-reduce_scatter. Loops and branches take, carry and return each value sharded or unsharded.
+`PlacedValues` states which values of a program are sharded and which unsharded; this pass builds
+that program. An operation on shards takes the shards of its operands, and parameters for their
+shapes. A sharded value is gathered before its first use that needs it unsharded. If an unsharded
+value is needed sharded, each replica takes its own shard of it. A reduction whose result is needed
+only sharded becomes a reduce_scatter. Loops and branches take, carry and return each value in the
+layout that the placement states.
 
-Variables whose sharded update is worth it (`sharded_variables.py`) are stored sharded if nothing
-needs them unsharded, and gathered at the end of the step if something does.
+Variables that `sharded_variables.py` updates sharded are stored sharded if nothing needs them
+unsharded; otherwise they are gathered at the end of the step.
 
 Before:  %w_all = all_gather(%w)    %g = all_reduce(%x)      %new = sub(%w_all, %g)
          %n = convert(%w_all)  %y = dot(%x, %n)   return own_slice(%new) -> @w

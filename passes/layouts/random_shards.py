@@ -1,11 +1,11 @@
-"""Random bits of which each replica uses only its shard are made as that shard alone.
+"""Generate only each replica's shard of random bits, if nothing uses the bits unsharded.
 
 Before:  %b = jax.random_bits(%key) {shape=(8,), bit_width=32}   %s = own_slice(%b) {axis=0, ..}
 After:   %s = random_shard(%key) {shape=(8,), bit_width=32, axis=0, ..}
 
 The bits are the same: JAX's default generator, threefry, hashes the index of each element alone.
 
-Left alone: bits that something uses unsharded too, several keys at once, and other generators.
+Left alone: bits that are also used unsharded, several keys at once, and other generators.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Recompute in the backward loop what the forward loop would stack, where shards are enough for it.
+"""Recompute gathered weights in the backward loop, which the forward loop would stack.
 
-JAX saves for the backward pass what the forward pass computed. A weight that each layer converts or
+JAX saves values of the forward pass for the backward pass. A weight that each layer converts or
 transposes is saved, too: the forward loop stacks the gathered weights of all layers, and they stay
-in memory, unsharded, until the backward loop has taken them. Their shards are stored anyway. So the
-backward loop takes the shards, and gathers and converts again.
+in memory, unsharded, until the backward loop has used them. Their shards are stored in any case. So
+the backward loop scans the shards, and re-gathers and converts them.
 
 Before:  %y, %r = scan(%x0, %w) { %all = all_gather(%slice)  %n = convert(%all) ..  return %x1, %n }
          %z = scan(%y, %r, reverse=true) { .. %n_in .. }
 After:   %y = scan(%x0, %w) { %all = all_gather(%slice)  %n = convert(%all) ..  return %x1 }
          %z = scan(%y, %w, reverse=true) { %all = all_gather(%slice)  %n = convert(%all) .. }
 
-How it works. A stacked result is recomputed if only loops that scan it take it, and if an iteration
-makes it of scanned slices and constants by operations that move elements or compute each by itself.
-A result that is made of constants alone is the same in each iteration: it is recomputed in any
-case. Of the others only those are recomputed that an all_gather makes. Left alone: what is made of
-a carry, or by a product.
+How it works. A stacked result is recomputed if its only uses are loops that scan it, and if an
+iteration computes it from scanned slices and constants by cheap operations: elementwise ones, ones
+that only move elements, and all_gathers. A result that depends on scanned slices must also depend
+on an all_gather; a result that depends on constants alone is equal in all iterations. Left alone:
+results that depend on a carry or on a product.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""Reduce in each iteration of a loop what the loop stacks or adds up, where shards are enough.
+"""Reduce gradients in each iteration of a loop, instead of their stack or sum after it.
 
-A loop over layers stacks the gradients of all layers, and the stack is reduced behind the loop, so
-each replica holds a full stack. Where only shards of the reduced stack are asked for, each
-iteration reduces its own layer, and only shards are stacked. As many bytes are sent.
+A loop over layers stacks the gradients of all layers, and the stack is reduced after the loop, so
+that each replica holds the full stack. If only shards of the reduced stack are used, each iteration
+reduces the gradient of its own layer, and only shards are stacked. As many bytes are sent.
 
 Before:  %gs = scan(..) { ..  return %g }   %c = convert(%gs)   %m = all_reduce(reshape(%c))
 After:   %ts = scan(..) { ..  %t = all_reduce(convert(%g))  return %t }   %m = reshape(%ts)
 
-A reduction is linear, so elements may be moved, padded with zeros or added before it or after it:
-the reduction moves back through such operations to the stack. Operations that compute each element
-by itself, with literals, stay in front of the reduction, and move into the loop with it. Where it
-moves back through additions their order changes, and with it the last bits.
+A reduction is linear, so that it may run before or after operations that move elements, pad them
+with zeros or add them: the reduction moves before such operations, up to the stack. Elementwise
+operations with literals stay before the reduction, and move into the loop with it. If a reduction
+moves before an addition, the order of additions changes, and with it the last bits of the results.
 
-A loop that adds up gradients, of microbatches or of the layer that an index names, holds unsharded
-sums while it runs. If the sums of a loop take more than `most_bytes`, each iteration reduces what
-it adds, without the zeros around it. Then each microbatch sends its own gradients.
+A loop that adds up gradients, of microbatches or of the layer with the iteration's index, holds
+unsharded sums while it runs. If the sums of a loop take more than `most_bytes`, each iteration
+reduces its own gradient before it is padded and added. Then the gradients of each microbatch are
+sent.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class _Leaf:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A node that moves from the front of a reduction behind it, with its new operands.
+    """A node that moves from before a reduction to after it, with its new operands.
 
-    An operand that is None stays as it is.
+    None stands for an operand that does not change.
     """
 
     node: Node

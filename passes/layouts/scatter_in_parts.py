@@ -1,10 +1,10 @@
-"""Widen and scatter a gradient part by part, in place of widening all of it first.
+"""Convert and reduce_scatter a large gradient in parts, instead of converting all of it first.
 
 A gradient is computed in bfloat16 and reduced in float32, as the program says. The float32 value is
-twice as large as the gradient and lives for one collective only; for the matrices of a large
-vocabulary it decides the peak memory of the step. So where it takes more than `most_bytes`, a loop
-takes one part of the narrow value after the other, and converts and scatters this part alone. As
-many bytes are sent, and each element is computed as before, to the bit.
+twice as large as the gradient and used by one collective only; for the matrices of a large
+vocabulary it determines the peak memory of the step. So if it takes more than `most_bytes`, each
+iteration of a loop converts and scatters one part of the bfloat16 value. As many bytes are sent,
+and each element is the same, to the bit.
 
 Before:  %w = jax.convert_element_type(%x) {new_dtype=dtype<f32>, ..} : f32[n,m]
          %s = reduce_scatter(%w) {axis=0, ..} : f32[n/R,m]
@@ -14,13 +14,13 @@ After:   %y = scan(%x, [0, 1, .., P-1]) {
          %s = join_parts(%y) {axis=1}
 
 How it works. The operations between the narrowest value and its reduce_scatter move into the loop
-if each computes its elements from one value and numbers, and nothing else uses its result. Parts
-are cut along a dimension that is not scattered, so that each holds an equal share of every
-replica's slice; and along the edges of the tiles of a TPU's memory, if that is possible.
+if each is elementwise on one value and scalars, and its result has no other use. Parts are divided
+along a dimension that is not scattered, so that each part has an equal share of every replica's
+slice; and at the edges of the tiles of a TPU's memory, if that is possible.
 
-Left alone: values of which no other dimension divides into parts that are small enough, and not
-much smaller, since a collective has a cost of its own; products of matrices, since XLA widens these
-in the multiplication and never stores the narrow value.
+Left alone: values of which no other dimension divides into parts of a suitable size, since small
+collectives cost more per byte; and products of matrices, since XLA converts these within the
+multiplication and never stores the narrow value.
 """
 
 from __future__ import annotations

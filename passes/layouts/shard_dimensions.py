@@ -1,13 +1,14 @@
 """Along which dimension each value of a program is sharded, if it is.
 
-A variable that is stored sharded says along which dimension. From there the answer spreads over
-the factors of operations (`graphdist.ir.factors`): what is added to a value is sharded along the
-same dimension as the value, its transpose along the transposed one, and what a loop takes of it one
-dimension earlier. A value keeps the first answer that reaches it, and large values spread theirs
-first: a vector of statistics that is broadcast over a matrix must not decide how the matrix is
-sharded. Where two answers meet in one operation, the operand that differs is converted.
+A variable that is stored sharded has a sharded dimension. From there sharded dimensions are
+propagated over the factors of operations (`graphdist.ir.factors`): both operands of an addition are
+sharded along the same dimension, a transpose along the permuted one, and the slice that a loop
+scans one dimension earlier. A value keeps the first dimension that reaches it, and large values
+propagate theirs first: a vector of statistics that is broadcast over a matrix must not decide how
+the matrix is sharded. If the operands of an operation have different ones, the operand that differs
+is converted.
 
-Only values that all replicas share can be sharded, along dimensions that divide.
+Only mirrored values can be sharded, along dimensions that the number of replicas divides.
 """
 
 from __future__ import annotations

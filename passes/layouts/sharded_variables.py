@@ -1,17 +1,17 @@
 """Which variables are updated sharded, and why the others are not.
 
-Data-parallel training reduces a gradient to every replica; then every replica makes the same update
-of all parameters, and keeps all of the optimizer's state. Sharded, a gradient is reduce_scattered,
-each replica updates its shard, and the new parameters are gathered. R replicas compute R times
-fewer elements and send as many bytes. What only updates read, an optimizer's slots, is stored
-sharded. (Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel
-Training"; stage 1 of Rajbhandari et al. 2020, "ZeRO".)
+Data-parallel training all_reduces a gradient; then every replica makes the same update of all
+parameters, and keeps all of the optimizer's state. In a sharded update the gradient is
+reduce_scattered, each replica updates its shard, and the new parameters are gathered. Each of R
+replicas computes 1/R of the elements and sends as many bytes. Variables that only updates read, an
+optimizer's slots, are stored sharded. (Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight
+Update in Data-Parallel Training"; stage 1 of Rajbhandari et al. 2020, "ZeRO".)
 
-Variables that a strategy stores sharded stay so. All others that are large enough are tried at
-once. A variable gains if its new value is computed of shards that a reduce_scatter leaves. A
-gradient stays unsharded if sharding it would send more bytes: those of the values that are gathered
-again of it, and of new values that something needs unsharded. Variables that gain nothing are left
-unsharded, and the others are tried again.
+Variables that a strategy stores sharded stay sharded. At first the update of every other large
+variable is sharded. A variable gains if its new value is computed from the shards of a
+reduce_scatter. A gradient stays unsharded if its shards would send more bytes: the bytes of the
+values computed from it that are gathered, and of the new values that are needed unsharded. The
+updates of variables that gain nothing become unsharded, and the analysis is repeated.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def sharded_variables(
     found = {
         variable.name: _candidate(variable, inputs[variable.name], program, sharding, rules)
         if type(outputs[variable.name]) is Value
-        else "it is set to a number"
+        else "it is assigned a literal"
         for variable in graph.assigned
     }
     reasons = {name: each if isinstance(each, str) else "" for name, each in found.items()}
@@ -146,11 +146,11 @@ def _candidate(
     if not sharding.is_on:
         return "shard_update is off"
     if type_.layout is not MIRRORED:
-        return "each replica has its own"
+        return "each replica has its own value"
     if isinstance(variable.storage, StoredElsewhere):
         return "another strategy stores it"
     if not type_.shape:
-        return "it is one number"
+        return "it is a scalar"
     if type_.size < max(sharding.smallest, 1):
         return f"its {type_.size:,} elements are fewer than {sharding.smallest:,}"
     count = rules.mesh.group_size
@@ -164,7 +164,8 @@ def _candidate(
 def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
     """Yield the reductions that would send more bytes sharded than unsharded, and why.
 
-    Values that are small compared with the reduction, such as sums of rows, do not count.
+    Up to a quarter more bytes is accepted (`_SMALL`): small values, such as sums of rows, may be
+    gathered.
     """
     graph = placed.graph
     stored = dict(zip((v.name for v in graph.variables), graph.inputs, strict=False))
@@ -190,7 +191,7 @@ def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
         sent = sum(_bytes_per_step(each, placed) for each in (*gathered, *at_end))
         if sent > at_once + at_once / _SMALL:
             most = max(gathered, key=lambda each: each.type.bytes, default=value)
-            yield value, text_of(placed.because.get(most, "more is gathered of it than reduced"))
+            yield value, text_of(placed.because.get(most, "more bytes are gathered than reduced"))
 
 
 def _bytes_per_step(value: Value, placed: PlacedValues) -> float:
@@ -266,4 +267,4 @@ def text_of(because: Node | str) -> str:
     """Return in words the reason why a value is unsharded: a node, or a text as it is."""
     if isinstance(because, str):
         return because
-    return f"{because.op.name} at {because.source} needs all of it"
+    return f"{because.op.name} at {because.source} needs the full value"

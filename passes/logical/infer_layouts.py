@@ -1,10 +1,10 @@
 """Give every value a layout, and refuse per-replica values where one value is needed.
 
-The analysis is a forward walk: the type rule of each operation gives the layout of its result, from
-the layouts of its operands (`graphdist.ir.ops`). Only loops are walked more than once. A carry
-starts with the layout of its initial value, which is joined with the layout that the body gives it,
-until nothing changes. The lattice has two steps, so there is at most one more walk for each carry
-that changes. `refused_per_replica_values.py` has the refusals.
+Nodes are visited in order: the type rule of each operation gives the layout of its result, from
+the layouts of its operands (`graphdist.ir.ops`). Only the bodies of loops are visited more than
+once. A carry starts with the layout of its initial value, which is joined with the layout that the
+body gives it, until nothing changes. The lattice has two levels, so there is at most one more visit
+for each carry that changes. `refused_per_replica_values.py` refuses programs.
 
 Before:  %c = scan(%x) {..} : f32[4]             After:  %c = scan(%x) {..} : f32[4] per_replica
 """

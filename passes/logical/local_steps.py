@@ -1,8 +1,8 @@
 """Let replicas take local steps, and synchronize their parameters in every H-th step.
 
-In data-parallel training all replicas take the mean of their gradients, in every step. Here each
-replica takes its own gradient for the mean, updates a copy of the parameters of its own, and every
-`every` steps the copies are made equal again. The bytes that a step sends fall to 1 / `every`.
+In data-parallel training all replicas update with the mean of their gradients, in every step. Here
+each replica updates its own copy of the parameters with its own gradient, and in every `every`-th
+step the copies are made equal again. The bytes sent per step fall to 1 / `every`.
 
 * Without `outer`, a copy becomes the mean of the copies: local SGD (Stich 2018, "Local SGD
   Converges Fast and Communicates Little", arXiv 1805.09767).
@@ -20,29 +20,32 @@ After:   %w2 = jax.sub(%w, %x)   assign(%w2) {variable=@w}
 
 How it works. The graph is the logical one, of an unchanged program.
 
-1. A reduction is *removed* if it is a sum or a mean of floats that differ between replicas, and its
-   result reaches an assigned mirrored variable (`ir/flow.py`). A mean becomes the replica's own
-   value; a sum becomes that value R times, as if all replicas had the same. So sums that are kept
-   in variables stay right: the mean of the copies is the sum over the replicas. A reduction of a
-   value that was the same on all replicas goes too, if it differs now.
+1. A reduction is *removed* if it is a sum or a mean of floats that differ between replicas, and an
+   assigned mirrored variable depends on its result (`ir/flow.py`). A mean is replaced by the
+   replica's own value, a sum by R times that value: then the mean of the copies is the sum over the
+   replicas, and sums that are kept in variables stay correct. A reduction of values that were equal
+   on all replicas is removed, too, if they differ now.
 2. The *parameters* are the trainable variables of floats that the graph assigns, and on which the
-   operand of a removed reduction depends: what a gradient is taken of. They are synchronized.
-   An optimizer's slots and running statistics are not. A graph without parameters is no step.
+   operand of a removed reduction depends, as a gradient depends on what it is taken of. They are
+   synchronized; an optimizer's slots and running statistics are not. A graph without parameters is
+   no training step.
 3. Each variable that is now assigned a value which differs between replicas becomes local: its type
-   is per replica. A schedule's count stays mirrored. This is repeated, since what depends on a
-   local variable differs too.
-4. A step is a run of the innermost loop's body that assigns parameters, or of the graph. The count
-   and the `cond` stand at its end. All replicas have the same count, so all take the same branch.
-5. An output that the program returns as one value, and that now differs, is averaged.
+   is per replica. A schedule's count stays mirrored. This is repeated, since values that depend on
+   a local variable differ, too.
+4. A step is one run of the outermost graph that assigns parameters outside of its nested loops: of
+   the program, or of a loop's body. The count and the `cond` are added at its end. All replicas
+   have the same count, so that all take the same branch.
+5. An output that the program returns as one value, and that differs now, is averaged; of integers
+   and booleans it becomes the maximum, since these have no mean.
 
-In a graph that is no step, all replicas shall see one value of a variable that is stored in copies:
-their mean (of integers and booleans the maximum, since these have no mean). It is computed once in
-front, into a cell that stands for the variable; a value assigned to it goes to all copies, and to
-the anchor.
+In a graph that is no training step, all replicas see one value of a variable that is stored in
+copies: the mean of the copies, or their maximum as in 5. It is computed once, at the start, into a
+local variable that replaces the variable. If the graph assigns that, the new value is written to
+all copies and to the anchor.
 
 Left alone: reductions that only outputs need, such as the mean of the loss; reductions of integers;
-max and min; gathers, but for those whose values are only added up (`sums_of_gathers.py`).
-`declined` lists those which still run in every step.
+max and min; and gathers, except if their values are only added up (`sums_of_gathers.py`).
+`declined` lists the collectives that still run in every step.
 """
 
 from __future__ import annotations
@@ -180,7 +183,7 @@ class _Localizer:
                 f"which take local steps: its copies have no mean",
                 source=at,
                 other=self.step.source,
-                hint="make its new value of values that are the same on all replicas",
+                hint="compute its new value from values that are the same on all replicas",
             )
         self.variables[variable.name] = as_local(variable)
         self.has_more = True

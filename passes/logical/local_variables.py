@@ -1,9 +1,9 @@
-"""Variables of which each replica stores a copy of its own, and what stands for all copies.
+"""Variables of which each replica stores its own copy, and the value that represents all copies.
 
-`local_steps.py` makes them in training steps. In a graph that is no step, all replicas see one
-value of such a variable: the mean of the copies; of integers and booleans, which have no mean, the
-maximum. It is computed once in front, into a cell that stands for the variable. A value assigned to
-it goes to all copies, and to the anchor.
+`local_steps.py` makes them in training steps. In a graph that is no training step, all replicas see
+one value of such a variable: the mean of the copies, or the maximum for integers and booleans,
+which have no mean. It is computed once, at the start, into a local variable that replaces the
+variable. If the graph assigns that, the new value is written to all copies and to the anchor.
 """
 
 from __future__ import annotations

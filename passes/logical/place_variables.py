@@ -1,8 +1,9 @@
-"""Make variables inputs and outputs of the graph, and thread their values through the program.
+"""Make variables inputs and outputs of the graph, and replace their reads and assignments.
 
-Every variable that the program touches becomes an input, and every variable it assigns an output. A
-read becomes the value assigned last; loops carry the state of what they assign, branches return it.
-On the way in, a value is combined over the replicas as the variable's aggregation says:
+Every variable that the program reads or assigns becomes an input, and every variable that it
+assigns an output. A read becomes the value assigned last. Loops carry the variables that they
+assign, and branches return them. An assigned value is combined over the replicas as the variable's
+aggregation says:
 
 * mirrored variable, replica context: SUM and MEAN an `all_reduce`; ONLY_FIRST_REPLICA the first
   replica's value, as an `all_reduce` of it and zeros; NONE nothing, since the value is known to be
@@ -12,8 +13,8 @@ On the way in, a value is combined over the replicas as the variable's aggregati
 A variable that is stored sharded is gathered where it is first read, and its new value is sharded
 where it is returned. `place_conversions.py` moves both to where they cost least, or removes them.
 Loops carry it sharded, and each iteration that reads it gathers it. If it is sharded along the
-dimension that a loop scans, it is stored along another one from now on, so that each iteration can
-gather its own slice.
+dimension that a loop scans, it is stored along another dimension from then on, so that each
+iteration can gather its own slice.
 
 Before:  %w = read() {variable=@w}   %a = aggregate(%g) {variable=@w, ..}   assign(%a) ..
 After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output

@@ -1,14 +1,14 @@
-"""Write a sum over what all replicas gathered as a reduction of their sums.
+"""Replace a sum over gathered values by a reduction of each replica's sum.
 
-A step that takes local steps (`local_steps.py`) has to know the reductions of its gradients. A mean
-of gathered gradients, all_gather(g).mean(0), is one of them: adding up along the dimension in which
-values are joined is adding up each replica's part first, and then over the replicas.
+The pass `local_steps.py` must find the reductions of gradients. A mean of gathered gradients,
+all_gather(g).mean(0), is one of them: a sum along the dimension in which values are joined is the
+sum over the replicas of each replica's own sum.
 
 Before:  %all = all_gather(%g) {axis=0}   %s = jax.reduce_sum(%all) {axes=(0,)}
 After:   %own = jax.reduce_sum(%g) {axes=(0,)}   %s = all_reduce(%own) {reducer="sum"}
 
-A conversion in between, as in a mean of bfloat16, comes before the reduction. Left alone: gathers
-whose values something else needs, and sums along other dimensions alone.
+A conversion in between, as in a mean of bfloat16, is applied before the reduction. Left alone:
+gathers whose values have other uses, and sums that are not along the joined dimension.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Keep values partial through what is linear, and reduce them where the fewest bytes are sent.
+"""Keep values partial through linear operations, and reduce them where the fewest bytes are sent.
 
-A reduction over the replicas by sum or mean is linear. So what is linear in its result can be
-computed of each replica's term, and reduced later: the value is *partial* until then. Two
-reductions that are added up become one; gradients that a loop adds up are reduced once behind it,
-where a reduction in each iteration sends them as often as the loop runs. XLA does this on GPU and
-TPU for bare additions, and on CPU not at all; a division by the number of microbatches or a
-conversion stops it.
+A reduction over the replicas by sum or mean is linear. So an operation that is linear in its result
+can be applied to each replica's term instead, and the reduction can follow later: in between the
+value is *partial*. The sum of two reductions becomes one reduction. Gradients that a loop adds up
+are reduced once after the loop, where a reduction in each iteration would send them once per
+iteration. XLA does this on GPU and TPU for additions alone, and not on CPU; a division by the
+number of microbatches or a conversion prevents it.
 
-How it works. The table of operations says what is linear in which operands. From the results of
-reductions on, every value that is linear in partial ones may be partial, through carries and stacks
-of loops. Whatever is not linear takes reduced values. Of all values on the way from the reductions
-to these the ones of fewest bytes are reduced (`graphdist.ir.minimum_cut`); a value in a loop counts
-once per iteration. A mirrored value that is combined with a partial one becomes partial, too: by
-`to_partial`.
+How it works. The table of operations says in which operands an operation is linear. A value that is
+computed from a reduction may be partial if all operations between are linear, through carries and
+stacks of loops. All other operations take reduced values. Among the values between the reductions
+and these operands, the ones with the fewest bytes are reduced (`graphdist.ir.minimum_cut`); a value
+in a loop counts once per iteration. A mirrored value that is combined with a partial one becomes
+partial, too, by `to_partial`.
 
 Before:  %c = scan(%zero, %xs) { %g = all_reduce(%x)  %h = jax.mul(%g, 0.25)  %new = %c_in + %h }
 After:   %p = scan(to_partial(%zero), %xs) { %h = jax.mul(to_partial(%x), 0.25)  %new = %p_in + %h }

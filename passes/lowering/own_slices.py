@@ -1,18 +1,21 @@
-"""Send less where a replica needs only its own slice: XLA keeps these collectives on every backend.
+"""Send less if each replica uses only its own slice of a collective's result.
 
-* A replica's own slice of a gathered value is what the replica gave.
-* Its own slice of a reduced value is all that it needs of it: a reduce_scatter, half the bytes.
-* Gathering what a reduce_scatter left is the all_reduce of the entire value.
-* A value that is converted and gathered may be gathered and converted, and the other way round: it
-  is written in the one way, and `place_conversions.py` chooses.
+XLA keeps these collectives on every backend.
+
+* A replica's own slice of an all_gather is the operand of the all_gather on this replica.
+* If nothing but the own slice of an all_reduce is used, a reduce_scatter computes it with half the
+  bytes.
+* An all_gather of the result of a reduce_scatter is an all_reduce.
+* A conversion and then an all_gather give the same as the all_gather and then the conversion. This
+  pass writes the second form, and `place_conversions.py` chooses between the two.
 
 Before:  %all = all_gather(%x) {axis=0, ..} : f32[8]   %mine = dynamic_slice(%all, replica_id * 4)
 After:   %mine is %x
 
-A slice is a replica's own if it is one of R equal ones along one dimension and begins at the
-replica's number times its length, as `lax.dynamic_slice_in_dim` and NumPy's indexing write it. Left
-alone: a reduced value of which something else needs more, slices along other dimensions than the
-gathered one, and values reduced by max or min, which no reduce_scatter does.
+A slice is a replica's own if it is one of R equal slices along one dimension and begins at the
+replica's id times its length, as `lax.dynamic_slice_in_dim` and NumPy's indexing write it. Left
+alone: all_reduces whose result has other uses, slices of an all_gather along another dimension than
+the gathered one, and reductions by max or min, for which there is no reduce_scatter.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ def _layout_taken(gather: Node) -> Layout:
 def _converted_after(
     gather: Node, conversion: Node, rewriter: Rewriter
 ) -> Sequence[Operand] | None:
-    """Gather a value before it is converted; `place_conversions.py` finds the narrowest form."""
+    """Gather a value before it is converted; `place_conversions.py` finds the fewest bytes."""
     made = rewriter.add(ALL_GATHER, conversion.operands, gather.params, at=gather.source)
     result = gather.results[0]
     return rewriter.add(
@@ -108,7 +111,7 @@ def _sliced(
 def _own_axis(
     full: Operand, part: Value, starts: Sequence[Operand], group_size: int, rewriter: Rewriter
 ) -> int | None:
-    """Return the dimension along which a part is the replica's own one of R equal parts."""
+    """Return the dimension along which a part is the replica's own slice; None if it is not."""
     lengths = zip(full.type.shape, part.type.shape, strict=True)
     cut = [axis for axis, (of_full, of_part) in enumerate(lengths) if of_full != of_part]
     if len(cut) != 1:

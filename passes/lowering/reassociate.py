@@ -2,23 +2,24 @@
 
 A reduction by sum or mean is linear, so
 
-* a constant factor, a sign or a broadcast of the reduced value can be applied to the result.
-  Behind a broadcast less is sent, behind a factor another may follow. A factor that all replicas
-  share, a reshape or a transpose moves along with a broadcast, and stays where it is without one: a
-  transpose of a gradient is free in the product that makes it, and a copy behind the reduction
-  (8 layers of 1024 on 2 CPU devices: a step 1.3 times as long);
-* constant factors one after the other are one: 1/n of a mean, 1/k of an accumulation and 1/scale of
-  a scaled loss cost one multiplication;
-* the product of all elements of two values, `jnp.vdot`, need not flatten them.
+* a constant factor, a sign or a broadcast of the operand can be applied to the result instead. A
+  reduction before a broadcast sends fewer bytes, and a factor after the reduction can be joined
+  with factors there. A mirrored factor, a reshape or a transpose moves only together with a
+  broadcast: a transpose of a gradient costs nothing in the product that computes it, and a copy
+  after the reduction (8 layers of 1024 on 2 CPU devices: a step takes 1.3 times as long);
+* several constant factors are one: 1/n of a mean, 1/k of an accumulation and 1/scale of a scaled
+  loss cost one multiplication;
+* the dot product of all elements of two values, `jnp.vdot`, needs no flattened operands.
 
 Before:  %c = jax.mul(%y, 0.5)  %b = all_reduce(%c)  %d = jax.mul(%b, 0.5)
 After:   %b = all_reduce(%y)  %d = scale(%b) {factor=0.25}
 
-All of it changes how results are rounded, in their last bits, and can be left out:
-`gd.function(allow_reassociation=False)`. A factor below 1 that moves behind a sum no longer keeps
-it in range: where values come near the largest number of their dtype, 3e38 in float32 and bfloat16,
-leave it out. Left alone: float16, whose range is small; values that something else uses too;
-widening, without which the sum would lose bits the user asked for; and max and min.
+The pass changes how results are rounded, in their last bits, and
+`gd.function(allow_reassociation=False)` turns it off. A factor below 1 that moves behind a sum no
+longer keeps the sum in range: turn the pass off if values come near the largest number of their
+dtype, 3e38 in float32 and bfloat16. Left alone: float16, whose range is small; values that have
+other uses; conversions to a wider dtype, without which the sum would lose bits that the user asked
+for; and reductions by max and min.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ def _rule(
 def _multiply_unflattened(
     node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
 ) -> Sequence[Operand] | None:
-    """Multiply and add up all elements of two values in the shapes before they were flattened.
+    """Return the dot product of two flattened values, computed without flattening them.
 
-    The values may be sharded along a dimension that the flattened values do not have.
+    The unflattened values may be sharded along a dimension that the flattened ones do not have.
     """
     flattened = [rewriter.definition(operand, "jax.reshape") for operand in operands]
     shapes = {made.operands[0].type.shape for made in flattened if made is not None}

@@ -1,10 +1,10 @@
 """Remove collectives of values that are the same on every replica: no backend of XLA does it.
 
-* mean, max or min of a mirrored value is the value; its sum is R times the value;
-* gathering a mirrored value is concatenating it R times;
-* a result without elements needs no sending, and StableHLO has no gather of nothing;
-* over one replica every collective is the identity, a permutation that sends nothing is not, and
-  the replica's number is 0.
+* the mean, max or min of a mirrored value is the value; its sum is R times the value;
+* an all_gather of a mirrored value is R copies of it, concatenated;
+* a result without elements is a constant, and StableHLO has no gather of empty values;
+* over one replica every collective is the identity, except a permutation that sends nothing, and
+  the replica's id is 0.
 
 Before:  %y = all_reduce(%w) {reducer="sum", group_size=2} : f32[4] mirrored     (%w is mirrored)
 After:   %y = scale(%w) {factor=2} : f32[4] mirrored

@@ -1,17 +1,17 @@
 """Reduce a gradient as soon as it is computed: each collective directly follows its operands.
 
-The user reduces all gradients in one go once all are computed, in the order of the tree of
-parameters; the backward pass computes the gradients of the last layer first. Compilers that overlap
-collectives with computation, and those that combine neighbours into buckets, keep the program's
-order where nothing else decides, so the first bucket would wait for the last gradient. (Li et al.
-2020, "PyTorch Distributed", section 3.2.3, fills buckets in the same order.)
+A user's program computes all gradients and then reduces them in the order of the pytree of
+parameters, but the backward pass computes the gradients of the last layer first. Compilers that
+overlap collectives with computation, or combine neighbours into buckets, mostly keep the program's
+order, so that the first bucket would wait for the last gradient. (Li et al. 2020, "PyTorch
+Distributed", section 3.2.3, fills buckets in the same order.)
 
 Before:  %b = ..(%x)  %a = ..(%b)  %ra = all_reduce(%a)  %rb = all_reduce(%b)
 After:   %b = ..(%x)  %rb = all_reduce(%b)  %a = ..(%b)  %ra = all_reduce(%a)
 
-One walk over the graph. All replicas order collectives alike, since they run one program. A
-collective moves before operations with effects, and never before another collective that needs the
-same nodes: so a graph in order stays the same.
+The nodes are visited once. All replicas order collectives alike, since they run one program. A
+collective may move before operations with effects, but never before another collective that needs
+the same nodes, so that the pass does not change its own result.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """Run the loops of a graph one after the other, in the order of the program.
 
-A device runs one loop at a time. Compilers choose the next loop by what it overlaps, and look at
-memory only if it does not suffice. A loss is only printed, so the loop that computes it may run
-last, and a gathered parameter that it shares with the backward loop is kept until then. Gradients
-may wait for their scatter until all are computed. So each loop begins when the loop in front of it
-has ended.
+A device runs one loop at a time. Compilers choose the next loop by the computation that it overlaps
+with, and consider memory only if it does not suffice. So the loop that computes the loss, which is
+only printed, may run last, and a gathered parameter that it shares with the backward loop stays in
+memory until then; or gradients stay in memory until all are computed, and are scattered only then.
+To prevent this, each loop starts when the previous loop in the program has ended.
 
 Before:  %a = scan(%x) ..               %b = scan(%y) ..
 After:   %a = scan(%x) ..  %a1, %y1 = barrier(%a, %y)  %b = scan(%y1) ..
 
-How it works. If a loop does not depend on the loop in front of it, the smallest used result of the
-first and the latest operand of the second pass one barrier. No value changes.
+How it works. If a loop does not depend on the previous one, the smallest used result of that one
+and the last computed operand of this one pass through a barrier. No value changes.
 
-Left alone: loops whose results are not used or are carried through as they are; `while` loops.
+Left alone: loops of which no result is used but carries that the body does not change; `while`
+loops.
 """
 
 from __future__ import annotations

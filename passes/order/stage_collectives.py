@@ -1,23 +1,30 @@
-"""Scatter and gather in stages over groups of replicas, where the compiler would all_reduce.
+"""Scatter and gather in two stages over groups of replicas, where the compiler would all_reduce.
 
-The TPU compiler makes a reduce_scatter over all chips of a slice of 16 or more an all_reduce and a
-slice of it. Of an all_gather over 64 or more it makes an all_reduce of mostly zeros, up to 16 MiB
-where chips are linked in two dimensions, of any size where they are in three: twice the bytes, and
-room for the zeros. Over groups of them it does not, but for small reduce_scatters of several
-variables, which it joins in one all_reduce (libtpu 0.0.42, compiled for all TPUs from v4 on).
-So replicas are numbered (a, b), a the larger digit. To scatter, replicas with the same b scatter
-the a-th parts; then replicas with the same a scatter the b-th parts of these. Replica (a, b) ends
-with the part that one stage gives it. To gather, the same backwards. As many bytes are sent as in
-one stage.
+The TPU compiler replaces two collectives over all chips of a slice by an all_reduce, which sends
+twice the bytes (libtpu 0.0.42, compiled for all TPUs from v4 on):
+
+* a reduce_scatter over 16 or more chips becomes an all_reduce, of which each chip keeps its shard;
+* an all_gather over 64 or more chips becomes an all_reduce of mostly zeros, which also need memory:
+  up to 16 MiB where chips are linked in two dimensions, of any size where in three.
+
+It does neither for collectives over groups of these chips, except that it joins small
+reduce_scatters of several variables in one all_reduce.
+
+So the pass divides the collective into two stages over groups. The id of a replica is written as
+two digits (a, b), with a the more significant one. In the first stage of a reduce_scatter the
+replicas of equal b scatter the value, and replica (a, b) gets part a. In the second stage the
+replicas of equal a scatter this part, and replica (a, b) gets part b of it, which is the shard that
+it gets in one stage. An all_gather runs the stages in reverse. As many bytes are sent as in one
+stage.
 
 Before:  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16}
 After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(4, 4)}
 
-Where groups of replicas hold all shards each, replicas are numbered within their group.
+If each of several groups of replicas holds all shards, the id of a replica is its id in its group.
 
-Left alone: large all_gathers in two dimensions, which the compiler does as such, over all links at
-once; and what all replicas do together over several slices of TPUs, where the compiler crosses the
-network with what a slice has reduced, and stages would cross it with all values.
+Left alone: all_gathers above 16 MiB where chips are linked in two dimensions, which the compiler
+keeps; and collectives of all replicas over several TPU slices, since the compiler reduces within a
+slice first and sends only the result over the network, where stages would send all values.
 """
 
 from __future__ import annotations
@@ -36,9 +43,9 @@ from graphdist.ir.rewrite import rewrite
 NAME = "stage_collectives"
 
 _SCATTER_FROM, _GATHER_FROM = 16, 64
-"""From this many replicas on, the compiler makes these collectives all_reduces."""
+"""The smallest numbers of replicas for which the compiler replaces the collective."""
 _GATHER_UP_TO = 2**24
-"""The largest gathered value, in bytes, for which it does so with links in two dimensions."""
+"""The largest all_gather that the compiler replaces if links are in two dimensions, in bytes."""
 
 
 def stages_of(num_replicas: int) -> tuple[int, ...]:

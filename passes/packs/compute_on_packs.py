@@ -1,8 +1,8 @@
 """Compute once on a packed buffer, if all its pieces are computed in the same way.
 
-An optimizer does the same to each variable. If variables share a buffer (`pack_variables.py`),
-their gradients are packed in the same order and reduced, and one computation updates the entire
-buffer. That can save a hundred small kernels, which would have to be compiled and run.
+An optimizer updates each variable in the same way. If variables share a buffer
+(`pack_variables.py`), their gradients are packed in the same order and reduced, and one computation
+updates the entire buffer. It can replace a hundred small kernels.
 
 Before:  %a, %b = unpack(%p)  %ra = all_reduce(%ga)  %rb = all_reduce(%gb)
          %a2 = sub(%a, %ra)  %b2 = sub(%b, %rb)  %q = pack(%a2, %b2)
@@ -17,9 +17,9 @@ flat value if it is
   their operands, in the place of the last of them;
 * results of one elementwise operation whose operands' rows become flat values.
 
-Any other row has to be packed. At most one such row may go into the computation of a pack: its pack
-replaces the pack that was there before. Reduced rows do not count, since they would be packed in
-any case. A list of pending rows takes the place of recursion: updates may be deep.
+Any other row has to be packed. The computation of a pack may use at most one such row, whose pack
+replaces the pack of the results. Reduced rows do not count, since they are packed in any case.
+There is no recursion, since chains of operations may be long.
 """
 
 from __future__ import annotations

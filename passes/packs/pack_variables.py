@@ -10,13 +10,13 @@ After:   (%p: f32[5] = @pack_0)  %a, %b = unpack(%p)  ..
          %p2 = pack(%a2, %b2)  return %p2 -> @pack_0
 
 How it works. Variables that are stored in a pack already stay there: another program made that
-pack, and two programs that made packs of their own would move values forth and back. The parts
-between the pieces that this program knows are passed on as they are. Of the other variables those
-are packed that are assigned, mirrored, small, and updated by the same computation, since
-`compute_on_packs` can then update them as one.
+pack, and if each program made its own packs, values would be moved back and forth. The parts of
+such a pack that this program does not use are returned unchanged. Other variables are packed if
+they are assigned, mirrored, small, and updated by the same computation, since `compute_on_packs`
+can then update them as one.
 
-The pass decides, and the runtime follows: variables are stored as the final graph of the program
-that ran last says (`graphdist.state.layout`).
+The runtime stores variables as the final graph of the program that ran last states
+(`graphdist.state.layout`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Cut a step into a graph for the worker and one for each update, which a server runs.
 
-In training with parameter servers a worker reads the variables, computes gradients of its batch,
-and sends these. The server that holds a variable updates it, with its slots, as it is by then. The
-pass makes one graph of each (`passes/servers/cut_step.py`). Run one after the other they give what
-the step gave, bit for bit. The passes behind it run on the worker's graph; updates are clean and
-ready.
+In training with parameter servers a worker reads the variables, computes the gradients of its batch
+and sends them. The server that holds a variable applies the update to the variable's current value
+and to its slots. The pass makes one graph for the worker and one for each update
+(`passes/servers/cut_step.py`). Run one after the other they return the same values as the step, bit
+for bit. The passes after this one run on the worker's graph alone: the updates are ready to run.
 
 Before:  (%w = @w, %m = @m, %x)
          %g = jax.dot_general(%x, %w)  %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
@@ -17,32 +17,35 @@ After:   (%x, %w)  %g = jax.dot_general(%x, %w)  return %loss, %g
 How it works.
 
 1. *Which variables belong together.* A variable is *read by the worker* if a result of the step
-   depends on it, or new values of several such variables do, or if the worker combines it with
-   arguments: parameters, and the count of steps that many updates take. Any other one is a slot: it
-   goes with the one variable of the first kind whose new value depends on it (`ir/flow.py`).
+   depends on it, or the new values of several such variables do, or if the worker combines it with
+   arguments. These are the parameters, and the count of steps that many updates use. Every other
+   variable is a slot, and is updated together with the one variable read by the worker whose new
+   value depends on it (`ir/flow.py`).
 2. *Which nodes the server computes.* From the new values backwards, a node belongs to an update if
-   it depends on a slot; or on the variables of the update alone; or changes each element by itself
-   (`passes/servers/by_element.py`) of a variable or of another such node. So an update may reduce
-   or multiply matrices of its slots, and gradients stay on the worker; so do scalars that several
-   gradients give together, such as a global norm. A gradient that is made element by element and
-   added to a variable is sent by the worker, if it is smaller than the values it is made of.
-3. *Which values are sent.* An update takes values from outside. A server may run some of the
-   operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
-   minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
-   scattered from the rows of an embedding as rows and indices, a broadcast scalar as the scalar, a
-   constant not at all. On one replica a reduction is nothing, and rows are found behind it.
+   it depends on a slot; or on the variables of the update alone; or if it changes a variable, or
+   the result of another such node, element by element (`passes/servers/by_element.py`). So an
+   update may reduce its slots and multiply them as matrices, while the worker computes gradients,
+   and scalars that depend on several gradients, such as a global norm. A gradient that is computed
+   element by element and added to a variable is computed by the worker if it has fewer bytes than
+   the values that it is computed from.
+3. *Which values are sent.* An update needs values that are computed outside of it. A server may
+   also run some of the operations that compute them. A minimum cut finds the values with the
+   fewest bytes from which the server can compute the rest. So a gradient that is used twice is
+   sent once; a table of gradients that was scattered from the rows of an embedding is sent as rows
+   and indices, and a broadcast scalar as the scalar; a constant is not sent. On one replica a
+   reduction returns its operand, so that the rows before it are found.
 4. *Which values are read.* A variable, or the rows of it that the worker looks up
    (`passes/servers/server_reads.py`).
 
-A count of steps that several updates need is read by the worker, and scalars computed of it, such
-as a learning rate, are sent; the count has an update of its own. Where several workers run at once
-these scalars may be behind by the steps in flight.
+A count of steps that several updates need is read by the worker, which sends the scalars computed
+from it, such as a learning rate. The count has its own update. If several workers run at once,
+these scalars may be behind by the number of steps in progress.
 
 A branch over several variables is split first, one for each (`passes/servers/split_branches.py`),
-and values joined of several variables are split (`passes/servers/joined_variables.py`). Left alone:
+and values that join several variables are split (`passes/servers/joined_variables.py`). Left alone:
 loops that update several variables at once. The worker reads their slots, and sends new values of
-the variables. `CutStep.notes` says so, with the user's line, and `passes/servers/lost_writes.py`
-which of these undo what other workers write.
+the variables. `CutStep.notes` reports this, with the user's line, and
+`passes/servers/lost_writes.py` finds which of these updates undo what other workers write.
 """
 
 from __future__ import annotations
@@ -323,8 +326,8 @@ class _Cut:
     def _refused(self, value: Value, group: _Group) -> VerifyError:
         node = self.producers.get(value)
         return VerifyError(
-            f"the update of variable {group.names[0]!r} takes a value of which each of the "
-            f"{self.graph.num_replicas} replicas of a worker has its own",
+            f"the update of variable {group.names[0]!r} takes a value that differs between "
+            f"the {self.graph.num_replicas} replicas of a worker",
             source=None if node is None else node.source,
             hint="reduce it over the replicas first: "
             "gd.get_replica_context().all_reduce('MEAN', value)",

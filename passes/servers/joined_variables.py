@@ -1,18 +1,18 @@
-"""Values joined of several variables are split again: part of the pass `cut_updates.py`.
+"""Compute the parts of a value that joins several variables: a part of the pass `cut_updates.py`.
 
-`ravel_pytree` joins parameters to one vector, and the full value of a variable in shards is its
-shards joined. A new value of such a vector is split into parts, which are assigned. No server has
-all variables, so each part is computed by itself: an operation that takes the vector element by
-element takes its parts.
+`ravel_pytree` concatenates parameters to one vector, and the full value of a sharded variable is
+the concatenation of its shards. A step computes the new vector, splits it, and assigns the parts.
+Since no server has all variables, the pass computes each part by itself: it applies an elementwise
+operation on the vector to each of its parts.
 
 Before:  %f = jax.concatenate(%w, %v)   %n = jax.sub(%f, %g)   %a, %b = jax.split(%n)
 After:   %g1, %g2 = jax.split(%g)   %a = jax.sub(%w, %g1)   %b = jax.sub(%v, %g2)
 
-The walk goes forward. It keeps the parts of each value that has the shape of a joined one, and
-knows them for concatenations and for elementwise operations. Rows that are added to a table of
-zeros, the gradient of a lookup, are added to each part, with their indices in it: rows out of range
-are dropped. Of any other value the parts are slices, which are made where a part is needed. Joined
-values that nothing takes any more are removed.
+The nodes are visited in order, and the parts of each value that has the shape of a joined value are
+recorded: of a concatenation its operands, of an elementwise operation the results on the parts. If
+rows are added to a table of zeros, as in the gradient of a lookup, they are added to each part,
+with their indices in that part; rows out of range are dropped. The parts of all other values are
+slices, made where a part is needed. Joined values without uses are removed.
 
 Left alone: loops and branches over joined values, and joined values of one shape that are split at
 different indices.
@@ -163,7 +163,10 @@ class _Parts:
         return parts[bool(start)]
 
     def _split(self, value: Operand, dimension: int, lengths: Sequence[int]) -> list[Operand]:
-        """Return parts of these lengths, made by the operation with which the program splits."""
+        """Return slices of these lengths, without empty ones, of a value along a dimension.
+
+        They are made by the operation of the node `cut`: jax.split, or jax.slice for each.
+        """
         shape = value.type.shape
         at = self.cut.source
         if self.cut.op.name == "jax.split":

@@ -1,21 +1,26 @@
 """Finds updates that undo what another worker has written: the analysis of a step that is cut.
 
-A server changes a variable as it is by then, so that the changes of all workers are kept. Where a
-worker computes the new value itself, of the value that it has read, the server can only replace
-the variable by it, and what others have written since the worker has read is lost.
+A server applies an update to the current value of a variable, so that the changes of all workers
+are kept. If a worker computes the new value itself, from the value that it has read, the server can
+only replace the variable: what other workers have written since that read is lost.
 
-Each value of an update is of one of three kinds. A value *keeps* the variable if the server makes
-it of the variable as it is. One is *old* if the worker has made it of what it has read. Any other
-one is new. Arithmetic with a value that keeps the variable keeps it, as where an old gradient is
-subtracted from it. Where elements are taken from one of several values, by a choice,
-a branch, a scatter or a concatenation, one that is old makes the result old. If the new value of a
-variable is old, writes are lost. A variable that is assigned a value which does not depend on it
-is not among them: the last one wins, as the program says.
+Each value of an update's graph has a kind:
 
-A choice is another case. Where a worker decides by what it has read, and by no argument, whether a
-variable is changed, such as in every tenth step, other workers change what decides: of two that
-read the same count none may be the tenth, or both. Gradients that were added up are then lost.
-Choices of a scalar, such as a learning rate, are not among them: it is behind by some steps.
+* it *keeps* the variable if the server computes it from the variable's current value;
+* it is *old* if the worker has computed it from the value that it has read;
+* it is *new* in all other cases.
+
+Arithmetic with a value that keeps the variable keeps it: an old gradient may be subtracted from it.
+If an operation takes elements from one of several values (a choice, a branch, a scatter or a
+concatenation), the result is old if one of them is. Writes are lost if the new value of a variable
+is old. A variable is not reported if its new value does not depend on it: the last write wins, as
+the program says.
+
+A choice can lose writes, too. Say that a worker decides by a count that it has read, and by no
+argument, to change a variable in every tenth step. Other workers change the count meanwhile: of two
+workers that read the same count, none may see the tenth step, or both. Then gradients that were
+added up are lost. A choice of a scalar, such as a learning rate, is not reported: it is only
+behind by some steps.
 """
 
 from __future__ import annotations
@@ -76,7 +81,7 @@ def lost_writes(cut: CutStep) -> tuple[LostWrite, ...]:
 
 
 class _Worker:
-    """The dependences of the values that a worker sends."""
+    """Which values of the worker's graph depend on arguments, and which on variables."""
 
     def __init__(self, cut: CutStep) -> None:
         self.graph, self.sent = cut.worker, cut.sent
@@ -114,7 +119,7 @@ def _of_update(worker: _Worker, update: Update) -> Iterator[LostWrite]:
     for position, variable in enumerate(update.variables):
         after = worker.computed_of([variable])
         old = [(i, sent) for i, sent in worker.sent_to(update) if sent in after]
-        for i, sent in old:  # one of them is enough to lose a write
+        for i, sent in old:  # a single old input can make the new value old
             kinds = dict.fromkeys(update.graph.inputs, Kind.NEW)
             kinds[update.graph.inputs[position]], kinds[i] = Kind.KEEPS, Kind.OLD
             if _kinds(update.graph, list(kinds.values()))[position] is Kind.OLD:
@@ -127,7 +132,7 @@ def _of_update(worker: _Worker, update: Update) -> Iterator[LostWrite]:
 
 
 def _choice_by_state(worker: _Worker, update: Update) -> Source | None:
-    """Return the line of a choice that depends on variables that were read, and on no argument."""
+    """Return the user's line of a choice that depends on read variables and on no argument."""
     sent = worker.sent_to(update)
     of_arguments = [i for i, value in sent if value in worker.of_arguments]
     behind = [i for i, value in sent if value in worker.of_state and i not in of_arguments]
@@ -176,7 +181,7 @@ def _line_behind(graph: Graph, value: Value) -> Source | None:
 
 
 def _kinds(graph: Graph, given: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds of a graph's results, given the kinds of its inputs."""
+    """Return the kind of each output of a graph, from the kinds of its inputs."""
     kinds: dict[Operand, Kind] = dict(zip(graph.inputs, given, strict=True))
     for node in graph.nodes:
         kinds.update(zip(node.results, _of_node(node, kinds), strict=True))

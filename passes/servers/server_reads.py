@@ -1,16 +1,18 @@
-"""What a worker reads of variables on servers: all of one, or the rows that its step looks up.
+"""What a worker reads of variables on servers: the full value, or the rows that its step looks up.
 
-A variable whose only uses are lookups of rows along dimension 0 is read by rows, where these have
-fewer bytes than the variable. So are the shards of a table, which the step joins and looks rows up
-in: as if they were one. Anything else is read as it is. What is read is an input of the worker's
-graph; the indices of the rows are computed by a graph of their own, which runs before.
+A variable is read by rows if its only uses are lookups of rows along dimension 0, and these have
+fewer bytes than the variable. A table whose shards are variables, which the step joins along
+dimension 0, is read like one variable. Of all other variables the full value is read. The values
+that are read are inputs of the worker's graph. A separate graph computes the indices of the rows
+and runs before it.
 
 Before:  (%t = @t, %x) %i = jax.reshape(%x)  %r = jax.gather(%t, %i)  %y = jax.neg(%r)
 After:   (%x) %i = jax.reshape(%x)  return %i
          (%x, %t) %y = jax.neg(%t)
 
-So left alone are indices that depend on a variable, on an effect or on other replicas, lookups
-inside loops and branches, and lookups of a worker whose replicas each have rows of their own.
+Left alone, since their indices cannot be computed before: lookups whose indices depend on a
+variable, on an effect or on other replicas; lookups inside loops and branches; and lookups with
+per-replica indices on a worker with several replicas.
 """
 
 from __future__ import annotations

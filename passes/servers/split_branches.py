@@ -1,9 +1,9 @@
-"""A branch over several variables as one branch for each: part of the pass `cut_updates.py`.
+"""Split a branch over several variables into one per variable: part of the pass `cut_updates.py`.
 
-An update that is made where a condition holds, such as "all gradients are finite", is a `cond` that
-returns new values of all variables. No server has all these. So the results are parted by the
-variables whose new values need them, and each part has a `cond` of its own, with the operands that
-it takes. The index stays one value.
+An update that is made only if a condition holds, such as "all gradients are finite", is a `cond`
+that returns new values of all variables. No server has all variables. So the results are grouped by
+the variables whose new values need them, and each group gets its own `cond`, with the operands that
+it needs. All of them take the same index of the branch.
 
 Before:  %w1, %v1 = cond(%i, %w, %v, %g, %h)
 After:   %w1 = cond(%i, %w, %g)   %v1 = cond(%i, %v, %h)

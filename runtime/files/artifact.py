@@ -84,7 +84,7 @@ def write_artifact(
     for member, data in written.items():
         if len(data) > LIMITS[member]:
             raise ArtifactError(
-                f"the step's {member} has {len(data):,} bytes; {LIMITS[member]:,} is most",
+                f"the step's {member} has {len(data):,} bytes; the limit is {LIMITS[member]:,}",
                 hint="stack the variables of layers that are alike, so that there are fewer",
             )
     with _temporary(Path(path)) as name:
@@ -203,7 +203,9 @@ def _infos(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
         packed = min(info.compress_size, size)  # the stated size may be larger than the file
         limit = min(LIMITS[member], packed * LARGEST_RATIO + SMALL)
         if info.file_size > limit:
-            raise Refusal(f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most")
+            raise Refusal(
+                f"has a member {member!r} of {info.file_size:,} bytes; the limit is {limit:,}"
+            )
         infos[member] = info
     return infos
 

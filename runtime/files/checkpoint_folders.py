@@ -249,14 +249,14 @@ def check_replaceable(path: Path) -> None:
         )
     if path.is_symlink():
         raise CheckpointError(
-            f"{path.name!r} is a symbolic link, whose place a checkpoint would take",
-            hint="give the path that it leads to, or one where nothing is",
+            f"{path.name!r} is a symbolic link, which a checkpoint would replace",
+            hint="give the path that it leads to, or a path that does not exist",
         )
     is_empty = path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty and not (path / INDEX).is_file():
         raise CheckpointError(
-            f"{path.name!r} is there and is no checkpoint, which would take its place",
-            hint=f"give a path in it, such as {path.name}/checkpoint, or one where nothing is",
+            f"{path.name!r} exists and is no checkpoint, but a checkpoint would replace it",
+            hint=f"give a path in it, such as {path.name}/checkpoint, or one that does not exist",
         )
 
 

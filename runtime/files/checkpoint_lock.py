@@ -112,7 +112,7 @@ class CheckpointWriter:
         if self._held is None or not self._held.is_in_place():
             raise CheckpointError(
                 f"checkpoints {self._stem!r} of {self._folder} are no longer this process's: it "
-                f"gave no sign of life for {SECONDS_OF_SILENCE:g} s, or the folder was removed",
+                f"wrote no heartbeat for {SECONDS_OF_SILENCE:g} s, or the folder was removed",
                 hint="start the program again from the last checkpoint",
             )
 
@@ -275,7 +275,10 @@ def _kept(held: _Held) -> _Held:
 
 
 def _take(file: Path, stem: str) -> _Held:
-    """Take the file of a name, as the module's docstring explains."""
+    """Open and lock the file of the checkpoints named `stem`, as the module's docstring explains.
+
+    Raises `CheckpointError` if another process holds the file.
+    """
     while True:
         descriptor = _opened(file, os.O_RDWR | os.O_CREAT)
         try:

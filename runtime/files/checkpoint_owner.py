@@ -52,7 +52,7 @@ class OwnerProcess:
             return None
 
     def record(self, sign: int) -> bytes:
-        """Return the content of the file with the count of heartbeats, `sign`."""
+        """Return the content of the file; `sign` is the count of heartbeats so far."""
         return json.dumps({**vars(self), "sign": sign}).encode().ljust(LENGTH - 1) + b"\n"
 
     def is_gone(self, has_lock: bool) -> bool | None:

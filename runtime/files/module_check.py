@@ -103,12 +103,12 @@ def _check(findings: dict[str, Any]) -> None:
     if findings["num_inlined"] > most:
         raise Refusal(
             f"of {findings['num_operations']:,} operations, which become "
-            f"{findings['num_inlined']:,} where functions are called; {most:,} is most",
+            f"{findings['num_inlined']:,} where functions are called; the limit is {most:,}",
             _TRUST,
         )
     if findings["depth"] > MOST_DEPTH:
         raise Refusal(
-            f"with {findings['depth']} regions and calls inside each other; {MOST_DEPTH} is most",
+            f"with {findings['depth']} regions and calls inside each other; the limit is {MOST_DEPTH}",
             _TRUST,
         )
 
@@ -126,7 +126,7 @@ def _require_size(what: str, type: str) -> None:
     size = size * int(bits[0] if bits else 8) * (2 if "complex" in element else 1) // 8
     if size > LARGEST_VALUE:
         size_text = f"{size:,}" if size < 2**200 else "2^200 or more"
-        raise Refusal(f"with {what} of {size_text} bytes; {LARGEST_VALUE:,} is most", _TRUST)
+        raise Refusal(f"with {what} of {size_text} bytes; the limit is {LARGEST_VALUE:,}", _TRUST)
 
 
 def _read_elsewhere(data: bytes) -> tuple[dict[str, Any], bytes]:

@@ -95,7 +95,10 @@ class JobIdentity:
 
 
 def _are_equal(proof: str, received: str) -> bool:
-    """Compare in a time that does not depend on the proof; `received` may have lone surrogates."""
+    """Compare in constant time, so that the time tells nothing about the proof.
+
+    `received` may be any string of JSON, also one with lone surrogates.
+    """
     return hmac.compare_digest(proof.encode(), received.encode(errors="surrogatepass"))
 
 

@@ -127,7 +127,7 @@ def test_a_step_that_fails_is_an_error_of_ours(
 @pytest.mark.parametrize("what", FORGERIES)
 def test_contents_that_describe_no_step(saved: Path, tmp_path: Path, what: str) -> None:
     path = forged(saved, tmp_path / "step.gdx", FORGERIES[what])
-    with pytest.raises(gd.ArtifactError, match=r"describe no step|a module that is none"):
+    with pytest.raises(gd.ArtifactError, match=r"describe no step|no valid module"):
         gd.aot.load(path)
 
 

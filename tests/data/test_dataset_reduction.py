@@ -176,7 +176,8 @@ def test_states_that_change_their_kind(name: str, steps: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "says"), [(0, "is 0: it is at least 1"), (True, "of type bool"), (2.0, "type float")]
+    ("steps", "says"),
+    [(0, "is 0: it must be at least 1"), (True, "of type bool"), (2.0, "type float")],
 )
 def test_other_numbers_of_steps_are_refused(steps: Any, says: str) -> None:
     with pytest.raises((ValueError, TypeError), match=says):

@@ -293,14 +293,14 @@ CASES = {
     "too many dimensions": (
         "%a: f32[4]",
         f"%a: f32[{','.join('1' * 65)}]",
-        "line 6, column 16: 65 dimensions; 64 is most\n"
+        "line 6, column 16: 65 dimensions; the limit is 64\n"
         f"    branch(%a: f32[{','.join('1' * 65)}] per_replica) {{\n"
         "               ^",
     ),
     "too many replicas": (
         "on 2",
         "on 2000000",
-        "line 1, column 20: 2000000 replicas; 1048576 is most\n"
+        "line 1, column 20: 2000000 replicas; the limit is 1048576\n"
         "    graph f on 2000000 replicas, stage placed\n"
         "                       ^",
     ),
@@ -354,11 +354,15 @@ def test_no_graph_at_all(text: str) -> None:
         ("axis=0", f"axis={'{a=' * 5000}", "more than 64 values or graphs inside each other"),
         ("axis=0", f"axis={'complex(' * 5000}", "more than 64 values or graphs"),
         ("    return %a\n", "    cond(0:i32)\n b() {\n" * 5000, "more than 64 values"),
-        ("axis=0", f"axis={'9' * 5000}", "a number of 5,000 digits; 400 is most"),
+        ("axis=0", f"axis={'9' * 5000}", "a number of 5,000 digits; the limit is 400"),
         ("%a: f32[4]", f"%a: f32[{'9' * 5000}]", "a number of 5,000 digits"),
         ("axis=0", f"axis=<{'9' * 5000}: x>", "a number of 5,000 digits"),
         ("on 2 ", f"on {'9' * 5000} ", "a number of 5,000 digits"),
-        ("axis=0", f"axis={'0, ' * 2**19}", "line 4 has 1,572,9.. characters; 1,048,576 is most"),
+        (
+            "axis=0",
+            f"axis={'0, ' * 2**19}",
+            "line 4 has 1,572,9.. characters; the limit is 1,048,576",
+        ),
         ("axis=0", "axis=" + '\\"' * 2**18, "expected a value"),
     ],
 )
@@ -377,7 +381,7 @@ def test_values_inside_each_other_are_read() -> None:
 
 
 def test_a_longer_text_is_read_if_it_is_allowed() -> None:
-    with pytest.raises(ParseError, match=f"the text has {len(GOOD)} characters; 100 is most"):
+    with pytest.raises(ParseError, match=f"the text has {len(GOOD)} characters; the limit is 100"):
         parse(GOOD, max_characters=100)
     parse(GOOD, max_characters=len(GOOD))
 

@@ -59,7 +59,7 @@ def test_of_terms_the_reduction_is_the_value(node: str, reducer: str) -> None:
 @pytest.mark.parametrize("node", NOT_LINEAR)
 def test_what_is_not_linear_takes_no_terms(node: str) -> None:
     text = PROGRAM.format(node=f"{node} : f32[2] partial(sum)", reducer="sum")
-    with pytest.raises(ParseError, match="is not linear in what is partial: reduce it"):
+    with pytest.raises(ParseError, match="is not linear in partial operands: reduce them"):
         parse(text, ops=resolve)
 
 

@@ -148,7 +148,7 @@ def test_what_stays_whole_says_why_and_the_rest_is_shared_out() -> None:
     told = str(training.step.trace(batch).lower().explain())
     (reason,) = [line for line in told.splitlines() if "1_0_mu_first" in line]
     assert "its gradient: jax.sort" in reason
-    assert "needs all of it" in reason
+    assert "needs the full value" in reason
 
 
 @pytest.mark.long

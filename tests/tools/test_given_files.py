@@ -36,7 +36,7 @@ def test_a_text_may_come_by_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_text_that_is_larger_than_is_read(tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
     path.write_bytes(b"x" * 101)
-    with pytest.raises(gd.ArgumentError, match=r"has more than 100 bytes, which is most"):
+    with pytest.raises(gd.ArgumentError, match=r"has more than 100 bytes, the limit"):
         read_given(path, "graph.txt", 100)
     assert len(read_given(path, "graph.txt", 101)) == 101
 

@@ -284,11 +284,14 @@ def test_a_host_that_is_not_this_machine(host: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-n", "0", __file__], "-n is 0: it is at least 1"),
+        (["-n", "0", __file__], "-n is 0: it must be at least 1"),
         (["-n", "2", "--min-workers", "3", __file__], "--min-workers is 3: it is from 1 to the"),
-        (["-n", "2", "--devices-per-worker", "0", __file__], "worker is 0: it is at least 1"),
-        (["-n", "2", "--max-restarts", "-1", __file__], "--max-restarts is -1: it is at least 0"),
-        (["-n", "2", "--grace", "nan", __file__], "--grace is nan: it is at least 0"),
+        (["-n", "2", "--devices-per-worker", "0", __file__], "worker is 0: it must be at least 1"),
+        (
+            ["-n", "2", "--max-restarts", "-1", __file__],
+            "--max-restarts is -1: it must be at least 0",
+        ),
+        (["-n", "2", "--grace", "nan", __file__], "--grace is nan: it must be at least 0"),
         (["-n", "2", "--max-restarts", "3", "no/train.py"], "there is no file no/train.py; a"),
         (["-n", "2"], "no program is given"),
         (["-n", "2", "-m", "--"], "no program is given"),

@@ -77,9 +77,9 @@ def test_texts_that_are_too_long_are_refused(
     monkeypatch.setattr(viz_targets, "_MOST_CHARACTERS", 100)
     path = tmp_path / "chain.gd"
     path.write_text(print_graph(chain(3)))
-    assert "100 is most" in refusal(capsys, str(path))
+    assert "the limit is 100" in refusal(capsys, str(path))
     write_artifact(tmp_path / "step.gdx", {}, {"graph.txt": path.read_bytes()})
-    assert "100 is most" in refusal(capsys, str(tmp_path / "step.gdx"))
+    assert "the limit is 100" in refusal(capsys, str(tmp_path / "step.gdx"))
 
 
 def test_many_graphs_are_read_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,7 +148,7 @@ def test_a_link_to_a_checkpoint_is_none_of_its_folder(
     manager = manager_of(folder)
     with pytest.raises(gd.UnreadableCheckpointError, match="ckpt-9 is damaged"):
         manager.restore_or_initialize()
-    with pytest.raises(gd.CheckpointError, match="'ckpt-9' is a symbolic link, whose place"):
+    with pytest.raises(gd.CheckpointError, match="'ckpt-9' is a symbolic link, which"):
         manager.checkpoint.write(folder / "ckpt-9")
     for _ in range(3):
         manager.save()

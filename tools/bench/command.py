@@ -187,7 +187,7 @@ def _check_numbers(options: argparse.Namespace, *, is_list: bool) -> None:
     for what in ("rounds", "compilations"):
         if getattr(options, what) < 1:
             raise ArgumentError(
-                f"{getattr(options, what)} {what} are asked for: there is at least 1"
+                f"{getattr(options, what)} {what} are asked for: there must be at least 1"
             )
     if not options.turn >= 0:
         raise ArgumentError(f"turns of {options.turn} seconds are asked for")

@@ -2,9 +2,10 @@
 
     python -m graphdist.tools.bench keras            # or the names of some models
 
-Six models are trained on random data. Each turn is an epoch of one system, the systems take turns,
-and medians of the time of a step are compared. A step includes what `fit` does for it: taking rows
-out of the arrays, placing them, and calling the compiled step.
+Six models are trained on random data. In each round every system trains for one epoch, so that load
+on the machine affects all systems alike. Compared are the medians over the rounds of the time per
+step. A step includes what `fit` does for it: slicing rows out of the arrays, placing them on the
+devices, and calling the compiled step.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ MODELS: dict[str, Callable[[int], Problem]] = {
 
 
 class ModelTurns:
-    """Epochs of one model under one system."""
+    """One model under one system, which trains for an epoch per round."""
 
     def __init__(
         self, make: Callable[[int], Problem], scope: Callable[[], Any], steps: int

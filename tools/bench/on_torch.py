@@ -172,7 +172,7 @@ class TorchProgram:
 def _module(torch: Any, leaves: list[Any], loss: Any) -> Any:
     """Return a module of these parameters whose forward is the loss."""
 
-    class Module(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
+    class Module(torch.nn.Module):  # type: ignore[misc]  # torch may not be installed
         def __init__(self) -> None:
             super().__init__()
             self.leaves = torch.nn.ParameterList([torch.from_numpy(leaf) for leaf in leaves])
@@ -187,7 +187,7 @@ def _sharded_module(torch: Any, layers: list[Any]) -> Any:
     """Return an Mlp whose parameters are stored in shards and gathered layer by layer."""
     from torch.distributed.fsdp import fully_shard
 
-    class Layer(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
+    class Layer(torch.nn.Module):  # type: ignore[misc]  # torch may not be installed
         def __init__(self, layer: Any) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.from_numpy(layer["weight"]))
@@ -196,7 +196,7 @@ def _sharded_module(torch: Any, layers: list[Any]) -> Any:
         def forward(self, x: Any) -> Any:
             return torch.tanh(x @ self.weight + self.bias)
 
-    class Module(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
+    class Module(torch.nn.Module):  # type: ignore[misc]  # torch may not be installed
         def __init__(self) -> None:
             super().__init__()
             self.layers = torch.nn.Sequential(*(Layer(layer) for layer in layers))
@@ -214,7 +214,10 @@ def _sharded_module(torch: Any, layers: list[Any]) -> Any:
 
 
 def run_rank(rank: int, replicas: int, store: str, program: BenchProgram, first_steps: int) -> None:
-    """Join the group through a file and run the program: rank 0 serves, the others follow."""
+    """Run the program as one rank of a process group, whose ranks meet in the file `store`.
+
+    Rank 0 reads the benchmark's commands (`serve`) and broadcasts them; the other ranks run them.
+    """
     import torch
 
     torch.set_num_threads(max((os.cpu_count() or 1) // replicas, 1))

@@ -212,7 +212,8 @@ def effects(where: str, names: Sequence[str] = ()) -> list[PassSaving]:
 def effects_elsewhere(where: str) -> list[PassSaving]:
     """Return the effect of each pass, measured in a process of its own."""
     command = [sys.executable, "-m", "graphdist.tools.bench.passes_saved", where]
-    # Ctrl-C goes to the benchmark alone, which ends the process: one message, not two.
+    # In a new session the process gets no Ctrl-C: only the benchmark prints a message, and `run`
+    # kills the process.
     output = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=True, start_new_session=True
     ).stdout
@@ -220,7 +221,7 @@ def effects_elsewhere(where: str) -> list[PassSaving]:
 
 
 def effect_from_json(entry: dict[str, Any]) -> PassSaving:
-    """Return the effect that JSON describes."""
+    """Return the effect of a pass from the JSON that `main` prints."""
     sides = [
         CompiledSide(
             Module(side["collectives"], side["moved_bytes"], side["peak_bytes"]), side["held_bytes"]

@@ -28,7 +28,7 @@ _MODULES = {"tensorflow": "on_tensorflow", "ddp": "on_torch", "fully_shard": "on
 
 
 def packages_of(program: BenchProgram) -> dict[str, str]:
-    """Return the systems in processes of their own that a program runs on, with their packages."""
+    """Return the systems on which a program runs in a separate process, with their packages."""
     return SHARDED_PACKAGES if program.shards_parameters else PACKAGES
 
 
@@ -38,7 +38,7 @@ def is_installed(system: str) -> bool:
 
 
 class Process:
-    """A program on a system in a process of its own."""
+    """One benchmark program on one system, run in a separate process."""
 
     def __init__(self, system: str, program: str, replicas: int, *, is_tiny: bool) -> None:
         """Remember what to run."""
@@ -103,10 +103,12 @@ def serve(
     *,
     compiles: bool = True,
 ) -> None:
-    """Run a program as the process of a system does; `step` runs to its end and returns the loss.
+    """Run the first steps of a program, and then as many steps as each line of stdin asks for.
 
-    `announce` is called with the count of steps before they run. A system that `compiles` does so
-    in its first step: the compilation's time is that step's time minus a later step's.
+    The losses of the first steps, and the seconds of the later ones, are printed as JSON. `step`
+    runs one step to its end and returns the loss. `announce` is called with the count of steps
+    before they run. If the system `compiles`, it does so in the first step: the time of compilation
+    is the difference between the first step and the mean of the next ones.
     """
     announce(first_steps)
     start = time.perf_counter()

@@ -36,9 +36,10 @@ ADAM_RATE, BETA1, BETA2, ADAM_EPSILON = 1e-3, 0.9, 0.999, 1e-8
 class BenchProgram:
     """A model and its use: `kind` is "sgd", "adam" or "evaluate".
 
-    `rows` is the batch size of a replica, split into `microbatches`. `bounds` has for each system
-    the largest ratio of our step's time to its step's. `shards_parameters` runs it on systems that
-    store parameters in shards, ours with `shard_parameters=True`.
+    `rows` is the batch size per replica, split into `microbatches`. `bounds` has for each system
+    the largest allowed ratio of graphdist's time per step to the system's. With `shards_parameters`
+    the program runs on systems that store parameters sharded, graphdist with
+    `shard_parameters=True`.
     """
 
     name: str

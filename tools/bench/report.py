@@ -71,7 +71,7 @@ class Run:
     passes: list[PassSaving] = field(default_factory=list)
 
     def add(self, program: BenchProgram, measurements: Sequence[Measurement]) -> list[Bound]:
-        """Add the measurements of a program; return them beside its bounds."""
+        """Add the measurements of a program; return its ratios of times, each with its bound."""
         self.titles[program.name] = program.title
         self.measurements += measurements
         bounds = bounds_of(program, measurements)

@@ -1,12 +1,12 @@
-"""Sharded training compiled ahead of time: ours beside the forms by hand, in one table.
+"""Sharded training compiled ahead of time: graphdist beside forms written by hand, in one table.
 
     python -m graphdist.tools.bench.sharded_ahead_of_time v5e:16x16 --size llama2-7b
     python -m graphdist.tools.bench.sharded_ahead_of_time v5e:4x4 --forms "ours, mirrored"
 
-The step is from examples/aot_transformer.py. A line has the peak of a chip and the ratio of ours
-to it, what a chip sends in a step if collectives go around a ring, the collectives that run in a
-step, and for each loop how many collectives of its body nothing overlaps. Sizes of several billion
-parameters take minutes and gigabytes each.
+The step is from examples/aot_transformer.py. Each line has the peak memory per chip, and the ratio
+of graphdist's peak to it; the bytes that a chip sends per step, if collectives use a ring; the
+collectives that run in a step; and for each loop how many collectives of its body overlap with no
+computation. To compile a model of several billion parameters takes minutes and gigabytes.
 
 The forms by hand are plain JAX:
 

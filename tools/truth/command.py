@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _compiled(options: argparse.Namespace) -> Iterator[CompiledRun]:
     """Yield the runs that are asked for; print why others cannot be predicted."""
-    # The rows of another table have no modules in ours.
+    # The default folder has the modules of the default table alone.
     modules = options.modules or (None if options.table else ROOT / MODULES)
     for run in _chosen(options, read_table(options.table or ROOT / TABLE)):
         if run.not_expressed:
