@@ -108,7 +108,8 @@ def _check(findings: dict[str, Any]) -> None:
         )
     if findings["depth"] > MOST_DEPTH:
         raise Refusal(
-            f"with {findings['depth']} regions and calls inside each other; the limit is {MOST_DEPTH}",
+            f"with {findings['depth']} regions and calls inside each other; "
+            f"the limit is {MOST_DEPTH}",
             _TRUST,
         )
 
