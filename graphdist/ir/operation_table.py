@@ -212,6 +212,7 @@ _PRODUCTS: Mapping[str, Row] = {
     "jax.scatter-max": Row(products.scatter_by_index("max")),
     "jax.scatter-min": Row(products.scatter_by_index("min")),
     "jax.fft": Row(products.fft, linear_in=_IN_THE_FIRST),
+    "jax.ormqr": Row(products.ormqr, linear_in=linear.in_each(2)),
     "jax.triangular_solve": Row(products.triangular_solve, linear_in=linear.in_each(1)),
     **_of_jax(
         "cholesky eig eigh hessenberg householder_product lu qr schur svd tridiagonal",

@@ -249,7 +249,20 @@ def _first(value: Operand, batch: int) -> Dimensions:
 def triangular_solve(node: Node) -> Factors:
     """Pass the batch and the right-hand sides through; each of these is solved by itself."""
     rank = len(node.operands[0].type.shape)
-    sides = rank - 1 if node.params["left_side"] else rank - 2
-    matrix = _first(node.operands[0], rank - 2)
-    solved = tuple(i if i < rank - 2 or i == sides else None for i in range(rank))
-    return Factors((matrix, solved), (solved,))
+    sides = _vectors(rank, is_of_columns=bool(node.params["left_side"]))
+    return Factors((_first(node.operands[0], rank - 2), sides), (sides,))
+
+
+def ormqr(node: Node) -> Factors:
+    """Pass the batch through, and the columns that Q is multiplied by, or the rows."""
+    reflectors, scales, _ = node.operands
+    rank = len(reflectors.type.shape)
+    multiplied = _vectors(rank, is_of_columns=bool(node.params["left"]))
+    matrix = _first(reflectors, rank - 2), _first(scales, rank - 2)
+    return Factors((*matrix, multiplied), (multiplied,))
+
+
+def _vectors(rank: int, *, is_of_columns: bool) -> Dimensions:
+    """Return the dimensions of matrices of which each column, or each row, stands by itself."""
+    along = rank - 1 if is_of_columns else rank - 2
+    return tuple(i if i < rank - 2 or i == along else None for i in range(rank))

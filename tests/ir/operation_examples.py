@@ -384,6 +384,11 @@ ALGEBRA: dict[str, list[Example]] = {
     "lu_pivots_to_permutation": [
         of(lambda x: lax.linalg.lu_pivots_to_permutation(rows_of(x, 4, 3, below=3), 3), A)
     ],
+    "ormqr": [
+        of(lambda a, c: lax.linalg.ormqr(a, a[:, 0], c), (4, 4, 4), (4, 4, 8)),
+        of(lambda a, c: lax.linalg.ormqr(a, a[0], c, transpose=True), (5, 3), (5, 4)),
+        of(lambda a, c: lax.linalg.ormqr(a, a[:, 0], c, left=False), (4, 8, 4), (4, 2, 8)),
+    ],
     "qr": [of(lambda x: jnp.linalg.qr(x), (4, 5, 3))],
     "schur": [of(lax.linalg.schur, MATRICES)],
     "svd": [of(lambda x: jnp.linalg.svd(x), MATRICES)],
@@ -393,7 +398,7 @@ ALGEBRA: dict[str, list[Example]] = {
             (4, 3, 3),
             (4, 3, 8),
         ),
-        of(lambda a, b: lax.linalg.triangular_solve(positive(a), b), (4, 3, 3), (4, 8, 3)),
+        of(lambda a, b: lax.linalg.triangular_solve(positive(a), b), (4, 4, 4), (4, 8, 4)),
     ],
     "tridiagonal": [of(lambda x: lax.linalg.tridiagonal(positive(x)), MATRICES)],
     "tridiagonal_solve": [
