@@ -10,6 +10,7 @@ from graphdist.options import AXIS_NAME, checked_axis_name
 from graphdist.runtime.devices import Devices, find_device, find_devices, working_devices
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.workers_of_job import NAME_DEVICES, require_all_processes
 from graphdist.tracing.user_lines import here
 
 
@@ -28,8 +29,12 @@ class CentralStorageBase(CommonStrategy):
         """Take the devices."""
         self.axis_name = checked_axis_name(axis_name)
         at = here()
-        devices = working_devices()
-        if compute_devices is not None:
+        if compute_devices is None:
+            require_all_processes(
+                "CentralStorageStrategy", NAME_DEVICES.replace("devices=", "compute_devices=")
+            )
+            devices = working_devices()
+        else:
             devices = find_devices(compute_devices, at)
         if parameter_device is not None:
             home = find_device(parameter_device, at)

@@ -14,6 +14,7 @@ from graphdist.errors import ContextError
 from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Result, Strategy
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.workers_of_job import require_all_processes
 from graphdist.tracing.axis_name import alone, for_one
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
@@ -38,6 +39,12 @@ class DefaultStrategy(Strategy):
         if is_part_of_a_copy(memo):
             return self
         raise _second_default_strategy()
+
+    def program_of(self, traced: Any, compiled: Callable[[Any], Any]) -> Any:
+        """Return the compiled program; raises `ContextError` if JAX has several processes."""
+        what = "a function outside of a strategy's scope"
+        require_all_processes(what, 'call it inside gd.OneDeviceStrategy("cpu:0").scope()')
+        return super().program_of(traced, compiled)
 
     def run(
         self,

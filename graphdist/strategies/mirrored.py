@@ -15,6 +15,7 @@ from graphdist.strategies.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.strategies.data_parallel import DataParallelStrategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.tpu import devices_of_topology
+from graphdist.strategies.workers_of_job import NAME_DEVICES, require_all_processes
 from graphdist.tracing.user_lines import here
 
 
@@ -41,6 +42,8 @@ class MirroredBase(DataParallelStrategy):
 
         def find() -> Devices:
             if topology is None:
+                if not devices:
+                    require_all_processes(type(self).__name__, NAME_DEVICES)
                 return find_devices(devices, here())
             if devices:
                 raise ArgumentError(

@@ -9,11 +9,7 @@ from typing import Any  # Any: what users pass as resolver and options
 import jax
 import numpy as np
 
-from graphdist.cluster import roles
-from graphdist.cluster.resolver import ClusterResolver, TFConfigClusterResolver
-from graphdist.cluster.spec import ClusterSpec
-from graphdist.config import job_identity, worker_bind_address, worker_timeouts
-from graphdist.errors import ArgumentError, ContextError, WorkerError
+from graphdist.errors import ArgumentError, WorkerError
 from graphdist.ir.types import PER_REPLICA, Layout
 from graphdist.options import (
     AXIS_NAME,
@@ -22,20 +18,22 @@ from graphdist.options import (
 from graphdist.runtime.broadcast import from_first_worker
 from graphdist.runtime.devices import (
     Devices,
-    backends_are_started,
     find_devices,
     working_devices,
 )
 from graphdist.runtime.processes.cluster_workers import (
     ClusterWorkers,
-    current_workers,
-    join_workers,
 )
 from graphdist.runtime.resharding import resharded
 from graphdist.runtime.spans import array_of_full
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.data_parallel import DataParallelStrategy
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.workers_of_job import (
+    NAME_DEVICES,
+    joined_workers,
+    require_all_processes,
+)
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type
 
@@ -76,13 +74,15 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
     ) -> None:
         """Join the other workers, if there are any, and find the devices of all."""
         options = options_or_default(communication_options)
-        resolver = resolver_or_default(cluster_resolver)
+        resolver, workers = joined_workers(cluster_resolver)
 
         def find() -> Devices:
-            of_workers = devices_of_workers(resolver, options, devices)
-            if of_workers is not None:
-                return of_workers
-            return working_devices() if devices is None else find_devices(devices, here())
+            if workers is not None:
+                return devices_of_workers(workers, options, devices)
+            if devices is not None:
+                return find_devices(devices, here())
+            require_all_processes(type(self).__name__, NAME_DEVICES)
+            return working_devices()
 
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
         super().__init__(find, MultiWorkerExtended, axis_name, *updates)
@@ -151,41 +151,16 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
 
 
 def devices_of_workers(
-    resolver: ClusterResolver,
+    workers: ClusterWorkers,
     options: CommunicationOptions,
     names: Sequence[str | jax.Device] | None,
-) -> Devices | None:
-    """Join the workers and return the devices of all; None without other workers."""
-    spec = ClusterSpec(resolver.cluster_spec() or {})
-    addresses = roles.worker_addresses(spec)
-    kind, task_id = resolver.task_type, resolver.task_id
-    if len(addresses) < 2 or kind == "evaluator":
-        return None
-    if kind is None or task_id is None:
-        raise ArgumentError(
-            f"the cluster has {len(addresses)} workers, and does not say which one this process is",
-            source=here(),
-            hint='give the resolver task_type and task_id, or TF_CONFIG a "task"',
-        )
-    workers = _rendezvous(addresses, roles.id_in_cluster(spec, kind, task_id), spec)
+) -> Devices:
+    """Return the devices of all workers, with the time limit of a step."""
     seconds = options.timeout_seconds
     limit = workers.timeouts.step if seconds is None else seconds
     # tf.distribute allows any number: without a positive finite one there is no limit.
     timeout = limit if limit and 0 < limit < float("inf") else None
     return Devices(of_all_workers(workers, names), workers=workers, timeout_seconds=timeout)
-
-
-def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
-    if current_workers() is None and backends_are_started():
-        raise ContextError(
-            f"devices are in use already, and can no longer become the devices of "
-            f"{len(addresses)} workers: {spec}",
-            source=here(),
-            hint="make the strategy first: move code that makes arrays, lists jax.devices() or "
-            "runs functions below this line",
-        )
-    timeouts, job = worker_timeouts(), job_identity()
-    return join_workers(addresses, index, timeouts, job, worker_bind_address(), here())
 
 
 def of_all_workers(
@@ -216,29 +191,6 @@ def of_all_workers(
                 "devices=[...]",
             )
     return [device for devices in of_worker for device in devices]
-
-
-def resolver_or_default(resolver: Any) -> ClusterResolver:
-    """Return the resolver, or the default one; raises `ArgumentError` for another kind."""
-    if resolver is None:
-        return TFConfigClusterResolver()
-    if not isinstance(resolver, ClusterResolver):
-        hint = "leave it out: the default reads TF_CONFIG"
-        raise wrong_type("cluster_resolver", resolver, "a ClusterResolver", hint, ArgumentError)
-    return resolver
-
-
-def single_worker(resolver: Any) -> ClusterResolver:
-    """Return a resolver that names one worker; raises `ContextError` for several."""
-    checked = resolver_or_default(resolver)
-    count = len(roles.worker_addresses(checked.cluster_spec() or {}))
-    if count > 1:
-        raise ContextError(
-            f"the cluster has {count} workers, and the strategy takes 1",
-            source=here(),
-            hint="use gd.MultiWorkerMirroredStrategy(resolver), on TPUs too",
-        )
-    return checked
 
 
 def options_or_default(options: Any) -> CommunicationOptions:

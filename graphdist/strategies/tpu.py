@@ -19,7 +19,7 @@ from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.data_parallel import DataParallelStrategy
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.strategies.multi_worker_mirrored import single_worker
+from graphdist.strategies.workers_of_job import require_all_processes, single_worker
 from graphdist.tracing.user_lines import here
 
 
@@ -69,6 +69,8 @@ class TPUBase(DataParallelStrategy):
                     hint='write topology="v5e:16x16", num_slices=2',
                 )
             else:
+                if experimental_device_assignment is None:
+                    require_all_processes("TPUStrategy", "give experimental_device_assignment")
                 devices = present_tpus()
             if experimental_device_assignment is None:
                 return devices

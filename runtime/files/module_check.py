@@ -55,8 +55,8 @@ _DENSE = 2**24
 """The bytes of a module that may all be operations; more bytes are large constants."""
 _ANEW = "compile the step anew"
 _TRUST = "if you trust the file, as you would a program: load(path, trusted=True)"
-_ENDED = "that is none: the process that reads it"
-_UNCHECKED = "that cannot be checked: the process that would read it fails"
+_ENDED = "no valid module: the process that reads it"
+_UNCHECKED = "a module that cannot be checked: the process that would read it fails"
 _safe: set[str] = set()
 """The SHA-256 of modules that the other process wrote and this one has checked."""
 
@@ -69,7 +69,7 @@ def checked_module(data: bytes, name: str) -> bytes:
         findings, written = _read_elsewhere(data)
         _check(findings)
     except Refusal as refusal:
-        raise ArtifactError(f"{name} has a module {refusal}", hint=refusal.hint) from None
+        raise ArtifactError(f"{name} has {refusal}", hint=refusal.hint) from None
     _safe.add(sha256(written))
     return written
 
@@ -77,24 +77,26 @@ def checked_module(data: bytes, name: str) -> bytes:
 def _check(findings: dict[str, Any]) -> None:
     """Raise `Refusal` for contents that no saved step has, or only a trusted one may have."""
     if findings["wrong"]:
-        raise Refusal(f"that is none: {findings['wrong']}", _ANEW)
+        raise Refusal(f"no valid module: {findings['wrong']}", _ANEW)
     for operation in findings["operations"]:
         is_known = operation.partition(".")[0] in _DIALECTS and operation not in _TALKING
         if not is_known or _OF_UNKNOWN_SIZES.fullmatch(operation):
-            raise Refusal(f"with the operation {operation}", _ANEW)
+            raise Refusal(f"a module with the operation {operation}", _ANEW)
     for attribute in findings["attributes"]:
         if attribute not in _ATTRIBUTES:
-            raise Refusal(f"with the attribute {attribute}", _ANEW)
+            raise Refusal(f"a module with the attribute {attribute}", _ANEW)
     for call in findings["custom_calls"]:
         target = call["target"]
         if target not in TARGETS:
             raise Refusal(
-                f"with the custom call {target!r}, which is none of JAX's linear algebra and "
-                f"sharding: it runs other code",
+                f"a module with the custom call {target!r}, which is none of JAX's linear algebra "
+                f"and sharding: it runs other code",
                 _TRUST,
             )
         if what := misfit(call):
-            raise Refusal(f"whose custom call {target!r} JAX has not made: it {what}", _TRUST)
+            raise Refusal(
+                f"a module whose custom call {target!r} JAX has not made: it {what}", _TRUST
+            )
     for type in findings["types"]:
         _require_size(f"a value {type:.100}", type)
     for operation, type in findings["stretched"]:
@@ -102,13 +104,13 @@ def _check(findings: dict[str, Any]) -> None:
     most = max(MOST_OPERATIONS, MOST_COPIES * findings["num_operations"])
     if findings["num_inlined"] > most:
         raise Refusal(
-            f"of {findings['num_operations']:,} operations, which become "
+            f"a module of {findings['num_operations']:,} operations, which become "
             f"{findings['num_inlined']:,} where functions are called; the limit is {most:,}",
             _TRUST,
         )
     if findings["depth"] > MOST_DEPTH:
         raise Refusal(
-            f"with {findings['depth']} regions and calls inside each other; "
+            f"a module with {findings['depth']} regions and calls inside each other; "
             f"the limit is {MOST_DEPTH}",
             _TRUST,
         )
@@ -119,15 +121,17 @@ def _require_size(what: str, type: str) -> None:
     try:
         dimensions, element = array(type)
     except Misfit as misfit:
-        raise Refusal(f"that {misfit}", _ANEW) from None
+        raise Refusal(f"a module that {misfit}", _ANEW) from None
     if not _ELEMENTS.fullmatch(element):
-        raise Refusal(f"with elements of type {element:.100}", _ANEW)
+        raise Refusal(f"a module with elements of type {element:.100}", _ANEW)
     bits = _BITS.search(element)
     size = math.prod(max(1, dimension) for dimension in dimensions)
     size = size * int(bits[0] if bits else 8) * (2 if "complex" in element else 1) // 8
     if size > LARGEST_VALUE:
         size_text = f"{size:,}" if size < 2**200 else "2^200 or more"
-        raise Refusal(f"with {what} of {size_text} bytes; the limit is {LARGEST_VALUE:,}", _TRUST)
+        raise Refusal(
+            f"a module with {what} of {size_text} bytes; the limit is {LARGEST_VALUE:,}", _TRUST
+        )
 
 
 def _read_elsewhere(data: bytes) -> tuple[dict[str, Any], bytes]:

@@ -28,6 +28,8 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
 
+import jax
+
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.processes.abandonable_calls import called_while
 from graphdist.runtime.processes.addresses import ReservedPort, WorkerError, is_loopback
@@ -67,14 +69,16 @@ class ClusterWorkers:
         timeouts: WorkerTimeouts,
         job: JobIdentity | None = None,
         bind: str = "",
+        server: str = "",
     ) -> None:
         """Describe the workers; `start` connects to them.
 
-        `bind` is the address at which worker 0 listens; the default is its own.
+        `bind` is the address at which worker 0 listens; the default is its own. `server` is the
+        address of its server, if `addresses` are names only.
         """
         self.addresses, self.index, self.timeouts = tuple(addresses), index, timeouts
         self.failure: WorkerError | None = None
-        self._job, self._bind = job or JobIdentity(), bind
+        self._job, self._bind, self._server_address = job or JobIdentity(), bind, server
         self._connection: Any = None  # from `start` on
         self._jax: JaxService | None = None
         self._jax_port: ReservedPort | None = None
@@ -98,8 +102,11 @@ class ClusterWorkers:
         """Return the names of several workers in errors."""
         return ", ".join(map(self.name, workers))
 
-    def start(self, at: Source = UNKNOWN) -> None:
-        """Connect to the others and start JAX; raises `WorkerError` if that fails."""
+    def start(self, at: Source = UNKNOWN, jax_service: JaxService | None = None) -> None:
+        """Connect to the others and start JAX; raises `WorkerError` if that fails.
+
+        `jax_service` is the connection to JAX's service if this package made one already.
+        """
         place, timeouts = self.rendezvous(at), self.timeouts
         leaves_at_exit(self)
         hook = sys.excepthook
@@ -114,15 +121,30 @@ class ClusterWorkers:
 
         sys.excepthook = report
         raise_ignored_interrupts()
-        jax_service = self._jax = JaxService(place, len(self), self.index, self._thread_failed)
+        if jax.distributed.is_initialized():
+            self._jax = jax_service
+            self._close_port()
+            self._require_processes_of_jax(at)
+            return
+        service = self._jax = JaxService(place, len(self), self.index, self.thread_failed)
         try:
-            self.supervise(lambda: jax_service.join(timeouts.start))
+            self.supervise(lambda: service.join(timeouts.start))
         except (RuntimeError, ValueError) as error:
             if isinstance(error, WorkerError):
                 raise
             raise self.failure_behind(error) or error from None
         finally:
             self._close_port()
+
+    def _require_processes_of_jax(self, at: Source) -> None:
+        of_jax = jax.process_index(), jax.process_count()
+        if of_jax != (self.index, len(self)):
+            raise WorkerError(
+                f"this process is {self.name(self.index)} of {len(self)}, and process {of_jax[0]} "
+                f"of {of_jax[1]} of JAX, which is initialized already",
+                source=at,
+                hint="leave jax.distributed.initialize out, or TF_CONFIG and the resolver",
+            )
 
     def _close_port(self) -> None:
         if self._jax_port is not None:
@@ -139,7 +161,11 @@ class ClusterWorkers:
         """
         seconds = self.timeouts.start
         deadline = time.monotonic() + seconds
-        rendezvous = Rendezvous(self.addresses, self.index, self._job, deadline, seconds, at)
+        server = self._server_address or self.addresses[0]
+        cluster = (server,) if self._server_address else self.addresses
+        names = [self.name(worker) for worker in range(len(self))]
+        job = self._job
+        rendezvous = Rendezvous(names, server, cluster, self.index, job, deadline, seconds, at)
         try:
             return self._joined(rendezvous)
         except BaseException as error:
@@ -156,7 +182,7 @@ class ClusterWorkers:
         if self.index == 0:
             listener = rendezvous.listener(self._bind)
             silence = self.timeouts.silence
-            self._server = Server(listener, len(self), silence, self._job, self._thread_failed)
+            self._server = Server(listener, len(self), silence, self._job, self.thread_failed)
             self._server.start()
             bound = str(listener.getsockname()[0])
             if not self._job.token and len(self) > 1 and not is_loopback(bound):
@@ -328,8 +354,10 @@ class ClusterWorkers:
             why = "has lost its coordination server" if gone else f"{why}: the others gave it up"
         self.failure = WorkerError(f"{self.name(worker)} {why}", hint=_HINT)
         self._failed.set()
+        if worker == 0 and self._jax is None and jax.distributed.is_initialized():
+            self._print(self.failure)  # JAX ends a process without its service, with no exception
 
-    def _thread_failed(self, why: str) -> None:
+    def thread_failed(self, why: str) -> None:
         """Make an error of a thread of this process the failure of all workers."""
         if self.failure is None:
             self.failure = WorkerError(f"{self.name(self.index)} cannot go on: {why}")
@@ -381,7 +409,8 @@ class ClusterWorkers:
         self._wait_for_others(self.timeouts.step if is_well else SECONDS_TO_LEAVE)
         limit = self.timeouts.silence if is_well else SECONDS_TO_LEAVE
         # Python's shutdown joins threads and waits for the devices, which a blocked call prevents.
-        if self._is_stuck or self._jax is None or not self._jax.leave(limit):
+        # Where the program initialized JAX itself, JAX leaves its service by itself.
+        if self._is_stuck or (self._jax is not None and not self._jax.leave(limit)):
             self.failure = self.failure or WorkerError(
                 f"{self.name(0)} did not answer within {limit:g} s, where {self.name(self.index)} "
                 f"leaves the job",

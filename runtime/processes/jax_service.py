@@ -6,6 +6,10 @@ other workers connect to the service through a relay that hides its end from JAX
 JAX's own heartbeats, which would reveal it, are a day apart. A process whose service is gone must
 not disconnect from it: JAX would wait for an answer, even when its client is garbage collected.
 
+A launcher (Slurm, Open MPI, ..) tells each process where the others are, and JAX reads that itself
+(`LaunchedJaxService`). Only the function of jaxlib that creates JAX's client sees the address of
+the service then, so it is replaced by one that connects through the relay.
+
 Gloo, which runs the collectives of CPUs, listens at the address that the machine's own name
 resolves to, and JAX has no setting for that. The function of jaxlib that creates it takes an
 address, so it is replaced by one with this worker's address in the cluster.
@@ -18,12 +22,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any  # Any: jaxlib has no types for it
+from typing import Any, cast  # Any: jaxlib has no types for it
 
 import jax
 import jaxlib._jax as jaxlib_extension  # type: ignore[import-not-found]
 
-from graphdist.runtime.processes.addresses import join_address
+from graphdist.runtime.processes.addresses import (
+    address_towards,
+    join_address,
+    resolved,
+    split_address,
+)
 from graphdist.runtime.processes.relay import Relay
 
 _SECONDS_UNTIL_JAX_ABORTS = 2 * 24 * 3600
@@ -53,9 +62,7 @@ class JaxService:
     ) -> None:
         """Describe the service; `join` connects to it."""
         self._place, self._count, self._index = place, count, index
-        self._relay: Relay | None = None
-        if index != 0:
-            self._relay = Relay(place.host, place.port, crashed)
+        self._crashed, self._relay = crashed, cast("Relay | None", None)
 
     def join(self, start_seconds: float) -> None:
         """Start the service in process 0, join it, and start the devices of all processes.
@@ -65,22 +72,29 @@ class JaxService:
         jax.config.update("jax_enable_recoverability", True)
         jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        _bind_gloo(self._place.own_address)
-        address = join_address(self._place.host, self._place.port)
-        if self._relay is not None:
-            self._relay.start()
-            address = self._relay.address
+        self._initialize(max(1, int(start_seconds)))
+        jax.devices()
+
+    def _initialize(self, start_seconds: int) -> None:
+        place = self._place
+        _bind_gloo(place.own_address)
+        address = join_address(place.host, place.port)
         jax.distributed.initialize(
-            address,
+            address if self._index == 0 else self._relayed(place.host, place.port),
             self._count,
             self._index,
             local_device_ids=None,
             cluster_detection_method="deactivate",
-            initialization_timeout=max(1, int(start_seconds)),
+            initialization_timeout=start_seconds,
             heartbeat_timeout_seconds=_SECONDS_UNTIL_JAX_ABORTS,
-            coordinator_bind_address=join_address(self._place.bind, self._place.port),
+            coordinator_bind_address=join_address(place.bind, place.port),
         )
-        jax.devices()
+
+    def _relayed(self, host: str, port: int) -> str:
+        """Start a relay to the service, and return the address to connect to instead."""
+        self._relay = Relay(host, port, self._crashed)
+        self._relay.start()
+        return self._relay.address
 
     def leave(self, timeout_seconds: float) -> bool:
         """Disconnect; return whether that succeeded in time. The service may end meanwhile."""
@@ -97,6 +111,37 @@ class JaxService:
         if self._relay is not None:
             self._relay.stop()
         return True
+
+
+class LaunchedJaxService(JaxService):
+    """The service of processes that a launcher started, which JAX finds by itself.
+
+    `method` is JAX's name of the way to find it; None lets JAX choose.
+    """
+
+    def __init__(self, method: str | None, crashed: Callable[[str], None]) -> None:
+        """Describe the service; `join` connects to it."""
+        self._method, self._crashed = method, crashed
+        self._relay: Relay | None = None
+
+    def _initialize(self, start_seconds: int) -> None:
+        extension: Any = jaxlib_extension
+        connect = extension.get_distributed_runtime_client
+
+        def connect_through_relay(address: str, index: int, **options: Any) -> Any:
+            host, port = split_address(address)
+            _bind_gloo(address_towards(host) or resolved(host, port)[0])
+            return connect(address if index == 0 else self._relayed(host, port), index, **options)
+
+        extension.get_distributed_runtime_client = connect_through_relay
+        try:
+            jax.distributed.initialize(
+                cluster_detection_method=self._method,
+                initialization_timeout=start_seconds,
+                heartbeat_timeout_seconds=_SECONDS_UNTIL_JAX_ABORTS,
+            )
+        finally:
+            extension.get_distributed_runtime_client = connect
 
 
 def _bind_gloo(address: str) -> None:

@@ -38,9 +38,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """The cluster, this process's index in it, the job, and the deadline."""
+    """The workers' names, this process's index among them, the job, and the deadline.
 
-    addresses: Sequence[str]
+    `server` is the address of worker 0. `cluster` has the addresses of all workers, as far as they
+    are known: they tell which address of this machine the others reach.
+    """
+
+    names: Sequence[str]
+    server: str
+    cluster: Sequence[str]
     index: int
     job: JobIdentity
     deadline: float
@@ -52,13 +58,13 @@ class Rendezvous:
 
         Raises `WorkerError` for an address that is not this machine's, or in use.
         """
-        port = split_address(self.addresses[0], self.at)[1]
-        who = _name(self.addresses, 0)
+        port = split_address(self.server, self.at)[1]
+        who = self.names[0]
 
         def candidates() -> list[str]:
             if bind:
                 return resolved(bind, port)
-            return numeric_addresses(self.addresses[0], self.addresses, self.at)
+            return numeric_addresses(self.server, self.cluster, self.at)
 
         return listen(
             self._until_deadline(candidates, f"{who} cannot listen")[0], port, who, self.at
@@ -70,16 +76,16 @@ class Rendezvous:
         `listener` is the listening socket of this process, if it is worker 0. Raises `WorkerError`
         if there is no connection in time, or the server refuses.
         """
-        port = split_address(self.addresses[0], self.at)[1]
-        who = _name(self.addresses, self.index)
-        what = f"{who} cannot reach {_name(self.addresses, 0)}"
+        port = split_address(self.server, self.at)[1]
+        who = self.names[self.index]
+        what = f"{who} cannot reach {self.names[0]}"
         return self._until_deadline(lambda: self._connected(listener, port), what)
 
     def own_address(self, stream: socket.socket, listener: socket.socket | None) -> str:
         """Return the IP address at which the other workers reach this process."""
         bound = "" if listener is None else str(listener.getsockname()[0])
         if bound in _LOOPBACK_OF:
-            for address in self.addresses[1:]:
+            for address in self.cluster[1:]:
                 towards = address_towards(split_address(address)[0])
                 if towards is not None:
                     return towards
@@ -107,7 +113,7 @@ class Rendezvous:
 
     def _connected(self, listener: socket.socket | None, port: int) -> socket.socket:
         if listener is None:
-            candidates = numeric_addresses(self.addresses[0], self.addresses, self.at)
+            candidates = numeric_addresses(self.server, self.cluster, self.at)
         else:
             bound = str(listener.getsockname()[0])
             candidates = [_LOOPBACK_OF.get(bound, bound)]
@@ -135,7 +141,7 @@ class Rendezvous:
         challenge = _next(stream)
         if not isinstance(challenge, ms.Challenge) or challenge.protocol != PROTOCOL:
             raise ms.MessageError("no server of this protocol")
-        hello = self.job.hello(challenge, self.index, len(self.addresses))
+        hello = self.job.hello(challenge, self.index, len(self.names))
         stream.sendall(hello.line())
         answer = _next(stream)
         if isinstance(answer, ms.Refused):
@@ -163,7 +169,3 @@ def _next(stream: socket.socket) -> ms.Message:
             raise ms.MessageError("the connection ends without an answer")
         line += byte
     return ms.parsed(bytes(line), ms.TO_STRANGERS)
-
-
-def _name(addresses: Sequence[str], worker: int) -> str:
-    return f"worker {worker} ({addresses[worker]})"

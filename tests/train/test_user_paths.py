@@ -186,7 +186,7 @@ def test_what_is_there_stays(folder: Path, kind: str) -> None:
     (folder / "link").symlink_to("folder")
     (folder / "lost").symlink_to("nowhere")
     before = sorted(str(path) for path in folder.rglob("*"))
-    refused(saves_with(kind)["write"], "is there and is no checkpoint|is a symbolic link")
+    refused(saves_with(kind)["write"], "exists and is no checkpoint|is a symbolic link")
     assert sorted(str(path) for path in folder.rglob("*")) == before
 
 

@@ -198,7 +198,7 @@ def test_a_manifest_that_is_none(path: Path, text: bytes) -> None:
 @pytest.mark.parametrize("depth", range(700, 1000, 30))
 def test_a_manifest_that_is_deep(path: Path, depth: int) -> None:
     # Somewhere it can be read and no longer be written, which its hash takes.
-    text = b'{"format": 1, "deep": ' + b"[" * depth + b"]" * depth + b"}"
+    text = b'{"format": 2, "deep": ' + b"[" * depth + b"]" * depth + b"}"
     refused(rewritten(path, lambda members: members.update({"manifest.json": text})), "manifest")
 
 
@@ -207,7 +207,7 @@ def test_a_format_of_the_future(path: Path) -> None:
         manifest = {**json.loads(members["manifest.json"]), "format": 99}
         members["manifest.json"] = json.dumps(manifest).encode()
 
-    refused(rewritten(path, change), "is of format 99, this graphdist reads format 1")
+    refused(rewritten(path, change), "is of format 99, this graphdist reads format 2")
 
 
 def test_the_format_is_looked_at_before_the_hash(
@@ -215,12 +215,12 @@ def test_the_format_is_looked_at_before_the_hash(
 ) -> None:
     # Which takes the time to write all values again.
     monkeypatch.setattr(artifact, "_hash", lambda value: pytest.fail("hashed"))
-    text = b'{"format": 2, "z": [[], []]}'
+    text = b'{"format": 3, "z": [[], []]}'
     refused(rewritten(path, lambda members: members.update({"manifest.json": text})), "format 2")
 
 
 def test_a_manifest_too_large_for_any_step_is_not_read(path: Path) -> None:
-    text = b'{"format": 1, "z": [' + b"[]," * 3_000_000 + b"[]]}"
+    text = b'{"format": 2, "z": [' + b"[]," * 3_000_000 + b"[]]}"
     refused(
         rewritten(path, lambda members: members.update({"manifest.json": text})),
         "has a member 'manifest.json' of 9,000,024 bytes; ",
@@ -228,7 +228,9 @@ def test_a_manifest_too_large_for_any_step_is_not_read(path: Path) -> None:
 
 
 def test_a_manifest_too_large_for_readers_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(gd.ArtifactError, match=r"manifest\.json has 9,000,\d+ bytes; 8,388,608 is"):
+    with pytest.raises(
+        gd.ArtifactError, match=r"manifest\.json has 9,000,\d+ bytes; the limit is 8,388,608"
+    ):
         write_artifact(tmp_path / "step.gdx", {"z": "x" * 9_000_000}, MEMBERS)
     assert list(tmp_path.iterdir()) == []
 

@@ -99,5 +99,5 @@ def test_what_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
     folders.check_replaceable(tmp_path / "notes")  # empty: nothing is lost
     folders.check_replaceable(make(tmp_path, "ckpt-1", 1))
     (tmp_path / "notes" / "file").touch()
-    with pytest.raises(CheckpointError, match="'notes' is there and is no checkpoint"):
+    with pytest.raises(CheckpointError, match="'notes' exists and is no checkpoint"):
         folders.check_replaceable(tmp_path / "notes")

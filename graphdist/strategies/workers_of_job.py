@@ -1,0 +1,180 @@
+"""Who the workers of a job are: the processes that run one program together.
+
+Asked in this order: the resolver that the user gives; `TF_CONFIG`; a JAX that is initialized
+already, as Ray Train and most scripts for JAX do; a launcher (Slurm, Open MPI, Kubernetes, Cloud
+TPU) that started this process as one of several, which JAX understands. Without any of them the
+process is alone. Worker 0 says in a line on stderr which of the last two it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any  # Any: what users pass as resolver
+
+import jax
+
+from graphdist.cluster import roles
+from graphdist.cluster.resolver import (
+    ClusterResolver,
+    SimpleClusterResolver,
+    TFConfigClusterResolver,
+)
+from graphdist.cluster.spec import ClusterSpec
+from graphdist.config import (
+    Launcher,
+    is_cluster_described,
+    job_identity,
+    launcher,
+    worker_bind_address,
+    worker_timeouts,
+)
+from graphdist.errors import ArgumentError, ContextError, WorkerError
+from graphdist.runtime.devices import backends_are_started
+from graphdist.runtime.processes.cluster_workers import (
+    ClusterWorkers,
+    current_workers,
+    join_workers,
+)
+from graphdist.runtime.processes.jax_service import LaunchedJaxService
+from graphdist.runtime.processes.processes_of_jax import is_one_of_several, join_processes_of_jax
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import wrong_type
+
+NAME_DEVICES = 'name its devices, as in devices=["cpu:0"]'
+
+
+def joined_workers(resolver: Any) -> tuple[ClusterResolver, ClusterWorkers | None]:
+    """Return the resolver, and the workers that this process has joined; None if it is alone.
+
+    Raises `ArgumentError` for a resolver of another type, `WorkerError` if the workers do not
+    connect.
+    """
+    if resolver is None and not is_cluster_described():
+        workers = _of_jax()
+        if workers is not None:
+            spec = ClusterSpec({"worker": list(workers.addresses)})
+            return SimpleClusterResolver(spec, task_type="worker", task_id=workers.index), workers
+    checked = resolver_or_default(resolver)
+    return checked, _of_resolver(checked)
+
+
+def require_all_processes(what: str, on_purpose: str) -> None:
+    """Raise `ContextError` if JAX has several processes, and `what` would use this one alone.
+
+    `on_purpose` says how a program uses one process in spite of the others.
+    """
+    if current_workers() is None and is_one_of_several():
+        raise ContextError(
+            f"{what} uses this process alone, and JAX has {jax.process_count()} processes: each "
+            "would compute for itself",
+            source=here(),
+            hint="make a gd.MultiWorkerMirroredStrategy() of all processes; on purpose: "
+            f"{on_purpose}",
+        )
+
+
+def _of_jax() -> ClusterWorkers | None:
+    workers = current_workers()
+    if workers is not None:
+        return workers
+    timeouts, job, at = worker_timeouts(), job_identity(), here()
+    if jax.distributed.is_initialized():
+        if jax.process_count() == 1:
+            return None
+        workers = join_processes_of_jax(timeouts, job, at=at)
+        _say(workers, "jax.distributed, which is initialized")
+        return workers
+    found = launcher()
+    if found is None:
+        return None
+    _require_unused_devices(f"the processes of {found.name}")
+    service = LaunchedJaxService(found.method, _end_with)
+    try:
+        service.join(timeouts.start)
+    except Exception as error:
+        raise _unconnected(found, error) from error
+    if jax.process_count() == 1:
+        return None
+    workers = join_processes_of_jax(timeouts, job, service, at)
+    _say(workers, f"{found.name}, by jax.distributed")
+    return workers
+
+
+def _end_with(why: str) -> None:
+    """Report that the relay to JAX's service failed."""
+    workers = current_workers()
+    if workers is not None:
+        workers.thread_failed(why)
+
+
+def _unconnected(found: Launcher, error: Exception) -> WorkerError:
+    needs = {"mpi4py": "install mpi4py", "k8s": 'install "jax[k8s]"'}.get(found.method or "")
+    return WorkerError(
+        f"{found.name} started this process as one of several, and JAX cannot connect them: "
+        f"{str(error).partition(chr(10))[0]}",
+        source=here(),
+        hint=f"{needs + ', ' if needs else ''}give the strategy a cluster_resolver, or set "
+        "TF_CONFIG",
+    )
+
+
+def _say(workers: ClusterWorkers, found_by: str) -> None:
+    if workers.index == 0:
+        names = "; ".join(workers.addresses[:4]) + ("; .." if len(workers) > 4 else "")
+        print(f"graphdist: {len(workers)} workers of {found_by}: {names}", file=sys.stderr)
+
+
+def _of_resolver(resolver: ClusterResolver) -> ClusterWorkers | None:
+    spec = ClusterSpec(resolver.cluster_spec() or {})
+    addresses = roles.worker_addresses(spec)
+    kind, task_id = resolver.task_type, resolver.task_id
+    if len(addresses) < 2 or kind == "evaluator":
+        return None
+    if kind is None or task_id is None:
+        raise ArgumentError(
+            f"the cluster has {len(addresses)} workers, and does not say which one this process is",
+            source=here(),
+            hint='give the resolver task_type and task_id, or TF_CONFIG a "task"',
+        )
+    return _rendezvous(addresses, roles.id_in_cluster(spec, kind, task_id), spec)
+
+
+def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
+    if not jax.distributed.is_initialized():
+        _require_unused_devices(f"{len(addresses)} workers: {spec}")
+    timeouts, job = worker_timeouts(), job_identity()
+    return join_workers(addresses, index, timeouts, job, worker_bind_address(), here())
+
+
+def _require_unused_devices(workers: str) -> None:
+    if current_workers() is None and backends_are_started():
+        raise ContextError(
+            f"devices are in use already, and can no longer become the devices of {workers}",
+            source=here(),
+            hint="make the strategy first: move code that makes arrays, lists jax.devices() or "
+            "runs functions below this line",
+        )
+
+
+def resolver_or_default(resolver: Any) -> ClusterResolver:
+    """Return the resolver, or the default one; raises `ArgumentError` for another kind."""
+    if resolver is None:
+        return TFConfigClusterResolver()
+    if not isinstance(resolver, ClusterResolver):
+        hint = "leave it out: the default reads TF_CONFIG"
+        raise wrong_type("cluster_resolver", resolver, "a ClusterResolver", hint, ArgumentError)
+    return resolver
+
+
+def single_worker(resolver: Any) -> ClusterResolver:
+    """Return a resolver that names one worker; raises `ContextError` for several."""
+    checked = resolver_or_default(resolver)
+    count = len(roles.worker_addresses(checked.cluster_spec() or {}))
+    if count > 1:
+        raise ContextError(
+            f"the cluster has {count} workers, and the strategy takes 1",
+            source=here(),
+            hint="use gd.MultiWorkerMirroredStrategy(resolver), on TPUs too",
+        )
+    return checked
