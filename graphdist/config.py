@@ -33,7 +33,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -244,43 +243,10 @@ def is_cluster_described() -> bool:
     return bool(cluster_config().get("cluster"))
 
 
-@dataclass(frozen=True)
-class Launcher:
-    """A program that started this process as one of several, by what it set in the environment.
-
-    `method` is JAX's name of the way to find the other processes; None lets JAX choose.
-    """
-
-    name: str
-    method: str | None = None
-
-
-_COUNTS = {
-    "OMPI_COMM_WORLD_SIZE": "Open MPI",
-    "PMI_SIZE": "MPI",
-    "MV2_COMM_WORLD_SIZE": "MVAPICH",
-}
-_OF_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID")
-
-
-def launcher() -> Launcher | None:
-    """Return the launcher that started this process as one of several; None without one."""
-    names = os.environ
-    if _is_several(names.get("SLURM_NTASKS")) and all(name in names for name in _OF_SLURM):
-        return Launcher("Slurm", "slurm")
-    for count, name in _COUNTS.items():
-        if _is_several(names.get(count)):
-            # JAX reads the older of Open MPI's two ways to name the first process.
-            return Launcher(name, "ompi" if "OMPI_MCA_orte_hnp_uri" in names else "mpi4py")
-    if "JOB_COMPLETION_INDEX" in names and "KUBERNETES_SERVICE_HOST" in names:
-        return Launcher("Kubernetes", "k8s")
-    if "," in names.get("TPU_WORKER_HOSTNAMES", "") or "MEGASCALE_COORDINATOR_ADDRESS" in names:
-        return Launcher("Cloud TPU")
-    return None
-
-
-def _is_several(count: str | None) -> bool:
-    return count is not None and count.isdecimal() and int(count) > 1
+def launch_variables() -> dict[str, str]:
+    """Return the variables that launchers set for the processes that they start."""
+    prefixes = ("SLURM_", "OMPI_", "PMI_", "MV2_", "JOB_", "KUBERNETES_", "TPU_", "MEGASCALE_")
+    return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}
 
 
 def slurm_variable(name: str) -> str | None:

@@ -125,13 +125,14 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     """Runs one replica on each device of every worker of a cluster.
 
     Start the program once for every worker, with the same code. `cluster_resolver` names the
-    workers and this process's index among them; the default is
-    `gd.cluster.TFConfigClusterResolver`. Each worker uses all its devices, or those that `devices`
-    names, as in `MirroredStrategy`; all workers have the same number of devices. Replicas are
-    numbered worker by worker. Every worker gets the results of `reduce` and `gather`;
-    `experimental_local_results` and `values` return the worker's own replicas. Variables start with
-    worker 0's values. `timeout_seconds` of the `communication_options` limits the time of a step;
-    its other options are hints. Make the strategy before anything runs on a device.
+    workers and this process's index among them. Without it `TF_CONFIG` does, or a JAX that is
+    initialized already, or the launcher: Slurm, Open MPI, Kubernetes, Cloud TPU. Each worker uses
+    all its devices, or those that `devices` names, as in `MirroredStrategy`; all workers have the
+    same number of devices. Replicas are numbered worker by worker. Every worker gets the results of
+    `reduce` and `gather`; `experimental_local_results` and `values` return the worker's own
+    replicas. Variables start with worker 0's values. `timeout_seconds` of the
+    `communication_options` limits the time of a step; its other options are hints. Make the
+    strategy before anything runs on a device.
 
     `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
     same as in `gd.MirroredStrategy`. No worker has all shards of a sharded variable: outside

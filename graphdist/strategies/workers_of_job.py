@@ -15,6 +15,7 @@ from typing import Any  # Any: what users pass as resolver
 import jax
 
 from graphdist.cluster import roles
+from graphdist.cluster.launcher import Launcher, launcher
 from graphdist.cluster.resolver import (
     ClusterResolver,
     SimpleClusterResolver,
@@ -22,10 +23,8 @@ from graphdist.cluster.resolver import (
 )
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import (
-    Launcher,
     is_cluster_described,
     job_identity,
-    launcher,
     worker_bind_address,
     worker_timeouts,
 )
