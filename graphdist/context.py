@@ -82,9 +82,9 @@ class Scope(Generic[Entered]):
     It may be entered again inside its own `with` block, but not after that has ended.
     """
 
-    def __init__(self, strategy: Entered) -> None:
-        """Take the strategy; nothing is entered yet."""
-        self._strategy = strategy
+    def __init__(self, strategy: Entered, leaving: Callable[[], None] | None = None) -> None:
+        """Take the strategy, and what to call when a block ends; nothing is entered yet."""
+        self._strategy, self._leaving = strategy, leaving
         self._tokens: list[Token[Entry | None]] = []
         self._was_left = False
 
@@ -104,6 +104,8 @@ class Scope(Generic[Entered]):
         """Make the entry current again that was current before."""
         _entry.reset(self._tokens.pop())
         self._was_left = not self._tokens
+        if self._leaving is not None and error is None:
+            self._leaving()
         if isinstance(error, AttributeError) and (missing := missing_context(error)):
             raise missing from error
 

@@ -208,6 +208,11 @@ def placement_of(model: keras.Model) -> Placement:
     return placement if isinstance(placement, Placement) else Placement(model)
 
 
+def is_watched(model: keras.Model) -> bool:
+    """Return whether a model has a placement, as every model that was made since the import."""
+    return _PLACEMENT in vars(model)
+
+
 def without_placement(value: Any) -> dict[str, Any]:
     """Return the attributes of a Keras object, without its placement and what that replaces."""
     placement = vars(value).get(_PLACEMENT)

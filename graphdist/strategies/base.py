@@ -30,6 +30,7 @@ from graphdist.strategies import legacy, replicas
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.implicit_functions import ImplicitFunctions
+from graphdist.strategies.keras_switch import switch_on_keras, warn_of_late_keras
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.state import current_trace
@@ -117,7 +118,8 @@ class CommonStrategy(AbstractStrategy):
         ...     gd.get_strategy() is strategy
         True
         """
-        return Scope(self)
+        switch_on_keras()
+        return Scope(self, warn_of_late_keras)
 
     def run(
         self,
