@@ -1,21 +1,31 @@
 """Who the workers of a job are: the processes that run one program together.
 
 Asked in this order: the resolver that the user gives; `TF_CONFIG`; a JAX that is initialized
-already, as Ray Train and most scripts for JAX do; a launcher (Slurm, Open MPI, Kubernetes, Cloud
-TPU) that started this process as one of several, which JAX understands. Without any of them the
-process is alone. Worker 0 says in a line on stderr which of the last two it was.
+already, as most scripts for JAX do; Ray Train, whose training function this process runs; a
+launcher (Slurm, Open MPI, Kubernetes, Cloud TPU) that started this process as one of several, which
+JAX understands. Without any of them the process is alone. Worker 0 says in a line on stderr which
+of the last three it was.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any  # Any: what users pass as resolver
 
 import jax
 
 from graphdist.cluster import roles
 from graphdist.cluster.launcher import Launcher, launcher
+from graphdist.cluster.ray_train import (
+    RayTrainWorker,
+    from_rank_zero,
+    own_address,
+    ray_train_worker,
+)
 from graphdist.cluster.resolver import (
     ClusterResolver,
     SimpleClusterResolver,
@@ -30,9 +40,11 @@ from graphdist.config import (
 )
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.runtime.devices import backends_are_started
+from graphdist.runtime.processes.addresses import ReservedPort, join_address
 from graphdist.runtime.processes.cluster_workers import (
     ClusterWorkers,
     current_workers,
+    join_named,
     join_workers,
 )
 from graphdist.runtime.processes.jax_service import LaunchedJaxService
@@ -84,6 +96,9 @@ def _of_jax() -> ClusterWorkers | None:
         workers = join_processes_of_jax(timeouts, job, at=at)
         _say(workers, "jax.distributed, which is initialized")
         return workers
+    task = ray_train_worker()
+    if task is not None:
+        return _of_ray_train(task) if task.size > 1 else None
     found = launcher()
     if found is None:
         return None
@@ -97,6 +112,24 @@ def _of_jax() -> ClusterWorkers | None:
         return None
     workers = join_processes_of_jax(timeouts, job, service, at)
     _say(workers, f"{found.name}, by jax.distributed")
+    return workers
+
+
+def _of_ray_train(task: RayTrainWorker) -> ClusterWorkers:
+    _require_unused_devices(f"the {task.size} workers of Ray Train")
+    job, port, announced = job_identity(), None, {}
+    if task.rank == 0:
+        host = own_address()
+        port = ReservedPort(host)
+        token = job.token or secrets.token_hex(16)
+        announced = {"server": join_address(host, port.number), "token": token}
+    shared = json.loads(from_rank_zero(json.dumps(announced)))
+    if port is not None:
+        port.close()
+    names = [f"rank {rank} of Ray Train" for rank in range(task.size)]
+    own = replace(job, token=shared["token"])
+    workers = join_named(names, task.rank, shared["server"], worker_timeouts(), own, at=here())
+    _say(workers, "Ray Train")
     return workers
 
 

@@ -472,6 +472,25 @@ def current_workers() -> ClusterWorkers | None:
     return group if isinstance(group, ClusterWorkers) else None
 
 
+def join_named(
+    names: Sequence[str],
+    index: int,
+    server: str,
+    timeouts: WorkerTimeouts,
+    job: JobIdentity,
+    jax_service: JaxService | None = None,
+    at: Source = UNKNOWN,
+) -> ClusterWorkers:
+    """Return workers of which only the address of worker 0's server is known, connected.
+
+    `jax_service` is the connection to JAX's service if this package made one already.
+    """
+    workers = ClusterWorkers(names, index, timeouts, job, server=server)
+    workers.start(at, jax_service)
+    set_workers(workers)
+    return workers
+
+
 def join_workers(
     addresses: Sequence[str],
     index: int,

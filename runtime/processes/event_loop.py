@@ -22,7 +22,8 @@ class EventLoopThread(threading.Thread):
         """Take a listening socket; `start` begins to serve it."""
         super().__init__(name=f"graphdist-{what.replace(' ', '-')}", daemon=True)
         self._what, self._crashed = what, crashed
-        self._loop = asyncio.new_event_loop()
+        # Not the policy's loop: Ray sets uvloop, whose transports are other classes.
+        self._loop = asyncio.SelectorEventLoop()
         self.listener = ready(listener)
 
     def run(self) -> None:

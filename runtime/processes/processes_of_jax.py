@@ -28,10 +28,14 @@ from graphdist.runtime.processes.addresses import (
     address_towards,
     join_address,
 )
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers, current_workers
+from graphdist.runtime.processes.cluster_workers import (
+    ClusterWorkers,
+    current_workers,
+    join_named,
+)
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.jax_service import JaxService
-from graphdist.runtime.processes.workers import WorkerTimeouts, set_workers
+from graphdist.runtime.processes.workers import WorkerTimeouts
 
 _BYTES_OF_TEXT = 512
 
@@ -77,11 +81,7 @@ def join_processes_of_jax(
     names, server, token = _in_time(exchanged, timeouts.start, at)
     if port is not None:
         port.close()
-    identity = replace(job, token=token)
-    workers = ClusterWorkers(names, index, timeouts, identity, server=server)
-    workers.start(at, service)
-    set_workers(workers)
-    return workers
+    return join_named(names, index, server, timeouts, replace(job, token=token), service, at)
 
 
 def _of_all(text: str) -> list[str]:

@@ -108,6 +108,15 @@ def test_tasks_of_slurm(expected: list[Any]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.needs("ray_train")
+def test_workers_of_a_jax_trainer_of_ray(expected: list[Any], tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tests.multi_worker.programs.ray_training", str(tmp_path)]
+    ((status, output, error),) = outcomes([program], {"RAY_AUTH_MODE": "disabled"})
+    assert status == 0, error
+    assert results(output) == [*expected, *expected]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["mirrored", "default"])
 def test_one_process_of_several_is_refused(what: str) -> None:
     for status, _, error in initialized(2, what):

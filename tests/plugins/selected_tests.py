@@ -60,6 +60,7 @@ NEEDS = {
     "keras-hub": Need("pip install keras-hub", ("keras_hub",)),
     "mypy": _extra("dev", "mypy"),
     "pip": Need("python -m ensurepip", ("pip",)),
+    "ray_train": _extra("ray-train", "pyarrow", "tensorboardX"),
     "tensorboard": Need("pip install tensorboard tensorflow", ("tensorboard", "tensorflow")),
     "tensorflow": _extra("bench", "tensorflow"),
     "torch": _extra("bench", "torch"),
