@@ -24,8 +24,9 @@ from graphdist.ir.graph import Node, Operand, Params
 from graphdist.ir.types import Type
 
 Rule: TypeAlias = Callable[[Node], Factors]
-ParamsOfShards: TypeAlias = Callable[[Node, int, int], Params]
-"""Return the parameters of a node applied to shards, from a factor and the number of shards."""
+ParamsOfShards: TypeAlias = Callable[[Node, Factors, int, int], Params]
+"""Return the parameters of a node applied to shards, from its factors, the factor of the shards and
+their number."""
 
 
 def integers(node: Node, name: str) -> tuple[int, ...]:
@@ -268,11 +269,11 @@ def _sizes_before(shape: Shape) -> list[int]:
     return list(accumulate(shape[:-1], mul, initial=1))[: len(shape)]
 
 
-def sizes_of_shards(name: str, rule: Rule) -> ParamsOfShards:
+def sizes_of_shards(name: str) -> ParamsOfShards:
     """Return a function that replaces the parameter `name`, a shape, by the shape of a shard."""
 
-    def params(node: Node, factor: int, count: int) -> Params:
-        (dims,) = rule(node).results
+    def params(node: Node, factors: Factors, factor: int, count: int) -> Params:
+        (dims,) = factors.results
         return {**node.params, name: shard_shape(dims, integers(node, name), factor, count)}
 
     return params

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _IN_THE_FIRST = linear.in_each(0)
 
 
-def _same_params(node: Node, factor: int, count: int) -> Params:
+def _same_params(node: Node, factors: Factors, factor: int, count: int) -> Params:
     return node.params
 
 
@@ -106,8 +106,8 @@ _SELECTION = Row(
 # Rows that several operations share, so that their traits are stated once.
 _IDENTITY = Row(rules.identity, linear_in=linear.together(), only_moves=True)
 _SPECIAL = Row(rules.elementwise, is_elementwise=True)  # series and loops, for each element
-_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes", rules.reshape))
-_OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape", rules.reshape))
+_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes"))
+_OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape"))
 
 _ELEMENTS: Mapping[str, Row] = {
     **_elementwise("add add_any sub", linear.together(0, 1)),
@@ -139,22 +139,15 @@ _ELEMENTS: Mapping[str, Row] = {
 
 _MOVES: Mapping[str, Row] = {
     "jax.broadcast_in_dim": _move(
-        rules.broadcast_in_dim,
-        params_of_shards=sizes_of_shards("shape", rules.broadcast_in_dim),
+        rules.broadcast_in_dim, params_of_shards=sizes_of_shards("shape")
     ),
     "jax.concatenate": _move(rules.all_but("dimension"), linear.together()),
-    "jax.dynamic_slice": _move(
-        rules.of_one_size,
-        params_of_shards=sizes_of_shards("slice_sizes", rules.of_one_size),
-    ),
+    "jax.dynamic_slice": _move(rules.of_one_size, params_of_shards=sizes_of_shards("slice_sizes")),
     "jax.dynamic_update_slice": _move(rules.dynamic_update_slice, linear.together(0, 1)),
     "jax.pad": _move(rules.pad, linear.together(0, 1)),
     "jax.reshape": _RESHAPE,
     "jax.rev": _move(rules.all_but("dimensions")),
-    "jax.slice": _move(
-        rules.of_one_size,
-        params_of_shards=sizes_of_shards("limit_indices", rules.of_one_size),
-    ),
+    "jax.slice": _move(rules.of_one_size, params_of_shards=sizes_of_shards("limit_indices")),
     "jax.split": _move(rules.all_but("axis")),
     "jax.squeeze": _move(rules.without("dimensions")),
     "jax.stack": _move(rules.stack, linear.together()),
@@ -185,7 +178,7 @@ _REDUCTIONS: Mapping[str, Row] = {
     "jax.sort": Row(rules.all_but("dimension")),
     "jax.top_k": Row(rules.all_but("axis")),
     "jax.approx_top_k": Row(rules.all_but("reduction_dimension")),
-    "jax.iota": Row(rules.iota, sizes_of_shards("shape", rules.iota), is_cheap=True),
+    "jax.iota": Row(rules.iota, sizes_of_shards("shape"), is_cheap=True),
 }
 
 _PRODUCTS: Mapping[str, Row] = {
@@ -219,7 +212,7 @@ _PRODUCTS: Mapping[str, Row] = {
         Row(products.batched(2)),
     ),
     "jax.lu_pivots_to_permutation": Row(products.batched(1)),
-    "jax.tridiagonal_solve": Row(products.batched(1), linear_in=linear.in_each(3)),
+    "jax.tridiagonal_solve": Row(products.tridiagonal_solve, linear_in=linear.in_each(3)),
 }
 
 TABLE: Mapping[str, Row] = {**_ELEMENTS, **_MOVES, **_REDUCTIONS, **_PRODUCTS}
@@ -278,7 +271,7 @@ def on_shards(
     row, factors = TABLE[node.op.name], factors_of(node)
     assert factors is not None, f"{node.op.name} has no factors"
     assert divides(node, factors, factor, count), f"{factor} of {node} has no {count} shards"
-    params = row.params_of_shards(node, factor, count)
+    params = row.params_of_shards(node, factors, factor, count)
     shards = [operand.type.layout for operand in operands]
     sharding = next((found for found in shards if found and found.dimension is not None), None)
     types = [

@@ -116,7 +116,7 @@ def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
     return tuple(by_place[place] for place in range(len(by_place)))
 
 
-def features_of_shards(node: Node, factor: int, count: int) -> Params:
+def features_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
     """Return the parameters of a convolution that computes one of `count` shards.
 
     Along the output features, a shard of a grouped convolution has 1 / `count` of the groups.
@@ -153,12 +153,12 @@ def gather_by_index(node: Node) -> Factors:
     return Factors((of_operand, of_indices), (of_windows,))
 
 
-def windows_of_shards(node: Node, factor: int, count: int) -> Params:
+def windows_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
     """Return the parameters of a gather from shards, whose windows are smaller."""
     numbers = cast(Any, node.params["dimension_numbers"])
     dims = tuple(
         None if i in numbers.operand_batching_dims else of
-        for i, of in enumerate(gather_by_index(node).operands[0])
+        for i, of in enumerate(factors.operands[0])
     )
     sizes = shard_shape(dims, integers(node, "slice_sizes"), factor, count)
     return {**node.params, "slice_sizes": sizes}
@@ -251,6 +251,14 @@ def triangular_solve(node: Node) -> Factors:
     rank = len(node.operands[0].type.shape)
     sides = _vectors(rank, is_of_columns=bool(node.params["left_side"]))
     return Factors((_first(node.operands[0], rank - 2), sides), (sides,))
+
+
+def tridiagonal_solve(node: Node) -> Factors:
+    """Pass the batch and the right-hand sides through, as `triangular_solve` does."""
+    *diagonals, sides = node.operands
+    rank = len(sides.type.shape)
+    columns = _vectors(rank, is_of_columns=True)
+    return Factors((*(_first(each, rank - 2) for each in diagonals), columns), (columns,))
 
 
 def ormqr(node: Node) -> Factors:

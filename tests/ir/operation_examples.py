@@ -1,8 +1,9 @@
 """Small programs with each operation of the table, by the name of the operation.
 
 All are functions of float32 arrays; what else they take they make themselves. Sizes that divide by
-2 and 4 stand beside sizes that do not, and dimensions of which an operation takes a part beside
-those of which it takes all.
+2 and 4 stand beside sizes that do not. In one example of each operation, the dimensions that must
+be unsharded divide, too: a wrong factor of theirs is tried only there, and
+`tests/ir/test_wrong_rows.py` checks that it is noticed.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ Example = Callable[[], Graph]
 PAIR: Shape = (2,)
 LINE: Shape = (4,)
 A: Shape = (4, 8)
-B: Shape = (8, 3, 4)
-MATRICES: Shape = (4, 2, 3, 3)
-IMAGES: Shape = (4, 5, 6, 8)
-TABLE_OF_ROWS: Shape = (7, 8)
+B: Shape = (8, 6, 4)
+MATRICES: Shape = (4, 2, 4, 4)
+IMAGES: Shape = (4, 4, 6, 8)
+TABLE_OF_ROWS: Shape = (8, 8)
 
 
 def of(fn: Callable[..., Any], *shapes: Shape) -> Example:
@@ -186,27 +187,33 @@ MOVES: dict[str, list[Example]] = {
         of(lambda x: lax.broadcast_in_dim(x[:, :1], (4, 8, 4), (2, 1)), A),
         of(lambda x: jnp.full(A, x), ()),
     ],
-    "concatenate": [of(lambda x, y: lax.concatenate([x, y, x], 1), A, (4, 3))],
+    "concatenate": [
+        of(lambda x, y: lax.concatenate([x, y, x], 1), A, (4, 3)),
+        of(lambda x, y: lax.concatenate([x, y, x], 1), A, A),
+    ],
     "device_put": [of(lambda x, y: jax.device_put((x, y)), A, B)],
     "dynamic_slice": [of(lambda x, i: lax.dynamic_slice(x, (integers(i), 0), (2, 8)), A, ())],
     "dynamic_update_slice": [
-        of(lambda x, y, i: lax.dynamic_update_slice(x, y, (0, integers(i))), A, (4, 3), ())
+        of(lambda x, y, i: lax.dynamic_update_slice(x, y, (0, integers(i))), A, (4, 6), ())
     ],
     "optimization_barrier": [of(lambda x, y: lax.optimization_barrier((x, y)), A, B)],
     "pad": [
-        of(lambda x, y: lax.pad(x, y, ((0, 0, 0), (1, 0, 2), (-1, 1, 0))), B, ()),
+        of(lambda x, y: lax.pad(x, y, ((0, 0, 0), (1, 0, 3), (-1, 1, 0))), B, ()),
     ],
     "reshape": [
         of(lambda x: x.reshape(32), A),
-        of(lambda x: x.reshape(8, 12), B),
-        of(lambda x: x.reshape(4, 2, 3, 2, 2), B),
-        of(lambda x: x.reshape(6, 16), B),
+        of(lambda x: x.reshape(8, 24), B),
+        of(lambda x: x.reshape(4, 2, 6, 2, 2), B),
+        of(lambda x: x.reshape(12, 16), B),
         of(lambda x: x.reshape(1, 4, 1, 8), A),
         of(lambda x: lax.reshape(x, (32,), (1, 0)), A),
     ],
     "rev": [of(lambda x: lax.rev(x, (1,)), B)],
-    "slice": [of(lambda x: lax.slice(x, (0, 1, 0), (8, 3, 4), (2, 1, 1)), B)],
-    "split": [of(lambda x: lax.split(x, (3, 5), 1), A)],
+    "slice": [
+        of(lambda x: lax.slice(x, (0, 1, 0), (8, 5, 4), (2, 1, 1)), B),
+        of(lambda x: lax.slice(x, (4, 0, 2), (8, 6, 4)), B),
+    ],
+    "split": [of(partial(lax.split, sizes=sizes, axis=1), A) for sizes in ((3, 5), (4, 4))],
     "squeeze": [of(lambda x: lax.squeeze(x, (1,)), (4, 1, 8))],
     "stack": [of(lambda x, y: lax.stack([x, y], 1), A, A)],
     "tile": [of(lambda x: lax.tile(x, (1, 3)), A)],
@@ -232,7 +239,7 @@ REDUCTIONS: dict[str, list[Example]] = {
         of(lambda x: lax.reduce_or(integers(x), (0,)), A),
     ],
     "reduce_xor": [of(lambda x: lax.reduce_xor(integers(x), (0,)), A)],
-    "reduce": [of(lambda x: lax.reduce(x, 1.0, lambda a, b: a + 2 * b, (1,)), B)],
+    "reduce": [of(lambda x: lax.reduce(x, 1.0, lambda a, b: a + b + a * b, (1,)), B)],
     "argmax": [of(lambda x: jnp.argmax(x, 1), B)],
     "argmin": [of(lambda x: jnp.argmin(x, 1), B)],
     **{
@@ -245,7 +252,7 @@ REDUCTIONS: dict[str, list[Example]] = {
     ],
     "top_k": [of(lambda x: lax.top_k(x, 2), B)],
     "approx_top_k": [of(lambda x: lax.approx_max_k(x, 2), B)],
-    "iota": [of(lambda: lax.broadcasted_iota(jnp.float32, (4, 3, 8), 1))],
+    "iota": [of(lambda: lax.broadcasted_iota(jnp.float32, (4, 6, 8), 1))],
 }
 
 _RAGGED_ROWS, _RAGGED_SUM = (
@@ -267,7 +274,7 @@ _IMAGES_LAST = ("NHWC", "HWIO", "NHWC")
 
 def pooled(computation: Any, start: float) -> Any:
     def fn(x: Any) -> Any:
-        return lax.reduce_window(x, start, computation, (1, 2, 2, 1), (1, 2, 1, 1), "SAME")
+        return lax.reduce_window(x, start, computation, (1, 3, 2, 1), (1, 2, 1, 1), "SAME")
 
     return fn
 
@@ -294,29 +301,29 @@ PRODUCTS: dict[str, list[Example]] = {
         ),
     ],
     "conv_general_dilated": [
-        of(convolved(_IMAGES_LAST), IMAGES, (3, 3, 8, 4)),
+        of(convolved(_IMAGES_LAST), IMAGES, (4, 2, 8, 4)),
         of(convolved(("NCHW", "OIHW", "NCHW")), (4, 8, 4, 4), (2, 8, 1, 1)),
         of(convolved(_IMAGES_LAST, feature_group_count=8), IMAGES, (3, 3, 1, 16)),
-        of(convolved(_IMAGES_LAST, feature_group_count=2), IMAGES, (3, 3, 4, 4)),
-        of(convolved(_IMAGES_LAST, batch_group_count=2), IMAGES, (3, 3, 8, 4)),
+        of(convolved(_IMAGES_LAST, feature_group_count=2), IMAGES, (2, 2, 4, 4)),
+        of(convolved(_IMAGES_LAST, batch_group_count=2), IMAGES, (2, 2, 8, 4)),
         of(
             convolved(_IMAGES_LAST, window_strides=(2, 1), padding=((0, 0), (1, 1))),
             (2, 8, 4, 2),
             (1, 1, 2, 4),
         ),
-        of(jax.grad(lambda x, w: jnp.sum(convolved(_IMAGES_LAST)(x, w)), 1), IMAGES, (3, 3, 8, 4)),
+        of(jax.grad(lambda x, w: jnp.sum(convolved(_IMAGES_LAST)(x, w)), 1), IMAGES, (2, 4, 8, 4)),
     ],
     "reduce_window_sum": [of(pooled(lax.add, 0.0), IMAGES)],
     "reduce_window_max": [of(pooled(lax.max, -jnp.inf), IMAGES)],
     "reduce_window_min": [of(pooled(lax.min, jnp.inf), IMAGES)],
-    "reduce_window": [of(pooled(lambda a, b: a + 2 * b, 0.0), IMAGES)],
+    "reduce_window": [of(pooled(lambda a, b: a + b + a * b, 0.0), IMAGES)],
     "select_and_scatter_add": [
         of(jax.grad(lambda x: jnp.sum(pooled(lax.max, -jnp.inf)(x))), IMAGES)
     ],
     "select_and_gather_add": [of(lambda x: jax.jvp(pooled(lax.max, -jnp.inf), (x,), (x,)), IMAGES)],
     "fft": [
         of(lambda x: jnp.fft.fft(x, axis=-1), B),
-        of(lambda x: jnp.fft.rfft2(x), (4, 6, 8)),
+        of(lambda x: jnp.fft.rfft2(x), (4, 6, 14)),
     ],
 }
 
@@ -343,17 +350,20 @@ def spread(mode: str, name: str) -> list[Example]:
     examples = [of(rows, TABLE_OF_ROWS, (4, 8)), of(batches, B, (8, 4, 4))]
     if name not in ("set", "add"):
         return examples
-    return [*examples, of(columns, TABLE_OF_ROWS, (7, 4)), of(part, TABLE_OF_ROWS, (2, 8))]
+    return [*examples, of(columns, TABLE_OF_ROWS, (8, 4)), of(part, TABLE_OF_ROWS, (2, 8))]
 
 
 ACCESSES: dict[str, list[Example]] = {
     "gather": [
         of(lambda x: x[rows_of(x, 4, 2, below=9)], TABLE_OF_ROWS),
-        of(lambda x: jnp.take(x, rows_of(x, 4, below=9), 0), TABLE_OF_ROWS),
-        of(lambda x: jnp.take(integers(x), rows_of(x, 4, below=9), 0), TABLE_OF_ROWS),
-        of(lambda x: x[:, rows_of(x, 4, below=3)], B),
-        of(lambda x: jnp.take_along_axis(x, rows_of(x, 8, 2, 4, below=3), 1), B),
-        of(lambda x: x[rows_of(x, 4, below=3), 1], (4, 3, 8)),
+        of(lambda x: jnp.take(x, 3 * rows_of(x, 4, below=9), 0), TABLE_OF_ROWS),
+        of(
+            lambda x: jnp.take(integers(x), 3 * rows_of(x, 4, below=9), 0, fill_value=7),
+            TABLE_OF_ROWS,
+        ),
+        of(lambda x: x[:, rows_of(x, 4, below=6)], B),
+        of(lambda x: jnp.take_along_axis(x, rows_of(x, 8, 2, 4, below=6), 1), B),
+        of(lambda x: x[rows_of(x, 4, below=4), 1], (4, 6, 8)),
         of(
             gathered(lax.GatherDimensionNumbers((1, 2), (), (0, 1)), (2, 8), "clip", (4, 2), 7),
             TABLE_OF_ROWS,
@@ -382,21 +392,21 @@ ALGEBRA: dict[str, list[Example]] = {
     ],
     "lu": [of(lax.linalg.lu, MATRICES)],
     "lu_pivots_to_permutation": [
-        of(lambda x: lax.linalg.lu_pivots_to_permutation(rows_of(x, 4, 3, below=3), 3), A)
+        of(lambda x: lax.linalg.lu_pivots_to_permutation(rows_of(x, 4, 4, below=4), 6), A)
     ],
     "ormqr": [
         of(lambda a, c: lax.linalg.ormqr(a, a[:, 0], c), (4, 4, 4), (4, 4, 8)),
-        of(lambda a, c: lax.linalg.ormqr(a, a[0], c, transpose=True), (5, 3), (5, 4)),
+        of(lambda a, c: lax.linalg.ormqr(a, a[0], c, transpose=True), (6, 4), (6, 4)),
         of(lambda a, c: lax.linalg.ormqr(a, a[:, 0], c, left=False), (4, 8, 4), (4, 2, 8)),
     ],
-    "qr": [of(lambda x: jnp.linalg.qr(x), (4, 5, 3))],
+    "qr": [of(lambda x: jnp.linalg.qr(x), (4, 6, 4))],
     "schur": [of(lax.linalg.schur, MATRICES)],
     "svd": [of(lambda x: jnp.linalg.svd(x), MATRICES)],
     "triangular_solve": [
         of(
             lambda a, b: lax.linalg.triangular_solve(positive(a), b, left_side=True),
-            (4, 3, 3),
-            (4, 3, 8),
+            (4, 4, 4),
+            (4, 4, 8),
         ),
         of(lambda a, b: lax.linalg.triangular_solve(positive(a), b), (4, 4, 4), (4, 8, 4)),
     ],
@@ -404,8 +414,8 @@ ALGEBRA: dict[str, list[Example]] = {
     "tridiagonal_solve": [
         of(
             lambda x, b: lax.linalg.tridiagonal_solve(x[0], 4 + x[1], x[2], b),
-            (3, 4, 5),
-            (4, 5, 2),
+            (3, 4, 8),
+            (4, 8, 2),
         )
     ],
 }
@@ -414,17 +424,19 @@ _I32 = Type("i32", ())
 
 OURS: dict[str, list[Example]] = {
     "barrier": [of_op(ops.BARRIER, {}, f32(*A), f32(*B))],
-    "concatenate": [of_op(ops.CONCATENATE, {"axis": 1}, f32(4, 8), f32(4, 3))],
-    "join_parts": [of_op(ops.JOIN_PARTS, {"axis": 1}, f32(3, 4, 2, 8))],
-    "pack": [of_op(ops.PACK, {}, f32(*A), f32(3))],
+    "concatenate": [
+        of_op(ops.CONCATENATE, {"axis": 1}, f32(4, 8), f32(4, size)) for size in (3, 8)
+    ],
+    "join_parts": [of_op(ops.JOIN_PARTS, {"axis": 1}, f32(4, 4, 2, 8))],
+    "pack": [of_op(ops.PACK, {}, f32(*A), f32(4))],
     "reshape": [
         of_op(ops.RESHAPE, {"shape": (32,)}, f32(*A)),
-        of_op(ops.RESHAPE, {"shape": (4, 6, 4)}, f32(*B)),
+        of_op(ops.RESHAPE, {"shape": (4, 6, 8)}, f32(*B)),
     ],
     "scale": [of_op(ops.SCALE, {"factor": 0.25}, f32(*A))],
     "take_part": [of_op(ops.TAKE_PART, {"axis": 1, "count": 2}, f32(*A), _I32)],
-    "take_step": [of_op(ops.TAKE_STEP, {}, f32(3, 4, 8), _I32)],
-    "unpack": [of_op(ops.UNPACK, {"shapes": ((2, 3), (2,))}, f32(8))],
+    "take_step": [of_op(ops.TAKE_STEP, {}, f32(4, 4, 8), _I32)],
+    "unpack": [of_op(ops.UNPACK, {"shapes": ((2, 2), (4,))}, f32(8))],
 }
 
 OF_JAX = {

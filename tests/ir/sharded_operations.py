@@ -149,15 +149,16 @@ class Sharded(NamedTuple):
             self.factors.results, results, whole, self.graph.outputs, strict=True
         ):
             self.check_type(dims, value.type)
-            check_close(self.together(dims, held), expected, tolerance)
+            for array in self.together(dims, held):
+                check_close(array, expected, tolerance)
 
-    def together(self, dims: Dimensions, held: Held) -> Array:
-        """Return a result of which each replica has a shard, a term, or all of it."""
+    def together(self, dims: Dimensions, held: Held) -> Held:
+        """Return the result of shards or of terms, or of each replica if each has the result."""
         axis = Factors.dimension(dims, self.factor)
         if axis is not None:
-            return join_arrays(held, axis)
+            return [join_arrays(held, axis)]
         reducer = self.factors.summed.get(self.factor)
-        return reduce_arrays(held, reducer) if reducer else held[0]
+        return [reduce_arrays(held, reducer)] if reducer else held
 
     def check_type(self, dims: Dimensions, type: Type) -> None:
         axis, layout = Factors.dimension(dims, self.factor), type.layout

@@ -14,10 +14,11 @@ from typing import Any  # Any: pytrees of arrays
 import numpy as np
 import pytest
 
-from graphdist.ir.arrays import Array, Held
+from graphdist.ir.arrays import Array
 from graphdist.ir.builder import Builder
+from graphdist.ir.factor_rules import bitcast, elementwise
 from graphdist.ir.factors import Factors
-from graphdist.ir.graph import Graph, Value
+from graphdist.ir.graph import Value
 from graphdist.ir.linearity import nowhere
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.operation_table import TABLE, factors_of
@@ -26,9 +27,9 @@ from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import PER_REPLICA, Type, sharded
 from graphdist.ir.verifier import verify
 from graphdist.tracing.jax_ops import resolve
+from tests.ir.linear_operations import Combined
 from tests.ir.operation_examples import EXAMPLES, NOT_IN_THIS_JAX
-from tests.ir.sharded_operations import Applied, Compared, check_close, nodes_of, on_all_shards, run
-from tests.passes.execution import random_array
+from tests.ir.sharded_operations import Applied, Compared, nodes_of, on_all_shards, run
 
 NAMES = sorted(EXAMPLES)
 GROUP = 12
@@ -60,10 +61,6 @@ def _cases_of(names: tuple[str, ...]) -> dict[str, list[Applied]]:
     return cases
 
 
-def combination(x: Any, y: Any) -> Array:
-    return np.asarray(2 * x - 3 * y, x.dtype)
-
-
 def test_every_row_has_examples() -> None:
     assert TABLE.keys() - EXAMPLES.keys() == NOT_IN_THIS_JAX
     assert EXAMPLES.keys() <= TABLE.keys()
@@ -86,25 +83,24 @@ def test_what_shards_give_is_what_the_whole_gives(name: str) -> None:
     assert bool(cases) is (name not in WITHOUT_FACTORS)
 
 
+def test_elementwise_rows_have_the_factors_of_elements() -> None:
+    rules = {row.factors for row in TABLE.values() if row.is_elementwise}
+    assert rules == {elementwise, bitcast}
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_results_are_linear_in_what_the_row_says(name: str) -> None:
-    numbers, graphs, inputs = np.random.default_rng(3), list[Graph](), list[list[Held]]()
-    for case in cases_of(name):
-        for alternative in TABLE[name].linear_in(case.node):
-            x, y = case.operands, list(case.operands)
-            for place in alternative:
-                y[place] = random_array(case.node.operands[place].type, numbers)
-            combined = [
-                combination(a, b) if place in alternative else a
-                for place, (a, b) in enumerate(zip(x, y, strict=True))
-            ]
-            graphs += [case.graph()] * 3
-            inputs += [[[array] for array in arrays] for arrays in (x, y, combined)]
-    outputs = run(graphs, inputs)
-    for of_x, of_y, of_both in zip(outputs[::3], outputs[1::3], outputs[2::3], strict=True):
-        for (a,), (b,), (both,) in zip(of_x, of_y, of_both, strict=True):
-            check_close(both, combination(a, b), 1e-4)
-    assert graphs
+    numbers = np.random.default_rng(3)
+    combined = [
+        Combined.of(case, alternative, numbers)
+        for case in cases_of(name)
+        for alternative in TABLE[name].linear_in(case.node)
+    ]
+    graphs = [each.case.graph() for each in combined for _ in each.runs]
+    outputs = run(graphs, [inputs for each in combined for inputs in each.runs])
+    for each, start in zip(combined, range(0, len(outputs), 3), strict=True):
+        each.check(outputs[start : start + 3])
+    assert combined
 
 
 @pytest.mark.parametrize("name", MOVES)
