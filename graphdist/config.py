@@ -214,7 +214,7 @@ def prepare_pager() -> None:
     os.environ.setdefault("LESS", "FRX")
 
 
-def cluster_config() -> dict[str, Any]:
+def tf_config() -> dict[str, Any]:
     """Return the object in `TF_CONFIG`, {} without it; `ArgumentError` if it is no JSON object."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:

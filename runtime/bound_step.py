@@ -23,7 +23,7 @@ from graphdist.runtime.buffers import (
     HOLDS_BUFFERS,
     BorrowedBuffers,
     BufferStore,
-    is_lost,
+    is_donated_or_failed,
     moving_in,
     moving_out,
     reader,
@@ -38,14 +38,14 @@ class StateBuffers:
     """The buffers of a step's variables in a store.
 
     `places` are the indices of all variables' buffers, `assigned` the indices of the assigned ones.
-    `layout` is the store's count of moves when the step was bound: if the count has changed, the
+    `version` is the store's count of moves when the step was bound: if the count has changed, the
     step must not run, since a variable may be stored in another form.
     """
 
     store: BufferStore | BorrowedBuffers
     places: Sequence[int]
     assigned: Sequence[int]
-    layout: int
+    version: int
 
 
 class BoundStep:
@@ -53,7 +53,7 @@ class BoundStep:
 
     def __init__(self, step: Step, state: StateBuffers) -> None:
         """Bind the step; nothing runs yet."""
-        self._store, self._layout = state.store, state.layout
+        self._store, self._version = state.store, state.version
         self._lock = state.store.lock
         self._read, self._write = reader(state.places), writer(state.assigned)
         devices = step.devices
@@ -77,7 +77,7 @@ class BoundStep:
             if len(steps.tokens) >= steps.bound:
                 steps.wait()
             with self._lock:
-                if store.layout != self._layout:
+                if store.version != self._version:
                     return None
                 if len(steps.tokens) >= steps.bound:  # another thread has dispatched first
                     continue
@@ -112,7 +112,7 @@ class BoundStep:
         """Raise the error of an earlier step, unless all its variables have values again."""
         failure = self._failures.pop()
         self._failures.clear()
-        if any(map(is_lost, self._read(self._store.buffers))):
+        if any(map(is_donated_or_failed, self._read(self._store.buffers))):
             raise failure
 
 

@@ -63,7 +63,7 @@ class BufferStore:
     def __init__(self) -> None:
         """Start empty."""
         self.buffers: list[Any] = []
-        self.layout = 0
+        self.version = 0
         """The count of moves of variables to other storage; every step compares it."""
         self.writers: WeakSet[Any] = WeakSet()
         """The programs that assign some of the buffers; errors name the last one."""
@@ -100,9 +100,9 @@ class BorrowedBuffers:
         self._stores = tuple(dict.fromkeys(store for store, _ in owners))
 
     @property
-    def layout(self) -> int:
+    def version(self) -> int:
         """Return the sum of the owners' counts of moves."""
-        return sum(store.layout for store in self._stores)
+        return sum(store.version for store in self._stores)
 
     def __getitem__(self, places: int | slice) -> Any:
         if isinstance(places, slice):
@@ -119,7 +119,7 @@ class BorrowedBuffers:
         store.buffers[place] = jax.device_put(arrays, store.buffers[place].sharding)
 
 
-def is_lost(buffer: jax.Array) -> bool:
+def is_donated_or_failed(buffer: jax.Array) -> bool:
     """Wait for a buffer; return whether it was donated, or the step that computes it failed."""
     try:
         return bool(buffer.is_deleted() or buffer.block_until_ready() is None)

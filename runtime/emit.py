@@ -24,12 +24,12 @@ from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.mesh import GROUP, MEMBER
 from graphdist.ir.types import MIRRORED, numpy_dtype
-from graphdist.runtime.evaluate import bind_jax_node
+from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
-from graphdist.runtime.pieces import cut_apart
-from graphdist.runtime.random_slices import random_slice
+from graphdist.runtime.pieces import unpack
+from graphdist.runtime.random_shard import random_shard
 
 Array: TypeAlias = Any
 Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
@@ -185,7 +185,7 @@ def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
 
 def _random_shard(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.RANDOM_SHARD.of(node)
-    return [random_slice(operands[0], params, *_start_and_length(node, params.axis))]
+    return [random_shard(operands[0], params, *_start_and_length(node, params.axis))]
 
 
 def _start_and_length(node: Node, axis: int) -> tuple[Array, int]:
@@ -231,7 +231,7 @@ def _unpack(node: Node, operands: list[Array]) -> list[Array]:
     shapes = [result.type.shape for result in node.results]
     sizes = [result.type.size for result in node.results]
     at_run_time = ops.UNPACK.of(node).starts_at_run_time
-    pieces = cut_apart(operands[0], sizes, at_run_time=at_run_time)
+    pieces = unpack(operands[0], sizes, at_run_time=at_run_time)
     return [
         piece if piece.shape == shape else lax.reshape(piece, shape)
         for piece, shape in zip(pieces, shapes, strict=True)
@@ -258,7 +258,7 @@ def _unpack_slices(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.UNPACK_SLICES.of(node)
     count = params.group_size
     sizes = [result.type.size // count for result in node.results]
-    rows = cut_apart(
+    rows = unpack(
         lax.reshape(operands[0], (count, sum(sizes))),
         sizes,
         axis=1,

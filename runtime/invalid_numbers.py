@@ -28,7 +28,7 @@ from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.printer import print_node
 from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.evaluated import evaluate_graph, held_inputs
+from graphdist.runtime.interpreted_step import evaluate_graph, held_inputs
 
 Named: TypeAlias = Sequence[tuple[str, int]]
 """An input or output in words, with its size; a packed one has an entry for each piece."""

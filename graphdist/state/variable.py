@@ -203,7 +203,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         trace = current_trace()
         if trace is None:
             if not self.is_mirrored or isinstance(self.storage, CopiesStorage):
-                self.storage.require_kept(self.stored)
+                self.storage.require_not_donated(self.stored)
                 return self.through_function("read_value")
             value = self.stored.copy()
             require_no_jax_trace(self, value, "read")
@@ -304,7 +304,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
                 if method == "assign":
                     self.stored.renew_if_lost()
                 else:
-                    self.storage.require_kept(self.stored)
+                    self.storage.require_not_donated(self.stored)
                 self.through_function("write", method, array)
             return
         self.claim(trace)

@@ -16,7 +16,7 @@ are packed that are assigned, mirrored, small, and updated by the same computati
 `compute_on_packs` can then update them as one.
 
 The pass decides, and the runtime follows: variables are stored as the final graph of the program
-that ran last says (`graphdist.state.layout`).
+that ran last says (`graphdist.state.program_storage`).
 """
 
 from __future__ import annotations

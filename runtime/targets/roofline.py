@@ -68,16 +68,16 @@ def estimate_step(
     return Roofline(
         compute=sum(count * chip.devices / chip.peak(dtype) for dtype, count in flops.items()),
         memory=memory_bytes * chip.devices / chip.memory_bandwidth,
-        interconnect=sum(collective_seconds(topology, made) for made in collectives),
+        interconnect=sum(collective_seconds_at_peak(topology, made) for made in collectives),
     )
 
 
-def collective_seconds(topology: Topology, made: Exchange) -> float:
+def collective_seconds_at_peak(topology: Topology, made: Exchange) -> float:
     """Return the seconds that an exchange takes.
 
     >>> from graphdist.runtime.targets.topologies import find_topology
     >>> made = Exchange("all_reduce", 2**30, 4)
-    >>> round(collective_seconds(find_topology("v5e:2x2"), made) * 1e3, 2)
+    >>> round(collective_seconds_at_peak(find_topology("v5e:2x2"), made) * 1e3, 2)
     16.11
     """
     # Replicas with the same index in several groups are one group's size apart.

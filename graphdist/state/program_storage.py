@@ -2,11 +2,11 @@
 
 Before the passes run, the logical graph receives the current storage of its variables
 (`as_stored`), so that programs choose the same storage where they can. Before compilation, the
-variables are moved to the storage that the final graph asks for (`VariableLayout.apply`).
+variables are moved to the storage that the final graph asks for (`ProgramStorage.apply`).
 
-Another program may move them later. Every buffer store counts the moves in `layout`. A step
-compares the count with the count at its own layout (`version`), which is one comparison per call;
-if it differs, the program restores its layout, or is compiled again for the current storage.
+Another program may move them later. Every buffer store counts the moves in `version`. A step
+compares the count with the count when its own storage was applied, which is one comparison per
+call; if it differs, the program restores its storage, or is compiled again for the current one.
 
 Variables are moved between steps, under the lock of the stores: a step that ran meanwhile would
 read some variables in old buffers and some in new ones.
@@ -70,7 +70,7 @@ def _name_of(pack: VariablePack, packs: dict[VariablePack, str], taken: set[str]
     return packs[pack]
 
 
-class VariableLayout:
+class ProgramStorage:
     """The storage of one program's variables, in the forms that its step expects."""
 
     def __init__(
@@ -83,7 +83,7 @@ class VariableLayout:
         self.holders: tuple[HeldBuffer, ...] = ()
         """The buffer of each variable of the graph."""
         self.version = 0
-        """The sum of the stores' move counts when this layout was applied."""
+        """The sum of the stores' versions when this storage was applied."""
 
     @property
     def storages(self) -> list[StorageOnDevices]:
@@ -122,7 +122,7 @@ class VariableLayout:
         return sum(value.begin_with_zeros() for value in unread) > 0
 
     def _note_version(self) -> None:
-        self.version = sum(store.layout for store in self._stores)
+        self.version = sum(store.version for store in self._stores)
 
     def _holder(self, variable: GraphVariable) -> HeldBuffer:
         if variable.pieces:
@@ -138,7 +138,7 @@ class VariableLayout:
         return value.on_devices.holder
 
     def restore(self) -> bool:
-        """Shard variables again that were unsharded; return whether this restores the layout.
+        """Shard variables again that were unsharded; return whether this restores the storage.
 
         It does not if a variable entered or left a pack, is sharded along another dimension or is
         stored in copies: then the step needs other buffers, and the program must be compiled again.
