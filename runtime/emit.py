@@ -20,7 +20,7 @@ from jax import lax
 from graphdist.ir import ops
 from graphdist.ir.cost import every
 from graphdist.ir.errors import VerifyError
-from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Op, Operand
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.mesh import GROUP, MEMBER
 from graphdist.ir.types import MIRRORED, numpy_dtype
@@ -38,30 +38,19 @@ Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
 def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of the graph for these inputs, under JAX's current trace."""
     environment: dict[Operand, Array] = dict(zip(graph.inputs, inputs, strict=True))
+
+    def array_of(operand: Operand) -> Array:
+        if isinstance(operand, Literal):
+            return np.asarray(operand.value, numpy_dtype(operand.type.dtype))
+        return environment[operand]
+
     names_lines = _names_lines.get()
     for node in graph.nodes:
-        operands = [
-            environment[operand] if type(operand) is Value else _literal(operand)
-            for operand in node.operands
-        ]
-        if node.op.rule is None:
-            with _line_of(node) if names_lines else _NO_SCOPE:
-                results: Sequence[Array] = bind_jax_node(node, operands)
-        elif names_lines and not node.op.is_collective:
-            with _line_of(node):
-                results = _own(node, operands)
-        else:
-            results = _own(node, operands)
+        apply = bind_jax_node if node.op.rule is None else _own
+        with _scope(node, names_lines):
+            results = apply(node, [array_of(operand) for operand in node.operands])
         environment.update(zip(node.results, results, strict=True))
-    return [
-        environment[output] if type(output) is Value else _literal(output)
-        for output in graph.outputs
-    ]
-
-
-def _literal(operand: Operand) -> Array:
-    assert isinstance(operand, Literal)
-    return np.asarray(operand.value, numpy_dtype(operand.type.dtype))
+    return [array_of(output) for output in graph.outputs]
 
 
 def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
@@ -71,19 +60,19 @@ def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
         raise VerifyError(
             f"{node.op.name} reached emission: a pass that lowers it is missing from the pipeline"
         )
-    with _scope(node):
-        return rule(node, operands)
+    return rule(node, operands)
 
 
-def _scope(node: Node) -> Any:  # Any: the two context managers share no public type
-    """Return a scope that names a collective in the module after the user's line.
+def _scope(node: Node, names_lines: bool) -> Any:  # Any: the two managers share no public type
+    """Return a scope that names operations in the module after the user's line.
 
-    XLA ends a name at its first @.
+    It also has the kind of a collective, or the phase of the step. XLA ends a name at its first @.
     """
-    frame = node.source.frame if node.op.is_collective else None
-    if frame is None:
-        return nullcontext()
-    return jax.named_scope(f"{node.op.name}({phase_and_line(node.source)[1]})")
+    if not (names_lines or node.op.is_collective):
+        return _NO_SCOPE
+    phase, line = phase_and_line(node.source)
+    kind = node.op.name if node.op.is_collective else phase
+    return jax.named_scope(f"{kind}({line})") if line else _NO_SCOPE
 
 
 @contextmanager
@@ -101,12 +90,6 @@ def lines_named(names_lines: bool) -> Iterator[None]:
 
 _names_lines: ContextVar[bool] = ContextVar("_names_lines", default=False)
 _NO_SCOPE = nullcontext()
-
-
-def _line_of(node: Node) -> Any:  # Any: the two context managers share no public type
-    """Return a scope that names operations after the user's line and the phase of the step."""
-    phase, line = phase_and_line(node.source)
-    return jax.named_scope(f"{phase}({line})") if line else _NO_SCOPE
 
 
 def _replicas() -> str | tuple[str, ...]:

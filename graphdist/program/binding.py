@@ -14,6 +14,7 @@ another thread may have replaced the new buffers; these are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any  # Any: users' arguments and results
 
@@ -24,8 +25,8 @@ from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.program.argument_keys import LeafKey, is_converted, is_per_replica
 from graphdist.program.interface import OUTPUT, Interface, filled
-from graphdist.runtime.bound_step import BoundStep, StateBuffers
-from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore
+from graphdist.runtime.bound_step import BoundStep
+from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, StateElsewhere, StateInPlace
 from graphdist.runtime.executable import Step
 from graphdist.runtime.resharding import resharded
 from graphdist.state.program_storage import ProgramStorage
@@ -54,27 +55,23 @@ class Binding:
         self.output_shapes = output_shapes
         self.holders, self.assigned = storage.holders, storage.assigned
         self.feeds = _feeds(interface, storage)
-        state = self._state()
-        is_checked = step.check is not None
-        bound = CheckedStep(step, state, storage) if is_checked else BoundStep(step, state)
-        self.run = bound.run
+        bind = BoundStep if step.check is None else partial(CheckedStep, storage)
+        self.run = bind(step, self._state(), storage.version).run
         self.take = self._taker()
 
     def moved(self) -> Binding:
         """Return a binding of the same step to the current storage of its variables."""
         return Binding(self.step, self.interface, self.storage, self.output_shapes)
 
-    def _state(self) -> StateBuffers:
-        own, holders, version = self.interface.strategy, self.holders, self.storage.version
-        if all(holder.strategy is own for holder in holders):
-            places = [holder.place for holder in holders]
-            return StateBuffers(
-                own.buffers, places, [holder.place for holder in self.assigned], version
-            )
-        owners = [(holder.strategy.buffers, holder.place) for holder in holders]
-        borrowed = BorrowedBuffers(owners, self.step.state)
-        assigned = [i for i, holder in enumerate(holders) if holder in self.assigned]
-        return StateBuffers(borrowed, range(len(holders)), assigned, version)
+    def _state(self) -> StateInPlace | StateElsewhere:
+        """Return the buffers of the variables: on the step's devices, or on others."""
+        own = self.interface.strategy
+        homes = [(holder.strategy.buffers, holder.place) for holder in self.holders]
+        assigned = [(holder.strategy.buffers, holder.place) for holder in self.assigned]
+        if own.devices.parameter_device is None and all(store is own.buffers for store, _ in homes):
+            places, assigned_places = ([place for _, place in each] for each in (homes, assigned))
+            return StateInPlace(own.buffers, places, assigned_places)
+        return StateElsewhere(homes, assigned, self.step.state)
 
     def _taker(self) -> Callable[[list[jax.Array]], Any]:
         """Return the function that builds the user's result from a step's outputs."""
@@ -90,15 +87,19 @@ class Binding:
 class CheckedStep(BoundStep):
     """A step that is undone if its outputs have nan or infinities that JAX is set to refuse."""
 
-    def __init__(self, step: Step, state: StateBuffers, storage: ProgramStorage) -> None:
-        """Bind a step that has a check."""
-        super().__init__(step, state)
+    def __init__(
+        self,
+        storage: ProgramStorage,
+        step: Step,
+        state: StateInPlace | StateElsewhere,
+        version: int,
+    ) -> None:
+        """Bind a step that has a check to the storage of its variables."""
+        super().__init__(step, state, version)
         assert step.check is not None
         self._check, self._assigned, self._holders = step.check, storage.assigned, storage.holders
         # Then the step runs on copies: the store has neither its inputs nor its outputs.
-        self._is_on_copies = step.devices.parameter_device is not None or isinstance(
-            state.store, BorrowedBuffers
-        )
+        self._is_on_copies = isinstance(state, StateElsewhere)
 
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
         """Run the step; if it raises `InvalidNumberError`, the variables keep their old values."""

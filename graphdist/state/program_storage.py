@@ -4,7 +4,7 @@ Before the passes run, the logical graph receives the current storage of its var
 (`as_stored`), so that programs choose the same storage where they can. Before compilation, the
 variables are moved to the storage that the final graph asks for (`ProgramStorage.apply`).
 
-Another program may move them later. Every buffer store counts the moves in `version`. A step
+Another program may move them later. The buffer stores count the moves in `version`. A step
 compares the count with the count when its own storage was applied, which is one comparison per
 call; if it differs, the program restores its storage, or is compiled again for the current one.
 
@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.ir.variable_storage import Anchor, OuterSlot
+from graphdist.runtime.buffers import BufferStore
 from graphdist.state.storage import (
     HeldBuffer,
     StorageOnDevices,
@@ -78,12 +79,10 @@ class ProgramStorage:
     ) -> None:
         """Keep the final graph, and the values of the variables in it and in its packs."""
         self.graph, self.strategy, self._values = graph, strategy, values
-        stores = [storage.strategy.buffers for storage in self.storages]
-        self._stores = set(stores) or {strategy.buffers}
         self.holders: tuple[HeldBuffer, ...] = ()
         """The buffer of each variable of the graph."""
         self.version = 0
-        """The sum of the stores' versions when this storage was applied."""
+        """The version of the buffer stores when this storage was applied."""
 
     @property
     def storages(self) -> list[StorageOnDevices]:
@@ -103,8 +102,7 @@ class ProgramStorage:
         for variable in added:
             self._holder(variable)
         self.holders = tuple(map(self._holder, self.graph.variables))
-        self._applied = self.storages
-        self._note_version()
+        self._applied, self.version = self.storages, BufferStore.version
 
     def begin_unread_with_zeros(self) -> bool:
         """Set variables without a value that steps only assign to zeros; return whether any were.
@@ -120,9 +118,6 @@ class ProgramStorage:
             if value not in read
         ]
         return sum(value.begin_with_zeros() for value in unread) > 0
-
-    def _note_version(self) -> None:
-        self.version = sum(store.version for store in self._stores)
 
     def _holder(self, variable: GraphVariable) -> HeldBuffer:
         if variable.pieces:
@@ -149,8 +144,7 @@ class ProgramStorage:
         for value, (now, then) in zip(self._values.values(), pairs, strict=True):
             if now is not then:
                 value.store_as(then.in_graph("", self.strategy))
-        self._applied = self.storages
-        self._note_version()
+        self._applied, self.version = self.storages, BufferStore.version
         return True
 
 

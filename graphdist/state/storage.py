@@ -420,7 +420,7 @@ def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevice
     new = UnshardedStorage(*own) if along is None else ShardedStorage(*own, along)
     if isinstance(storage.held, jax.Array):
         new.write(storage.resharded(new.layout, "storing"))
-    storage.strategy.buffers.version += 1
+    BufferStore.version += 1
     return new
 
 
@@ -428,13 +428,13 @@ def _in_copies(storage: StorageOnDevices) -> CopiesStorage:
     new = CopiesStorage(storage.name, storage.shape, storage.holder)
     if isinstance(storage.held, jax.Array):
         new.write(copies_of(storage.held, storage.strategy.devices))
-    storage.strategy.buffers.version += 1
+    BufferStore.version += 1
     return new
 
 
 def out_of_pack(storage: StorageOnDevices, array: jax.Array) -> UnshardedStorage:
     """Return storage of an array whose value leaves its pack; under the lock."""
-    storage.strategy.buffers.version += 1
+    BufferStore.version += 1
     holder = HeldBuffer(storage.strategy, array, has_left_pack=True)
     return UnshardedStorage(storage.name, storage.shape, holder)
 
@@ -445,7 +445,7 @@ def packed(storages: Sequence[StorageOnDevices]) -> list[PackedStorage]:
     values = [np.asarray(storage.buffer).reshape(-1) for storage in storages]
     with jax.enable_x64(True):  # values made under `jax_enable_x64` keep 64 bits
         pack = VariablePack(strategy, mirrored_on(strategy.devices, np.concatenate(values)))
-    strategy.buffers.version += 1  # steps that use the separate buffers must not run
+    BufferStore.version += 1  # steps that use the separate buffers must not run
     starts = accumulate([value.size for value in values], initial=0)
     return [
         PackedStorage(storage.name, storage.shape, pack, start)

@@ -39,8 +39,7 @@ class Roofline:
     @property
     def bottleneck(self) -> str:
         """Return the largest term: "compute", "memory" or "interconnect"."""
-        times = {name: getattr(self, name) for name in ("compute", "memory", "interconnect")}
-        return max(times, key=times.__getitem__)
+        return max("compute", "memory", "interconnect", key=lambda term: getattr(self, term))
 
     @property
     def efficiency(self) -> float:
