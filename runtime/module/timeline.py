@@ -129,11 +129,11 @@ class _Lanes:
         if step.end:
             self._end(step)
         elif step.collective and step.start:
-            self._start(step, _lane(step), self._durations.collective(step))
+            self._start(step, self._durations.collective(step))
         elif step.collective:
             self._wait_for(step)
         elif step.start:
-            self._start(step, _copy_lane(step.instruction), self._durations.copy(step.instruction))
+            self._start(step, self._durations.copy(step.instruction))
         elif (nested := self._nested(step.instruction)) is not None:
             self._call(step.instruction, *nested)
         else:
@@ -148,22 +148,15 @@ class _Lanes:
     def _call(self, instruction: Instruction, turn: Turn, times: int) -> None:
         every = instruction.every
         share = times / every
-        self.turn.events.append(
-            Event(
-                instruction,
-                COMPUTE,
-                self.turn.seconds,
-                turn.seconds * share,
-                body=turn,
-                times=times,
-                every=every,
-            )
-        )
+        event = Event(instruction, COMPUTE, self.turn.seconds, turn.seconds * share)
+        event.body, event.times, event.every = turn, times, every
+        self.turn.events.append(event)
         self.turn.compute += turn.compute * share
         self.turn.exposed += turn.exposed * share
         self.turn.idle += turn.idle * share
 
-    def _start(self, step: ScheduledStep, lane: str, seconds: float) -> Event:
+    def _start(self, step: ScheduledStep, seconds: float) -> Event:
+        lane = _lane(step)
         start = max(self.turn.seconds, self._free[lane])
         event = Event(step.instruction, lane, start, seconds, step.collective)
         self._free[lane] = start + seconds
@@ -177,7 +170,7 @@ class _Lanes:
             self._hold(event)
 
     def _wait_for(self, step: ScheduledStep) -> None:
-        self._hold(self._start(step, _lane(step), self._durations.collective(step)))
+        self._hold(self._start(step, self._durations.collective(step)))
         self._started.pop(step.start)
 
     def _hold(self, event: Event) -> None:
@@ -189,11 +182,9 @@ class _Lanes:
             self.turn.idle += event.wait
 
 
-def _copy_lane(instruction: Instruction) -> str:
-    if not instruction.uses_host_memory:
-        return COPIES
-    return TO_HOST if instruction.writes_host_memory else FROM_HOST
-
-
 def _lane(step: ScheduledStep) -> str:
-    return NETWORK if step.collective == "network_send" else LINKS
+    if step.collective:
+        return NETWORK if step.collective == "network_send" else LINKS
+    if not step.instruction.uses_host_memory:
+        return COPIES
+    return TO_HOST if step.instruction.writes_host_memory else FROM_HOST
