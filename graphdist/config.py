@@ -62,12 +62,12 @@ def set_logical_cpu_devices(count: int) -> None:
     ...
     """
     _require_positive(count, "logical CPU devices")
-    least = _least_cpu_devices.get("count")
+    least = _least_cpu_devices
     try:
-        jax.config.update("jax_num_cpu_devices", max(count, least or 1))
+        jax.config.update("jax_num_cpu_devices", max(count, least))
     except RuntimeError as error:
         there = jax.local_device_count("cpu")
-        if there == count or (least is not None and there > count):
+        if there == count or (least and there > count):
             return
         raise DeviceError(
             f"{count} logical CPU devices asked for, {there} are already in use",
@@ -88,19 +88,18 @@ def at_least_cpu_devices(count: int) -> Iterator[None]:
     It is for commands that load a program and need devices of their own for it. If JAX was started
     with fewer, these remain.
     """
-    before = dict(_least_cpu_devices)
-    _least_cpu_devices["count"] = count
+    global _least_cpu_devices
+    before, _least_cpu_devices = _least_cpu_devices, count
     try:
         if count > 1:
             with suppress(DeviceError):
                 set_logical_cpu_devices(count)
         yield
     finally:
-        _least_cpu_devices.clear()
-        _least_cpu_devices.update(before)
+        _least_cpu_devices = before
 
 
-_least_cpu_devices: dict[str, int] = {}
+_least_cpu_devices = 0
 
 
 def set_max_steps_in_flight(platform: str, count: int) -> None:
@@ -214,7 +213,7 @@ def prepare_pager() -> None:
     os.environ.setdefault("LESS", "FRX")
 
 
-def cluster_config() -> dict[str, Any]:
+def tf_config() -> dict[str, Any]:
     """Return the object in `TF_CONFIG`, {} without it; `ArgumentError` if it is no JSON object."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:

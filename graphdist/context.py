@@ -66,6 +66,12 @@ def current_entry() -> Entry | None:
     return _entry.get()
 
 
+def running_replica() -> RunningReplica | None:
+    """Return the replica context of the replica function that runs; None outside of `run`."""
+    entry = current_entry()
+    return None if entry is None else entry.replica_context
+
+
 @contextmanager
 def entered(entry: Entry) -> Iterator[None]:
     """Make an entry the current one for the duration of a `with` block."""
@@ -196,8 +202,7 @@ _OF_STRATEGY = {
 
 def in_replica_context_of_a_run() -> bool:
     """Return whether code runs inside a replica function given to `run`."""
-    entry = current_entry()
-    return entry is not None and entry.replica_context is not None
+    return running_replica() is not None
 
 
 _INSTEAD = {

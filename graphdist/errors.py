@@ -65,28 +65,16 @@ __all__ = [
 ]
 
 
-class _ErrorAtUsersLine(GraphdistError):
-    """An error that names the user's current line by itself, if this thread runs one."""
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        source: Source | None = None,
-        other: Source | None = None,
-        node: str = "",
-        where: str = "",
-        hint: str = "",
-    ) -> None:
-        super().__init__(
-            what, source=source or users_line(), other=other, node=node, where=where, hint=hint
-        )
-
-
 def users_line() -> Source | None:
     """Return the user's current line; None in a thread of graphdist's own."""
     line = here()
     return None if line.frame is None or line.frame.file == threading.__file__ else line
+
+
+class _ErrorAtUsersLine(GraphdistError):
+    """An error that names the user's current line by itself, if this thread runs one."""
+
+    default_source = staticmethod(users_line)
 
 
 class ArgumentError(_ErrorAtUsersLine, ValueError):

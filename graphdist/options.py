@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
 
@@ -240,13 +240,9 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
         check_communication_options(options)
         if options is None:
             return self
-        default = CommunicationOptions()
-        names = ("bytes_per_pack", "timeout_seconds", "implementation", "reduce_dtype")
-        values = {name: getattr(options, name) for name in names}
-        return replace(
-            self,
-            **{name: value for name, value in values.items() if value != getattr(default, name)},
-        )
+        values = {each: getattr(options, each.name) for each in fields(options)}
+        changed = {each.name: value for each, value in values.items() if value != each.default}
+        return replace(self, **changed)
 
 
 def CollectiveHints(

@@ -18,7 +18,7 @@ from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.pipelines import GATHERED_BYTES
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.slice_placement import in_slices
+from graphdist.runtime.resharding import sharded_copy
 
 
 class StrategyBase:
@@ -126,7 +126,7 @@ class StrategyBase:
         if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(value.shape, value.dtype)
         if layout.dimension is not None:
-            return in_slices(value, self.devices.home(layout))
+            return sharded_copy(value, self.devices.home(layout))
         if layout is not PER_REPLICA:
             home = self.devices.home(layout)
             # Steps donate the buffer: nobody else may hold its memory, the caller's array included.

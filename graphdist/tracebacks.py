@@ -18,7 +18,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any  # Any: settings of JAX have no type
 
 import jax
@@ -105,7 +105,8 @@ def _is_raised_by_user(error: BaseException) -> bool:
     """Return whether the last line of the user or of graphdist is a line of the user."""
     if isinstance(error, VerifyError):
         return False
-    owners = (_owner(entry.tb_frame) for entry in reversed(_entries(error)))
+    files = (entry.tb_frame.f_code.co_filename for entry in reversed(_entries(error)))
+    owners = map(owner_of, files)
     return next((owner for owner in owners if owner in _WRITERS), None) is CodeOwner.USER
 
 
@@ -118,10 +119,6 @@ def _entries(error: BaseException) -> list[TracebackType]:
         entries.append(entry)
         entry = entry.tb_next
     return entries
-
-
-def _owner(frame: FrameType) -> CodeOwner:
-    return owner_of(frame.f_code.co_filename)
 
 
 def _is_hidden(entry: TracebackType) -> bool:

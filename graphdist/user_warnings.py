@@ -10,13 +10,17 @@ from graphdist.tracing.user_lines import here
 _warned: set[str] = set()
 
 
+def line_to_warn_at(source: Source | None) -> tuple[str, int]:
+    """Return file and line of a source, or else of the line that the user's program is at."""
+    frame = (source.frame if source else None) or here().frame
+    return (frame.file, frame.line) if frame else ("<unknown>", 0)
+
+
 def warn_user(
     message: str, category: type[Warning] = UserWarning, source: Source | None = None
 ) -> None:
     """Warn at the user's line: the one of `source`, by default the current one."""
-    frame = (source or here()).frame
-    file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
-    warnings.warn_explicit(message, category, file, line)
+    warnings.warn_explicit(message, category, *line_to_warn_at(source))
 
 
 def warn_of_older_name(old: str, new: str) -> None:

@@ -29,8 +29,15 @@ def absent_devices(topology: Topology, at: Source = UNKNOWN) -> Devices:
     Raises `MissingExtraError` where the compiler's package is not installed, and `DeviceError` for
     a shape that the compiler refuses.
     """
+    package, extra, devices_of = _COMPILERS[topology.chip.platform]
+    if not has_package(package):
+        raise MissingExtraError(
+            f"compiling for {topology} needs the package {package}, which is not installed",
+            source=at,
+            hint=f'pip install "graphdist[{extra}]"',
+        )
     try:
-        return Devices(_described(topology, at), topology=topology)
+        return Devices(devices_of(topology), topology=topology)
     except jax.errors.JaxRuntimeError as error:
         raise DeviceError(
             f"the compiler refuses topology {topology}: {str(error).splitlines()[0]}",
@@ -44,23 +51,6 @@ def absent_devices(topology: Topology, at: Source = UNKNOWN) -> Devices:
             source=at,
             hint="set JAX_PLATFORMS=cpu in the environment",
         ) from error
-
-
-def _described(topology: Topology, at: Source) -> tuple[jax.Device, ...]:
-    if topology.chip.platform == "tpu":
-        _require("libtpu", "tpu", topology, at)
-        return _tpu_devices(topology)
-    _require("jax_cuda12_plugin", "cuda", topology, at)
-    return _gpu_devices(topology)
-
-
-def _require(package: str, extra: str, topology: Topology, at: Source) -> None:
-    if not has_package(package):
-        raise MissingExtraError(
-            f"compiling for {topology} needs the package {package}, which is not installed",
-            source=at,
-            hint=f'pip install "graphdist[{extra}]"',
-        )
 
 
 def has_package(package: str) -> bool:
@@ -102,6 +92,13 @@ def _gpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
             topology=f"1x{hosts}x{gpus}",
         ).devices
     )
+
+
+_COMPILERS = {
+    "tpu": ("libtpu", "tpu", _tpu_devices),
+    "gpu": ("jax_cuda12_plugin", "cuda", _gpu_devices),
+}
+"""The package of a platform's compiler, its extra, and the function that makes the devices."""
 
 
 def cuda_folder() -> Path | None:

@@ -13,7 +13,6 @@ or two (see the dispatch benchmark). So `run` is a single function.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import starmap
 
 import jax
@@ -21,48 +20,29 @@ import jax
 from graphdist.ir.errors import RuntimeFailure
 from graphdist.runtime.buffers import (
     HOLDS_BUFFERS,
-    BorrowedBuffers,
     BufferStore,
-    is_lost,
-    moving_in,
-    moving_out,
-    reader,
-    writer,
+    StateElsewhere,
+    StateInPlace,
+    is_donated_or_failed,
 )
 from graphdist.runtime.executable import Executable, Step
 from graphdist.runtime.interrupts import interrupts_held_back
 
 
-@dataclass(frozen=True, slots=True)
-class StateBuffers:
-    """The buffers of a step's variables in a store.
-
-    `places` are the indices of all variables' buffers, `assigned` the indices of the assigned ones.
-    `layout` is the store's count of moves when the step was bound: if the count has changed, the
-    step must not run, since a variable may be stored in another form.
-    """
-
-    store: BufferStore | BorrowedBuffers
-    places: Sequence[int]
-    assigned: Sequence[int]
-    layout: int
-
-
 class BoundStep:
     """A step with the buffers that it reads and replaces."""
 
-    def __init__(self, step: Step, state: StateBuffers) -> None:
-        """Bind the step; nothing runs yet."""
-        self._store, self._layout = state.store, state.layout
-        self._lock = state.store.lock
-        self._read, self._write = reader(state.places), writer(state.assigned)
-        devices = step.devices
-        if devices.parameter_device is not None:
-            self._read = moving_in(self._read, step.state)
-            self._write = moving_out(self._write, len(state.assigned), devices.home(None))
+    def __init__(self, step: Step, state: StateInPlace | StateElsewhere, version: int) -> None:
+        """Bind the step to its state; nothing runs yet.
+
+        `version` is the stores' count of moves that the state belongs to: if the count has changed,
+        the step must not run, since a variable may be stored in another form.
+        """
+        self._version, self._lock = version, BufferStore.lock
+        self._read, self._write = state.read, state.write
         self._function, self._token = step.function, step.token
         self._backpressure, self._take_interrupted = step.backpressure, step.take_interrupted
-        self._is_new = isinstance(step, Executable) and devices.workers is None
+        self._is_new = isinstance(step, Executable) and step.devices.workers is None
         self._failures: list[Exception] = []
         """Errors of earlier steps of this program, appended by the thread that waited for them."""
 
@@ -71,13 +51,12 @@ class BoundStep:
 
         Raises the errors of the step, and the error of an earlier step that lost its variables.
         """
-        store, steps, token = self._store, self._backpressure, self._token
-        buffers = store.buffers
+        steps, token = self._backpressure, self._token
         while True:
             if len(steps.tokens) >= steps.bound:
                 steps.wait()
             with self._lock:
-                if store.layout != self._layout:
+                if BufferStore.version != self._version:
                     return None
                 if len(steps.tokens) >= steps.bound:  # another thread has dispatched first
                     continue
@@ -89,22 +68,20 @@ class BoundStep:
                     # assignment Ctrl-C could lose them, and they are the only buffers left.
                     if self._is_new:
                         with interrupts_held_back():
-                            results.extend(
-                                starmap(self._function, ((*self._read(buffers), *inputs),))
-                            )
+                            results.extend(starmap(self._function, ((*self._read(), *inputs),)))
                         self._is_new = False
                     else:
-                        results.extend(starmap(self._function, ((*self._read(buffers), *inputs),)))
+                        results.extend(starmap(self._function, ((*self._read(), *inputs),)))
                     (outputs,) = results
                     if token is not None:
                         if not HOLDS_BUFFERS[type(outputs[token])]:
                             raise called_while_traced()
                         steps.dispatched(outputs[token], self._failures)
-                    self._write(buffers, outputs)
+                    self._write(outputs)
                 except BaseException as error:
                     given = results[0] if results else self._take_interrupted()
                     if given is not None and not isinstance(error, RuntimeFailure):
-                        self._write(buffers, given)  # Ctrl-C came before the write
+                        self._write(given)  # Ctrl-C came before the write
                     raise
                 return outputs
 
@@ -112,7 +89,7 @@ class BoundStep:
         """Raise the error of an earlier step, unless all its variables have values again."""
         failure = self._failures.pop()
         self._failures.clear()
-        if any(map(is_lost, self._read(self._store.buffers))):
+        if any(map(is_donated_or_failed, self._read())):
             raise failure
 
 

@@ -104,5 +104,5 @@ def _sum_of_words(devices: Devices, size: int) -> tuple[WorkerStep, NamedShardin
             check_vma=False,
         )
     )
-    step = WorkerStep(function, "broadcast", lambda: ("", UNKNOWN), devices, devices.workers)
+    step = WorkerStep(function, "broadcast", devices, lambda: ("", UNKNOWN))
     return step, NamedSharding(mesh, PartitionSpec(WORKER))

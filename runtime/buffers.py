@@ -5,27 +5,21 @@ assigns. With all buffers in one list each of the two is a single call, if the v
 one after the other: with 100 variables that takes 4 us per step, and 12 us with an attribute access
 per variable.
 
-A strategy with a parameter device keeps the buffers there. Its steps get copies on the devices that
-compute, and the new values are copied back, unsharded.
+A strategy with a parameter device keeps the buffers there, and a step may use variables of several
+strategies. Such steps get copies on the devices that compute, and the new values are copied back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from threading import RLock
-from typing import (  # Any: a released index holds None, which nothing reads
-    Any,
-    ClassVar,
-    TypeAlias,
-)
+from typing import Any, ClassVar, TypeAlias  # Any: a released index holds None
 from weakref import WeakSet
 
 import jax
 from jax.sharding import Sharding
-
-Reader: TypeAlias = Callable[[list[Any]], Sequence[jax.Array]]
-Writer: TypeAlias = Callable[[list[Any], Sequence[jax.Array]], None]
 
 
 class _HoldsBuffers(dict[type, bool]):
@@ -59,12 +53,12 @@ class BufferStore:
     """
 
     lock: ClassVar = RLock()
+    version: ClassVar = 0
+    """The count of moves of variables to other storage, in all stores; every step compares it."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.buffers: list[Any] = []
-        self.layout = 0
-        """The count of moves of variables to other storage; every step compares it."""
         self.writers: WeakSet[Any] = WeakSet()
         """The programs that assign some of the buffers; errors name the last one."""
         self._released: list[int] = []
@@ -84,42 +78,11 @@ class BufferStore:
         self._released.append(place)
 
 
-class BorrowedBuffers:
-    """Buffers of several strategies as one list, for a step that runs on the devices of one.
-
-    Reads return copies on these devices; writes copy the arrays back to the buffers' own devices.
-    """
-
-    def __init__(
-        self, owners: Sequence[tuple[BufferStore, int]], shardings: Sequence[Sharding]
-    ) -> None:
-        """Borrow these buffers, each given by its store and its index there."""
-        self.buffers: Any = self
-        self.lock = BufferStore.lock
-        self._owners, self._shardings = owners, shardings
-        self._stores = tuple(dict.fromkeys(store for store, _ in owners))
-
-    @property
-    def layout(self) -> int:
-        """Return the sum of the owners' counts of moves."""
-        return sum(store.layout for store in self._stores)
-
-    def __getitem__(self, places: int | slice) -> Any:
-        if isinstance(places, slice):
-            return [self[place] for place in range(places.start, places.stop)]
-        store, place = self._owners[places]
-        return jax.device_put(store.buffers[place], self._shardings[places], may_alias=False)
-
-    def __setitem__(self, places: int | slice, arrays: Any) -> None:
-        if isinstance(places, slice):
-            for place, array in zip(range(places.start, places.stop), arrays, strict=True):
-                self[place] = array
-            return
-        store, place = self._owners[places]
-        store.buffers[place] = jax.device_put(arrays, store.buffers[place].sharding)
+Home: TypeAlias = tuple[BufferStore, int]
+"""Where a buffer is: its store, and its index there."""
 
 
-def is_lost(buffer: jax.Array) -> bool:
+def is_donated_or_failed(buffer: jax.Array) -> bool:
     """Wait for a buffer; return whether it was donated, or the step that computes it failed."""
     try:
         return bool(buffer.is_deleted() or buffer.block_until_ready() is None)
@@ -127,7 +90,7 @@ def is_lost(buffer: jax.Array) -> bool:
         return True
 
 
-def reader(places: Sequence[int]) -> Reader:
+def reader(places: Sequence[int]) -> Callable[[list[Any]], Sequence[jax.Array]]:
     """Return a function that reads the buffers at these indices of a list.
 
     >>> reader([2, 0])(["a", "b", "c"])
@@ -140,7 +103,7 @@ def reader(places: Sequence[int]) -> Reader:
     return lambda buffers: ()
 
 
-def writer(places: Sequence[int]) -> Writer:
+def writer(places: Sequence[int]) -> Callable[[list[Any], Sequence[jax.Array]], None]:
     """Return a function that writes the first arrays to these indices of a list.
 
     >>> buffers = ["a", "b", "c"]
@@ -164,29 +127,44 @@ def writer(places: Sequence[int]) -> Writer:
     return write
 
 
-def moving_in(read: Reader, shardings: Sequence[Sharding]) -> Reader:
-    """Return a reader that copies the buffers to the devices where a step computes.
-
-    The step may donate the copies: the values on the parameter device stay, even if the step fails.
-    """
-
-    def read_and_move(buffers: list[Any]) -> Sequence[jax.Array]:
-        arrays: Sequence[jax.Array] = jax.device_put(
-            list(read(buffers)), list(shardings), may_alias=False
-        )
-        return arrays
-
-    return read_and_move
-
-
-def moving_out(write: Writer, count: int, home: Sharding) -> Writer:
-    """Return a writer that copies the first `count` arrays to `home` before it writes them."""
-
-    def move_and_write(buffers: list[Any], arrays: Sequence[jax.Array]) -> None:
-        write(buffers, jax.device_put(list(arrays[:count]), home))
-
-    return move_and_write
-
-
 def _is_run(places: Sequence[int]) -> bool:
     return bool(places) and list(places) == list(range(places[0], places[0] + len(places)))
+
+
+class StateInPlace:
+    """The buffers of a step's variables in a store on the step's own devices.
+
+    `read` returns all of them, `write` replaces the assigned ones by a step's first outputs.
+    """
+
+    def __init__(self, store: BufferStore, places: Sequence[int], assigned: Sequence[int]) -> None:
+        """Take the indices of all buffers, and of the assigned ones."""
+        self.read = partial(reader(places), store.buffers)
+        self.write = partial(writer(assigned), store.buffers)
+
+
+class StateElsewhere:
+    """The buffers of a step's variables on other devices than the step's.
+
+    The step may donate the copies that `read` returns: the buffers stay, even if the step fails.
+    `write` copies a step's first outputs to the devices of the assigned buffers.
+    """
+
+    def __init__(
+        self, homes: Sequence[Home], assigned: Sequence[Home], shardings: Sequence[Sharding]
+    ) -> None:
+        """Take all buffers, the assigned ones, and the shardings in which the step takes them."""
+        self._homes, self._assigned, self._shardings = homes, assigned, list(shardings)
+
+    def read(self) -> Sequence[jax.Array]:
+        """Return copies of the buffers on the step's devices."""
+        held = [store.buffers[place] for store, place in self._homes]
+        copies: Sequence[jax.Array] = jax.device_put(held, self._shardings, may_alias=False)
+        return copies
+
+    def write(self, outputs: Sequence[jax.Array]) -> None:
+        """Replace the assigned buffers by the first outputs of a step."""
+        shardings = [store.buffers[place].sharding for store, place in self._assigned]
+        arrays = jax.device_put(list(outputs[: len(shardings)]), shardings)
+        for (store, place), array in zip(self._assigned, arrays, strict=True):
+            store.buffers[place] = array

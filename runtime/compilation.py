@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol  # Any: compiler options are whatever XLA takes
+from typing import Any  # Any: compiler options are whatever XLA takes
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.stages import Compiled, Lowered
 
 from graphdist.ir.errors import GraphdistError
+from graphdist.passes import Target
 from graphdist.runtime.absent_devices import cuda_folder
 from graphdist.runtime.devices import Devices
 
@@ -25,22 +26,6 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"\(?([\d.]+)([KMGT]?)i?B?\)?"
 _EXCEEDS = re.compile(rf"{_SIZE}\s+exceeds\s+(?:the\s+)?available\s+\w+\s+{_SIZE}")
 _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
-
-
-class StepTarget(Protocol):
-    """What the compiler options depend on: the platform and the strategy's options."""
-
-    @property
-    def platform(self) -> str:
-        """Return "cpu", "gpu" or "tpu"."""
-
-    @property
-    def bytes_per_pack(self) -> int:
-        """Return the bytes up to which collectives are combined; 0 for XLA's own choice."""
-
-    @property
-    def shard_parameters(self) -> bool:
-        """Return whether variables are stored sharded, so that steps gather them."""
 
 
 HOW_TO_FIT = (
@@ -131,7 +116,7 @@ chip's memory are left to users.
 """
 
 
-def step_options(target: StepTarget, device_kind: str) -> dict[str, Any]:
+def step_options(target: Target, device_kind: str) -> dict[str, Any]:
     """Return XLA's options for a target's steps: how collectives are combined and gathers overlap.
 
     With a `bytes_per_pack` of 0 XLA decides how collectives are combined.

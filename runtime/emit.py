@@ -20,16 +20,16 @@ from jax import lax
 from graphdist.ir import ops
 from graphdist.ir.cost import every
 from graphdist.ir.errors import VerifyError
-from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Op, Operand
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.mesh import GROUP, MEMBER
 from graphdist.ir.types import MIRRORED, numpy_dtype
-from graphdist.runtime.evaluate import bind_jax_node
+from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
-from graphdist.runtime.pieces import cut_apart
-from graphdist.runtime.random_slices import random_slice
+from graphdist.runtime.pieces import unpack
+from graphdist.runtime.random_shard import random_shard
 
 Array: TypeAlias = Any
 Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
@@ -38,30 +38,19 @@ Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
 def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of the graph for these inputs, under JAX's current trace."""
     environment: dict[Operand, Array] = dict(zip(graph.inputs, inputs, strict=True))
+
+    def array_of(operand: Operand) -> Array:
+        if isinstance(operand, Literal):
+            return np.asarray(operand.value, numpy_dtype(operand.type.dtype))
+        return environment[operand]
+
     names_lines = _names_lines.get()
     for node in graph.nodes:
-        operands = [
-            environment[operand] if type(operand) is Value else _literal(operand)
-            for operand in node.operands
-        ]
-        if node.op.rule is None:
-            with _line_of(node) if names_lines else _NO_SCOPE:
-                results: Sequence[Array] = bind_jax_node(node, operands)
-        elif names_lines and not node.op.is_collective:
-            with _line_of(node):
-                results = _own(node, operands)
-        else:
-            results = _own(node, operands)
+        apply = bind_jax_node if node.op.rule is None else _own
+        with _scope(node, names_lines):
+            results = apply(node, [array_of(operand) for operand in node.operands])
         environment.update(zip(node.results, results, strict=True))
-    return [
-        environment[output] if type(output) is Value else _literal(output)
-        for output in graph.outputs
-    ]
-
-
-def _literal(operand: Operand) -> Array:
-    assert isinstance(operand, Literal)
-    return np.asarray(operand.value, numpy_dtype(operand.type.dtype))
+    return [array_of(output) for output in graph.outputs]
 
 
 def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
@@ -71,19 +60,19 @@ def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
         raise VerifyError(
             f"{node.op.name} reached emission: a pass that lowers it is missing from the pipeline"
         )
-    with _scope(node):
-        return rule(node, operands)
+    return rule(node, operands)
 
 
-def _scope(node: Node) -> Any:  # Any: the two context managers share no public type
-    """Return a scope that names a collective in the module after the user's line.
+def _scope(node: Node, names_lines: bool) -> Any:  # Any: the two managers share no public type
+    """Return a scope that names operations in the module after the user's line.
 
-    XLA ends a name at its first @.
+    It also has the kind of a collective, or the phase of the step. XLA ends a name at its first @.
     """
-    frame = node.source.frame if node.op.is_collective else None
-    if frame is None:
-        return nullcontext()
-    return jax.named_scope(f"{node.op.name}({phase_and_line(node.source)[1]})")
+    if not (names_lines or node.op.is_collective):
+        return _NO_SCOPE
+    phase, line = phase_and_line(node.source)
+    kind = node.op.name if node.op.is_collective else phase
+    return jax.named_scope(f"{kind}({line})") if line else _NO_SCOPE
 
 
 @contextmanager
@@ -101,12 +90,6 @@ def lines_named(names_lines: bool) -> Iterator[None]:
 
 _names_lines: ContextVar[bool] = ContextVar("_names_lines", default=False)
 _NO_SCOPE = nullcontext()
-
-
-def _line_of(node: Node) -> Any:  # Any: the two context managers share no public type
-    """Return a scope that names operations after the user's line and the phase of the step."""
-    phase, line = phase_and_line(node.source)
-    return jax.named_scope(f"{phase}({line})") if line else _NO_SCOPE
 
 
 def _replicas() -> str | tuple[str, ...]:
@@ -185,7 +168,7 @@ def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
 
 def _random_shard(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.RANDOM_SHARD.of(node)
-    return [random_slice(operands[0], params, *_start_and_length(node, params.axis))]
+    return [random_shard(operands[0], params, *_start_and_length(node, params.axis))]
 
 
 def _start_and_length(node: Node, axis: int) -> tuple[Array, int]:
@@ -231,7 +214,7 @@ def _unpack(node: Node, operands: list[Array]) -> list[Array]:
     shapes = [result.type.shape for result in node.results]
     sizes = [result.type.size for result in node.results]
     at_run_time = ops.UNPACK.of(node).starts_at_run_time
-    pieces = cut_apart(operands[0], sizes, at_run_time=at_run_time)
+    pieces = unpack(operands[0], sizes, at_run_time=at_run_time)
     return [
         piece if piece.shape == shape else lax.reshape(piece, shape)
         for piece, shape in zip(pieces, shapes, strict=True)
@@ -258,7 +241,7 @@ def _unpack_slices(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.UNPACK_SLICES.of(node)
     count = params.group_size
     sizes = [result.type.size // count for result in node.results]
-    rows = cut_apart(
+    rows = unpack(
         lax.reshape(operands[0], (count, sum(sizes))),
         sizes,
         axis=1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any  # Any: compiler options are whatever XLA takes
 
 import jax
@@ -26,6 +27,7 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit, lines_named
 from graphdist.runtime.invalid_numbers import NumberCheck
 from graphdist.runtime.module.memory import Memory, memory_of
+from graphdist.runtime.program_agreement import first_collective
 from graphdist.runtime.supervised_steps import supervised
 
 
@@ -171,20 +173,13 @@ def _copying(graph: Graph, program: Any) -> Any:
     return run
 
 
-def global_shape(type: Type, layout: Layout | None, mesh: MeshShape) -> tuple[int, ...]:
-    """Return the shape of the array that holds the parts of all replicas."""
-    if layout is MIRRORED or mesh.num_replicas == 1:
-        return type.shape
-    layout = layout or PER_REPLICA
-    dimension, shape = layout.dimension or 0, type.shape or (1,)
-    length = shape[dimension] * mesh.size(layout.axis)
-    return (*shape[:dimension], length, *shape[dimension + 1 :])
-
-
 def global_aval(type: Type, layout: Layout | None, mesh: MeshShape) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the array that holds the parts of all replicas."""
-    dtype = jax_dtype(type.dtype)
-    return jax.ShapeDtypeStruct(global_shape(type, layout, mesh), dtype)
+    shape = [*type.shape]
+    if layout is not MIRRORED and mesh.num_replicas > 1:
+        layout, shape = layout or PER_REPLICA, shape or [1]
+        shape[layout.dimension or 0] *= mesh.size(layout.axis)
+    return jax.ShapeDtypeStruct(tuple(shape), jax_dtype(type.dtype))
 
 
 def jax_dtype(name: str) -> Any:  # Any: random keys have a dtype that NumPy lacks
@@ -206,7 +201,8 @@ class Step:
     ) -> None:
         """Take the function; it returns the graph's outputs as arrays on the devices."""
         self.check: NumberCheck | None = None
-        self.function = supervised(function, graph, devices)
+        first = partial(first_collective, graph)
+        self.function = supervised(function, graph.name, devices, first)
         self.take_interrupted = getattr(self.function, "take_interrupted", _nothing)
         """Return the outputs of a step whose caller was interrupted, at most once, or None."""
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)

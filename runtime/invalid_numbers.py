@@ -28,7 +28,7 @@ from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.printer import print_node
 from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.evaluated import evaluate_graph, held_inputs
+from graphdist.runtime.interpreted_step import evaluate_graph, held_inputs
 
 Named: TypeAlias = Sequence[tuple[str, int]]
 """An input or output in words, with its size; a packed one has an entry for each piece."""
@@ -101,19 +101,15 @@ class _Step(threading.local):
 def _shards_are_wrong(array: jax.Array, refused: Collection[str]) -> bool:
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return False
-    tests = [test for name, test in _TESTS.items() if name in refused]
-    return any(bool(test(shard.data).any()) for shard in array.addressable_shards for test in tests)
+    return any(bool(_wrong(shard.data, refused, jnp).any()) for shard in array.addressable_shards)
 
 
-_TESTS = {"nan": jnp.isnan, "inf": jnp.isinf}
-
-
-def _wrong(array: Array, refused: Collection[str]) -> Array:
-    """Return a mask of the elements of an array that are refused numbers."""
+def _wrong(array: Any, refused: Collection[str], numpy: Any = np) -> Any:
+    """Return a mask of the elements that are refused numbers; `numpy` may be JAX's."""
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return np.zeros(array.shape, bool)
-    nan = np.isnan(array) if "nan" in refused else False
-    return np.asarray(nan | np.isinf(array) if "inf" in refused else nan)
+    nan = numpy.isnan(array) if "nan" in refused else False
+    return nan | numpy.isinf(array) if "inf" in refused else nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +221,7 @@ class _Search:
 
     def _given(self, value: Value, held: Held, named: Named) -> InvalidNumberError:
         replica, which, array = self._first_wrong([held])
-        name, within = _piece(named, which, array)
+        name, within = _piece(named, which)
         on = None if value.type.layout is MIRRORED else replica
         return InvalidNumberError(
             f"{name} holds {array[which]} before the step{self._where(within, on)}",
@@ -235,7 +231,7 @@ class _Search:
     def _unexplained(self, result: jax.Array, output: int, why: str) -> InvalidNumberError:
         shards = [np.asarray(shard.data) for shard in result.addressable_shards]
         _, which, array = self._first_wrong([shards])
-        name, _ = _piece(self.program.outputs[output], which, array)
+        name, _ = _piece(self.program.outputs[output], which)
         return InvalidNumberError(
             f"{name} is {array[which]} after the step: {why}", hint=self._hint()
         )
@@ -261,11 +257,20 @@ class _Search:
         return f"the variables hold what they held before the step; {names} is what asks for this"
 
 
-def _piece(named: Named, which: tuple[int, ...], array: Array) -> tuple[str, tuple[int, ...]]:
+def _piece(named: Named, which: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Return the name of the packed piece that an element belongs to, and the index in it."""
     if len(named) == 1:
         return named[0][0], which
-    (start,) = which
-    ends = list(accumulate(size for _, size in named))
-    piece = bisect_right(ends, start)
-    return named[piece][0], (start - (ends[piece - 1] if piece else 0),)
+    name, _, element = piece_with(which[0], named)
+    return name, (element,)
+
+
+def piece_with(element: int, named: Named) -> tuple[str, int, int]:
+    """Return name and size of the piece that has an element of a pack, and the index there.
+
+    >>> piece_with(3, [("variable 'b'", 2), ("variable 'w'", 4)])
+    ("variable 'w'", 4, 1)
+    """
+    starts = [0, *accumulate(size for _, size in named)]
+    piece = bisect_right(starts[:-1], element) - 1
+    return (*named[piece], element - starts[piece])

@@ -25,7 +25,7 @@ from jax import lax
 Array: TypeAlias = Any
 
 
-def cut_apart(
+def unpack(
     buffer: Array, sizes: Sequence[int], axis: int = 0, *, at_run_time: bool = False
 ) -> list[Array]:
     """Return pieces of these sizes along a dimension; the sizes add up to the buffer's length.

@@ -55,8 +55,7 @@ def agree_on_operations(text: str, what: str, devices: Devices, at: Source = UNK
     if workers is None:
         return
     digest = sha256(_ADDRESS.sub("", text).encode()).hexdigest()
-    digests = workers.exchange(f"operations {workers.ordinal('operations')}", digest, what, at)
-    if (other := first_different(digests)) is not None:
+    if (other := _first_other(workers, "operations", digest, what, at)) is not None:
         raise WorkerError(
             f"{what} is made by other operations on {workers.name(other)} than on "
             f"{workers.name(0)}",
@@ -75,8 +74,7 @@ def agree_on_file(name: str, digest: str, devices: Devices, at: Source = UNKNOWN
     if workers is None:
         return
     what = f"the loading of {name}"
-    digests = workers.exchange(f"file {workers.ordinal('file')}", digest, what, at)
-    if (other := first_different(digests)) is not None:
+    if (other := _first_other(workers, "file", digest, what, at)) is not None:
         raise WorkerError(
             f"{name} on {workers.name(other)} is another file than on {workers.name(0)}",
             source=at,
@@ -84,11 +82,17 @@ def agree_on_file(name: str, digest: str, devices: Devices, at: Source = UNKNOWN
         )
 
 
+def _first_other(
+    workers: ClusterWorkers, kind: str, value: Any, what: str, at: Source
+) -> int | None:
+    """Return the first worker that sends another value than worker 0; None if all are equal."""
+    return first_different(workers.exchange(f"{kind} {workers.ordinal(kind)}", value, what, at))
+
+
 def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
     """Wait until all workers have compiled a program: then the time limit of steps can apply."""
     if devices.workers is not None:
-        key = f"compiled {devices.workers.ordinal('compiled')}"
-        devices.workers.exchange(key, None, f"the first run of {graph.name!r}", at)
+        _first_other(devices.workers, "compiled", None, f"the first run of {graph.name!r}", at)
 
 
 def first_collective(graph: Graph) -> tuple[str, Source]:

@@ -1,4 +1,4 @@
-"""Copies arrays to another sharding, also if the devices belong to several processes.
+"""Copies arrays to a sharding, also if the devices belong to several processes.
 
 A process that holds all shards of an array makes its devices' new shards from them, without the
 other processes. Otherwise a supervised step of all workers gathers the array. A transfer of JAX
@@ -7,12 +7,14 @@ would wait for ever for a worker that does not take part.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any  # Any: functions of JAX
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any  # Any: functions of JAX, dtypes of NumPy arrays
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Sharding
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, Sharding
 
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
@@ -21,7 +23,7 @@ from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import CollectiveTimeoutError
 from graphdist.runtime.processes.workers import first_different
 from graphdist.runtime.spans import array_of_full, host_copy, is_held_here
-from graphdist.runtime.supervised_steps import supervised_call
+from graphdist.runtime.supervised_steps import supervised
 
 HINT = "let all workers do it, in the same order: no worker holds its full value"
 
@@ -65,7 +67,7 @@ def resharded(
     if is_held_here(array.sharding, array.shape):
         return array_of_full(host_copy(array), sharding)
     copy: jax.Array
-    (copy,) = supervised_call(_identity(sharding), what, devices, at)(array)
+    (copy,) = supervised(_identity(sharding), what, devices, lambda: ("", at))(array)
     return copy
 
 
@@ -78,6 +80,37 @@ def mirrored_on(devices: Devices, value: Any) -> jax.Array:
     if devices.workers is not None:
         return array_of_full(value, devices.home(MIRRORED))
     return jax.device_put(value, devices.home(MIRRORED), may_alias=False)
+
+
+def sharded_copy(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax.Array:
+    """Return a new array with the value, of which each device receives its shard only.
+
+    It shares no memory with the value, since steps donate it. An array that is sharded over other
+    devices is copied through the memory of the host.
+
+    >>> from jax.sharding import AxisType, PartitionSpec
+    >>> mesh = Mesh(jax.devices()[:2], "d", axis_types=(AxisType.Auto,))
+    >>> array = sharded_copy(np.arange(4), NamedSharding(mesh, PartitionSpec("d")))
+    >>> [shard.data.shape for shard in array.addressable_shards]
+    [(2,), (2,)]
+    """
+    if isinstance(value, jax.Array):
+        if value.sharding.device_set == home.device_set and _mesh(value.sharding) == _mesh(home):
+            return _copy_to(home)(value)
+        if len(value.devices()) == 1:
+            return jax.device_put(value, home, may_alias=False)
+    return array_of_full(np.asarray(value), home)
+
+
+@lru_cache(maxsize=64)
+def _copy_to(home: Sharding) -> Callable[[jax.Array], jax.Array]:
+    # Not `device_put`: on CPU its shards of a mirrored array are views of the array's memory.
+    return jax.jit(jnp.copy, out_shardings=home)
+
+
+def _mesh(sharding: Sharding) -> Mesh | None:
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    return mesh if isinstance(mesh, Mesh) else None
 
 
 @cache

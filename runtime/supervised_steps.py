@@ -20,48 +20,36 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, NoReturn  # Any: whatever a step returns
 
 import jax
 
-from graphdist.ir.graph import Graph
-from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.source import Source
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.abandonable_calls import Runner, has_ended
 from graphdist.runtime.processes.addresses import WorkerError
-from graphdist.runtime.processes.cluster_workers import (
-    EXIT_CODE,
-    ClusterWorkers,
-    CollectiveTimeoutError,
-)
+from graphdist.runtime.processes.cluster_workers import EXIT_CODE, CollectiveTimeoutError
 from graphdist.runtime.processes.server import BEAT_SECONDS
-from graphdist.runtime.program_agreement import first_collective
 
 SECONDS_AFTER_INTERRUPT = 2.0
 """How long a step may take to end after Ctrl-C."""
 StepFunction = Callable[..., Any]
 
 
-def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFunction:
-    """Return a function that runs a step, and raises if other workers keep it from ending."""
-    if devices.workers is None:
-        return function
-    first = partial(first_collective, graph)
-    return WorkerStep(_with_x64_as_now(function), graph.name, first, devices, devices.workers)
-
-
-def supervised_call(
-    function: StepFunction, name: str, devices: Devices, at: Source = UNKNOWN
+def supervised(
+    function: StepFunction,
+    name: str,
+    devices: Devices,
+    first_collective: Callable[[], tuple[str, Source]],
 ) -> StepFunction:
-    """Return a function that supervises a call of all workers, as `supervised` does a step.
+    """Return a function that runs a step, and raises if other workers keep it from ending.
 
-    `function` returns a sequence of arrays. `name` and `at` are for errors.
+    `function` returns a sequence of arrays. `name` and the text and the user's line of the first
+    collective are for errors.
     """
     if devices.workers is None:
         return function
-    first = lambda: ("", at)  # noqa: E731
-    return WorkerStep(_with_x64_as_now(function), name, first, devices, devices.workers)
+    return WorkerStep(_with_x64_as_now(function), name, devices, first_collective)
 
 
 def _with_x64_as_now(function: StepFunction) -> StepFunction:
@@ -82,12 +70,12 @@ class WorkerStep:
         self,
         function: StepFunction,
         name: str,
-        first_collective: Callable[[], tuple[str, Source]],
         devices: Devices,
-        workers: ClusterWorkers,
+        first_collective: Callable[[], tuple[str, Source]],
     ) -> None:
         """Wrap the function that runs the step on arrays of these devices."""
-        self._function, self._name, self._workers = function, name, workers
+        assert devices.workers is not None
+        self._function, self._name, self._workers = function, name, devices.workers
         self._first_collective = first_collective
         self._timeout, self._is_cpu = devices.timeout_seconds, devices.platform == "cpu"
         self._interrupted: Any = None

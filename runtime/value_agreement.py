@@ -18,10 +18,8 @@ always changes the checksum, and any other change does with a probability of 1 -
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any, NoReturn  # Any: arrays of any dtype, JSON
 from zlib import crc32
 
@@ -33,7 +31,7 @@ from graphdist.ir.boundary import input_layouts
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.invalid_numbers import Named
+from graphdist.runtime.invalid_numbers import Named, piece_with
 from graphdist.runtime.processes.addresses import WorkerError
 
 BLOCK = 4096
@@ -99,11 +97,9 @@ class ValueAgreement:
         of_all = [np.frombuffer(b64decode(text), values.dtype) for text in sent]
         in_block = _first_difference([part.view(f"V{values.itemsize}").tolist() for part in of_all])
         element = block * BLOCK + in_block
-        starts = [0, *accumulate(size for _, size in named)]
-        piece = bisect_right(starts[:-1], element) - 1
-        what, size = named[piece]
+        what, size, in_piece = piece_with(element, named)
         if len(named) > 1:
-            what += f", element [{element - starts[piece]}]," if size > 1 else ""
+            what += f", element [{in_piece}]," if size > 1 else ""
         elif values.size > 1:
             index = [int(i) for i in np.unravel_index(element, _numbers(array).shape)]
             what += f", element {index},"

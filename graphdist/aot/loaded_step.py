@@ -29,7 +29,7 @@ from graphdist.program.program import Program
 from graphdist.program.steps import compare_values
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
-from graphdist.state.layout import VariableLayout
+from graphdist.state.program_storage import ProgramStorage
 from graphdist.state.variable import Variable
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
@@ -60,11 +60,11 @@ class LoadedStep:
             wanted.name: variable.stored
             for wanted, variable in zip(graph.variables, variables, strict=True)
         }
-        layout = VariableLayout(graph, values, strategy)
+        storage = ProgramStorage(graph, values, strategy)
         with BufferStore.lock:  # no step may run while variables move
-            layout.apply()
+            storage.apply()
         compare_values(executable, graph, self._interface)
-        self._program = Program(Binding(executable, self._interface, layout, shapes))
+        self._program = Program(Binding(executable, self._interface, storage, shapes))
 
     def __repr__(self) -> str:
         return f"<loaded step {self.name} on {self.strategy.devices}>"

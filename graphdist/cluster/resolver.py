@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 
 from graphdist.cluster.spec import ClusterSpec, Tasks
-from graphdist.config import cluster_config
+from graphdist.config import tf_config
 from graphdist.errors import ArgumentError, ArgumentTypeError, ClusterError
 from graphdist.quoted import quoted
 from graphdist.runtime.devices import count_accelerators
@@ -278,7 +278,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     def _default(self, name: str) -> Any:
         if name == "rpc_layer":
-            return _text(cluster_config(), "rpc_layer")
+            return _text(tf_config(), "rpc_layer")
         if name == "task_type":
             return _text(_task(), "type")
         index = _task().get("index")
@@ -286,7 +286,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of all tasks by job."""
-        return ClusterSpec(cluster_config().get("cluster", {}))
+        return ClusterSpec(tf_config().get("cluster", {}))
 
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
@@ -295,7 +295,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
         Raises `ArgumentError` in a larger cluster when it is not known which task this is.
         """
-        session_master = _text(cluster_config(), "session_master")
+        session_master = _text(tf_config(), "session_master")
         if session_master is not None:
             return session_master
         cluster = self.cluster_spec()
@@ -308,7 +308,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 def _task() -> dict[str, Any]:
-    task = cluster_config().get("task", {})
+    task = tf_config().get("task", {})
     if not isinstance(task, dict):
         raise ArgumentError(
             f"the task in TF_CONFIG is {quoted(task)}, not an object",

@@ -39,9 +39,14 @@ class GraphdistError(Exception):
         `node` is the printed node; `where` names its graph and pass; `other` is a second user line,
         where two lines disagree, and is left out if it is the same line.
         """
-        self.what, self.source, self.other = what, source, other
+        self.what, self.source, self.other = what, source or self.default_source(), other
         self.node, self.where, self.hint = node, where, hint
         super().__init__(what)
+
+    @staticmethod
+    def default_source() -> Source | None:
+        """Return the source of an error that is raised without one."""
+        return None
 
     def __str__(self) -> str:
         lines = [self.what]

@@ -51,7 +51,7 @@ class ServerStorage(Storage):
         """Return True, since no step donates a value on a server."""
         return True
 
-    def require_kept(self, of: StoredValue, *, waits: bool = False) -> None:
+    def require_not_donated(self, of: StoredValue, *, waits: bool = False) -> None:
         """Do nothing, since a request finds out whether the server is there."""
 
     def write(self, array: Any) -> None:

@@ -14,6 +14,7 @@ another thread may have replaced the new buffers; these are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any  # Any: users' arguments and results
 
@@ -24,11 +25,11 @@ from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.program.argument_keys import LeafKey, is_converted, is_per_replica
 from graphdist.program.interface import OUTPUT, Interface, filled
-from graphdist.runtime.bound_step import BoundStep, StateBuffers
-from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore
+from graphdist.runtime.bound_step import BoundStep
+from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, StateElsewhere, StateInPlace
 from graphdist.runtime.executable import Step
 from graphdist.runtime.resharding import resharded
-from graphdist.state.layout import VariableLayout
+from graphdist.state.program_storage import ProgramStorage
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 from graphdist.values.components import argument_array, buffer_gone, shape_without_value
@@ -43,44 +44,40 @@ class Binding:
         self,
         step: Step,
         interface: Interface,
-        layout: VariableLayout,
+        storage: ProgramStorage,
         output_shapes: Sequence[tuple[int, ...]],
     ) -> None:
-        """Bind a step to the storage that the layout gave its variables.
+        """Bind a step to the current storage of its variables.
 
         `output_shapes` are the shapes of the user's results, as they were traced.
         """
-        self.step, self.interface, self.layout = step, interface, layout
+        self.step, self.interface, self.storage = step, interface, storage
         self.output_shapes = output_shapes
-        self.holders, self.assigned = layout.holders, layout.assigned
-        self.feeds = _feeds(interface, layout)
-        state = self._state()
-        is_checked = step.check is not None
-        bound = CheckedStep(step, state, layout) if is_checked else BoundStep(step, state)
-        self.run = bound.run
+        self.holders, self.assigned = storage.holders, storage.assigned
+        self.feeds = _feeds(interface, storage)
+        bind = BoundStep if step.check is None else partial(CheckedStep, storage)
+        self.run = bind(step, self._state(), storage.version).run
         self.take = self._taker()
 
     def moved(self) -> Binding:
-        """Return a binding of the same step to the current storage of the layout's variables."""
-        return Binding(self.step, self.interface, self.layout, self.output_shapes)
+        """Return a binding of the same step to the current storage of its variables."""
+        return Binding(self.step, self.interface, self.storage, self.output_shapes)
 
-    def _state(self) -> StateBuffers:
-        own, holders, version = self.interface.strategy, self.holders, self.layout.version
-        if all(holder.strategy is own for holder in holders):
-            places = [holder.place for holder in holders]
-            return StateBuffers(
-                own.buffers, places, [holder.place for holder in self.assigned], version
-            )
-        owners = [(holder.strategy.buffers, holder.place) for holder in holders]
-        borrowed = BorrowedBuffers(owners, self.step.state)
-        assigned = [i for i, holder in enumerate(holders) if holder in self.assigned]
-        return StateBuffers(borrowed, range(len(holders)), assigned, version)
+    def _state(self) -> StateInPlace | StateElsewhere:
+        """Return the buffers of the variables: on the step's devices, or on others."""
+        own = self.interface.strategy
+        homes = [(holder.strategy.buffers, holder.place) for holder in self.holders]
+        assigned = [(holder.strategy.buffers, holder.place) for holder in self.assigned]
+        if own.devices.parameter_device is None and all(store is own.buffers for store, _ in homes):
+            places, assigned_places = ([place for _, place in each] for each in (homes, assigned))
+            return StateInPlace(own.buffers, places, assigned_places)
+        return StateElsewhere(homes, assigned, self.step.state)
 
     def _taker(self) -> Callable[[list[jax.Array]], Any]:
         """Return the function that builds the user's result from a step's outputs."""
         interface, num_assigned = self.interface, len(self.assigned)
         if any(interface.per_replica) or any(leaf is not OUTPUT for leaf in interface.statics):
-            take = _taker_of_leaves(interface, self.layout, self.output_shapes)
+            take = _taker_of_leaves(interface, self.storage, self.output_shapes)
             return lambda outputs: take(outputs[num_assigned:])
         if interface.structure == jax.tree.structure(0):
             return itemgetter(num_assigned)
@@ -90,15 +87,19 @@ class Binding:
 class CheckedStep(BoundStep):
     """A step that is undone if its outputs have nan or infinities that JAX is set to refuse."""
 
-    def __init__(self, step: Step, state: StateBuffers, layout: VariableLayout) -> None:
-        """Bind a step that has a check."""
-        super().__init__(step, state)
+    def __init__(
+        self,
+        storage: ProgramStorage,
+        step: Step,
+        state: StateInPlace | StateElsewhere,
+        version: int,
+    ) -> None:
+        """Bind a step that has a check to the storage of its variables."""
+        super().__init__(step, state, version)
         assert step.check is not None
-        self._check, self._assigned, self._holders = step.check, layout.assigned, layout.holders
+        self._check, self._assigned, self._holders = step.check, storage.assigned, storage.holders
         # Then the step runs on copies: the store has neither its inputs nor its outputs.
-        self._is_on_copies = step.devices.parameter_device is not None or isinstance(
-            state.store, BorrowedBuffers
-        )
+        self._is_on_copies = isinstance(state, StateElsewhere)
 
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
         """Run the step; if it raises `InvalidNumberError`, the variables keep their old values."""
@@ -120,9 +121,9 @@ class CheckedStep(BoundStep):
         raise error
 
 
-def _feeds(interface: Interface, layout: VariableLayout) -> list[tuple[int, Callable[[Any], Any]]]:
+def _feeds(interface: Interface, storage: ProgramStorage) -> list[tuple[int, Callable[[Any], Any]]]:
     """Return for each input the index of its leaf, and the function that makes it an array."""
-    inputs = layout.graph.inputs[len(layout.graph.variables) :]
+    inputs = storage.graph.inputs[len(storage.graph.variables) :]
     return [
         (i, _feed(interface.keys[i], interface.names[i], interface.strategy, value))
         for i, value in zip(interface.dynamic, inputs, strict=True)
@@ -162,10 +163,10 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
 
 
 def _taker_of_leaves(
-    interface: Interface, layout: VariableLayout, output_shapes: Sequence[tuple[int, ...]]
+    interface: Interface, storage: ProgramStorage, output_shapes: Sequence[tuple[int, ...]]
 ) -> Callable[[list[jax.Array]], Any]:
     """Return the function that builds a result of which some leaves are not plain arrays."""
-    outputs = layout.graph.outputs[len(layout.graph.assigned) :]
+    outputs = storage.graph.outputs[len(storage.graph.assigned) :]
     each = zip(output_shapes, outputs, interface.per_replica, interface.shapes, strict=True)
     described = [
         (shape, output.type.layout or PER_REPLICA, shapes, interface.rows.get(index))

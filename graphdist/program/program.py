@@ -6,8 +6,8 @@ emit and compile it; bind it to the storage (`binding.py`).
 
 A call: turn the arguments into inputs; run the step on them and on the variables' buffers
 (`runtime/bound_step.py`); build the user's result from the outputs. If another program has moved
-variables to other storage since, their layout is restored, or the program is compiled again for the
-new storage; then the call starts again.
+variables to other storage since, it is restored, or the program is compiled again for the new one;
+then the call starts again.
 
 A failure: a step takes the buffers of the variables that it assigns. If it fails on the devices,
 their values are lost, and the user must get the error at once, not when the next step reads them.
@@ -32,10 +32,10 @@ from graphdist.program.jax_settings import OtherSettings, require_same_settings
 from graphdist.program.stages import Lowered, Traced
 from graphdist.program.steps import step_of
 from graphdist.runtime.bound_step import called_while_traced
-from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_lost
+from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_donated_or_failed
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
-from graphdist.state.layout import VariableLayout, as_stored
+from graphdist.state.program_storage import ProgramStorage, as_stored
 from graphdist.state.storage import HeldBuffer, Storage, StorageOnDevices
 from graphdist.tracing.user_lines import here
 
@@ -93,11 +93,11 @@ class _Compilation:
             traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
         lowered = traced.lower()
         values = {name: each.stored for name, each in traced.named_variables.items()}
-        layout = VariableLayout(lowered.graph, values, traced.interface.strategy)
+        storage = ProgramStorage(lowered.graph, values, traced.interface.strategy)
         with BufferStore.lock:  # no other thread may move variables between the check and `apply`
             stored = self._stored()
             if stored is self:
-                layout.apply()
+                storage.apply()
         if stored is not self:  # another thread's program has moved variables since the trace
             return stored.binding(moved)
         self.dump(lowered, moved)
@@ -106,7 +106,7 @@ class _Compilation:
         step = step_of(lowered, self.require)
         wait_until_compiled(lowered.graph, traced.devices, here())
         shapes = [output.type.shape for output in traced.graph.outputs]
-        return Binding(step, traced.interface, layout, shapes)
+        return Binding(step, traced.interface, storage, shapes)
 
 
 class Program:
@@ -117,7 +117,7 @@ class Program:
 
         A program from a file cannot be compiled again: it moves the variables.
         """
-        self.name, self._compilation = binding.layout.graph.name, compilation
+        self.name, self._compilation = binding.storage.graph.name, compilation
         self.traced = None if compilation is None else compilation.traced
         self.last_call = 0
         self._changing = RLock()
@@ -137,9 +137,9 @@ class Program:
                 inputs.append(feed(leaves[leaf]))
             outputs = binding.run(inputs)
         except BaseException as error:
-            if isinstance(error, Exception) and binding.layout.begin_unread_with_zeros():
+            if isinstance(error, Exception) and binding.storage.begin_unread_with_zeros():
                 return self.call(leaves)
-            _raise_explained(error, self.name, binding.layout)
+            _raise_explained(error, self.name, binding.storage)
         if outputs is None:
             self._follow(binding)
             return self.call(leaves)
@@ -151,9 +151,9 @@ class Program:
             if self._binding is not binding:
                 return
             with BufferStore.lock:
-                is_restored = binding.layout.restore()
+                is_restored = binding.storage.restore()
                 if not is_restored and self._compilation is None:
-                    binding.layout.apply()
+                    binding.storage.apply()
                     is_restored = True
                 if is_restored:
                     self._bind(binding.moved())
@@ -176,7 +176,7 @@ class Program:
         return None
 
 
-def _raise_explained(error: BaseException, name: str, layout: VariableLayout) -> NoReturn:
+def _raise_explained(error: BaseException, name: str, storage: ProgramStorage) -> NoReturn:
     """Raise the error of a call of the step `name`, or one that explains it.
 
     Raises `RuntimeFailure` if values of variables are lost with the step, if a variable has no
@@ -187,13 +187,13 @@ def _raise_explained(error: BaseException, name: str, layout: VariableLayout) ->
     if isinstance(error, ValueError) and not HOLDS_BUFFERS[type(jnp.zeros(()))]:
         # JAX raises ValueError for a traced call of a function with compiler options.
         error = called_while_traced()
-    for storage in layout.storages:
-        if isinstance(storage.held, jax.ShapeDtypeStruct):
-            storage.require_value()
+    for each in storage.storages:
+        if isinstance(each.held, jax.ShapeDtypeStruct):
+            each.require_value()
     if isinstance(error, GraphdistError) and error.source is None:
         error.source = here()
     may_lose = isinstance(error, Exception) and not isinstance(error, WorkerError)
-    lost = [repr(storage.name) for storage in _lost(layout)] if may_lose else []
+    lost = [repr(each.name) for each in _lost(storage)] if may_lose else []
     if lost:
         raise RuntimeFailure(
             f"step {name!r} failed after the buffers of {', '.join(lost)} were donated to it: "
@@ -204,14 +204,14 @@ def _raise_explained(error: BaseException, name: str, layout: VariableLayout) ->
     raise error
 
 
-def _lost(layout: VariableLayout) -> list[StorageOnDevices]:
+def _lost(storage: ProgramStorage) -> list[StorageOnDevices]:
     """Return the variables whose buffers were donated, and that no other step has written since."""
-    assigned = set(layout.assigned)
-    taken = [storage for storage in layout.storages if storage.holder in assigned]
-    held = {storage.holder: storage.holder.held for storage in taken}
-    # Without the lock, since `is_lost` waits for the devices. Meanwhile the step of another thread
-    # may have replaced a buffer; then its variable is not lost.
-    gone = {holder for holder, array in held.items() if is_lost(array)}
+    assigned = set(storage.assigned)
+    taken = [each for each in storage.storages if each.holder in assigned]
+    held = {each.holder: each.holder.held for each in taken}
+    # Without the lock, since `is_donated_or_failed` waits for the devices. Meanwhile the step of
+    # another thread may have replaced a buffer; then its variable is not lost.
+    gone = {holder for holder, array in held.items() if is_donated_or_failed(array)}
     with BufferStore.lock:
         gone = {holder for holder in gone if holder.held is held[holder]}
-    return [storage for storage in taken if storage.holder in gone]
+    return [each for each in taken if each.holder in gone]

@@ -20,8 +20,8 @@ from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import checked_numbers
 from graphdist.program.stages import Lowered
-from graphdist.runtime.evaluated import evaluated
 from graphdist.runtime.executable import Step, preceded
+from graphdist.runtime.interpreted_step import interpreted_step
 from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
 from graphdist.runtime.value_agreement import ValueAgreement
 
@@ -42,7 +42,7 @@ def step_of(lowered: Lowered, require: Callable[[], None]) -> Step:
                 f"workers: evaluation node by node runs in one process",
                 hint="evaluate it on one worker",
             )
-        step = Step(graph, devices, evaluated(graph, devices))
+        step = Step(graph, devices, interpreted_step(graph, devices))
         step.function = preceded(require, step.function)
     else:
         step = replace(lowered, donates=not refused, when_traced=require).compile().executable

@@ -65,7 +65,7 @@ from graphdist.program.progress import phase
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import FunctionOptions, require_result
 from graphdist.runtime.compilation import step_options
-from graphdist.state.layout import as_stored
+from graphdist.state.program_storage import as_stored
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
 from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanId

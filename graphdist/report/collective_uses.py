@@ -15,7 +15,7 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.ops import ALL_REDUCE
 from graphdist.runtime.module.collective_instructions import ModuleCollective
 from graphdist.runtime.module.collective_matching import Match, match_collectives
-from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.roofline import collective_seconds_at_peak
 from graphdist.runtime.targets.topologies import Topology
 
 
@@ -99,7 +99,7 @@ class Matched(NamedTuple):
             num_groups=asked.num_groups,
             every=asked.every,
             code=frame.text if frame else "",
-            seconds=sum(collective_seconds(topology, each) for each in self.exchanges)
+            seconds=sum(collective_seconds_at_peak(topology, each) for each in self.exchanges)
             if topology
             else 0.0,
         )

@@ -89,8 +89,7 @@ class StepTimeline:
     @property
     def bottleneck(self) -> str:
         """Return the longest part: "compute", "exposed" (communication) or "idle" (waits)."""
-        times = {name: getattr(self, name) for name in ("compute", "exposed", "idle")}
-        return max(times, key=times.__getitem__)
+        return max("compute", "exposed", "idle", key=lambda part: getattr(self, part))
 
     @property
     def efficiency(self) -> float:

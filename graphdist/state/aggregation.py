@@ -29,7 +29,6 @@ from graphdist.errors import ArgumentError
 from graphdist.options import VariableAggregation
 from graphdist.state.declaration import Declaration
 from graphdist.tracing.primitives import all_reduce_p, reduce_p, replica_id_p
-from graphdist.tracing.user_lines import here
 from graphdist.values.reducible import summable
 from graphdist.values.replica_warnings import warn_once
 
@@ -53,7 +52,6 @@ def require_aggregation(variable: Declaration, done: str) -> None:
         raise ArgumentError(
             f"variable {variable.name!r}, ON_READ with aggregation NONE, is {done} in "
             f"cross-replica context, where it has no one value",
-            source=here(),
             hint=f"make it with an aggregation, or have it {done} in replica context, "
             f"inside the function given to run",
         )
@@ -89,7 +87,6 @@ def warn_of_changes_in_turn(variable: Declaration, method: str, num_replicas: in
         f"replica: the variable was made outside the strategy's scope ({variable.made_at}) and "
         f"has one copy for all. Make it inside: with strategy.scope(). If each change is to "
         f"count, make it with aggregation=gd.VariableAggregation.SUM.",
-        here(),
     )
 
 

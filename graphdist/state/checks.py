@@ -29,7 +29,6 @@ def checked_name(name: Any) -> str:
     if not isinstance(name, str | None):
         raise ArgumentTypeError(
             f"name of a variable is {name!r}, not a string",
-            source=here(),
             hint="gd.Variable takes a value, then a name; write dtype=... for a dtype",
         )
     return "variable" if name is None else name
@@ -42,7 +41,6 @@ def check_options(variable: Declaration) -> None:
     if variable.synchronization is VariableSynchronization.NONE:
         raise ArgumentError(
             f"variable {variable.name!r} has synchronization NONE on {variable.strategy}",
-            source=here(),
             hint="use ON_READ for a variable each replica keeps for itself",
         )
     if variable.aggregation is not VariableAggregation.NONE and jnp.issubdtype(
@@ -51,7 +49,6 @@ def check_options(variable: Declaration) -> None:
         raise ArgumentError(
             f"variable {variable.name!r} has aggregation {variable.aggregation.name} and dtype "
             f"{variable.dtype}: random keys cannot be combined",
-            source=here(),
             hint="leave aggregation away: assign one key on all replicas, or make it ON_READ",
         )
     if variable.aggregation is VariableAggregation.MEAN and jnp.issubdtype(
@@ -60,7 +57,6 @@ def check_options(variable: Declaration) -> None:
         raise ArgumentError(
             f"variable {variable.name!r} has aggregation MEAN and dtype {variable.dtype}: "
             f"the mean of integers is not an integer",
-            source=here(),
             hint="give it a float dtype, or the aggregation SUM",
         )
 
@@ -89,7 +85,6 @@ def _no_dimension_divides(variable: Declaration, count: int) -> ArgumentError:
     return ArgumentError(
         f"variable {variable.name!r} of shape {list(variable.shape)} cannot be stored in "
         f"slices: no dimension divides by {count} replicas",
-        source=here(),
         hint=f"pad a dimension, to {padded}, or "
         f"{other or 'use a number of replicas that divides one'}; "
         f"only variables of at most {LARGEST_UNSHARDED:,} elements are stored unsharded",
@@ -115,7 +110,6 @@ def checked_value(variable: Declaration, value: Any) -> Any:
     if isinstance(value, PerReplica) and not in_replica_context_of_a_run():
         raise ArgumentTypeError(
             f"a PerReplica is assigned to variable {variable.name!r}, which takes one array",
-            source=here(),
             hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
         )
     array: Any = None if current_trace() is not None else _on_host(value, None, variable)
@@ -125,7 +119,6 @@ def checked_value(variable: Declaration, value: Any) -> Any:
         raise ArgumentError(
             f"variable {variable.name!r} has shape {list(variable.shape)}, "
             f"the value assigned to it has shape {list(array.shape)}",
-            source=here(),
             hint=f"reshape it: value.reshape({variable.shape})"
             if array.size == variable.size
             else f"broadcast it: jnp.broadcast_to(value, {variable.shape})"
@@ -137,7 +130,6 @@ def checked_value(variable: Declaration, value: Any) -> Any:
         raise ArgumentError(
             f"variable {variable.name!r} has dtype {variable.dtype}, "
             f"the value assigned to it has dtype {array.dtype}",
-            source=here(),
             hint=f"convert it: jnp.asarray(value, {str(variable.dtype)!r})"
             if jax.dtypes.canonicalize_dtype(variable.dtype) == variable.dtype
             else "set jax_enable_x64, as it was when the variable was made",
@@ -147,13 +139,9 @@ def checked_value(variable: Declaration, value: Any) -> Any:
 
 def _fits(array: jax.Array, dtype: Any) -> bool:
     """Return whether a dtype can hold a kind of Python number: integers cannot hold 0.5."""
-    return all(
-        jnp.issubdtype(dtype, wide) or not jnp.issubdtype(array.dtype, kind)
-        for kind, wide in (
-            (jnp.complexfloating, jnp.complexfloating),
-            (jnp.floating, jnp.inexact),
-        )
-    )
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        return jnp.issubdtype(dtype, jnp.complexfloating)
+    return jnp.issubdtype(dtype, jnp.inexact) or not jnp.issubdtype(array.dtype, jnp.floating)
 
 
 def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, Any] | None:
@@ -201,7 +189,6 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
     if trace is not None and not trace.is_first:
         raise ContextError(
             f"variable {name!r} is made when its function is traced again",
-            source=here(),
             hint="make variables once, outside the function, or guard the creation: "
             "if self.w is None: self.w = gd.Variable(...)",
         )
@@ -218,7 +205,6 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
                 trace.retry_by_replica_id()
             raise ArgumentTypeError(
                 f"variable {name!r} is made from a value that exists only in the trace",
-                source=here(),
                 hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
             )
         on_host = _on_host(value, dtype, variable)

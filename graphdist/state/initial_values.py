@@ -28,7 +28,7 @@ from graphdist.errors import ArgumentError
 from graphdist.ir.choice_of_storage import stored_dimension
 from graphdist.ir.types import MIRRORED, Layout
 from graphdist.runtime.program_agreement import agree_on_operations
-from graphdist.runtime.supervised_steps import supervised_call
+from graphdist.runtime.supervised_steps import supervised
 from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ def _called(make: Callable[[], Any], variable: Declaration) -> Any:
         raise ArgumentError(
             f"the initial value of variable {variable.name!r} is made by a function that keeps "
             f"values of JAX from one call to the next",
-            source=here(),
             hint="split keys outside the function: key = next(keys), then "
             "gd.Variable(lambda: jax.random.normal(key, shape))",
         ) from error
@@ -147,7 +146,10 @@ class _Operations:
             compiled = _compiled(*key)
         except TypeError:  # the parameters are not hashable
             compiled = _compiled.__wrapped__(*key)
-        results: Sequence[Any] = supervised_call(compiled, self.name, devices, here())(*operands)
+        line = here()
+        results: Sequence[Any] = supervised(compiled, self.name, devices, lambda: ("", line))(
+            *operands
+        )
         return results
 
 

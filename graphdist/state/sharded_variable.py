@@ -22,14 +22,13 @@ import numpy as np
 from graphdist.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, UnsupportedError
 from graphdist.state.checks import checked_value
 from graphdist.state.variable import Variable
-from graphdist.state.variable_updates import IndexedSlices, InPlaceOperators, ScatterUpdates
+from graphdist.state.variable_updates import IndexedSlices, VariableUpdates
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.array_operators import ArrayOperators
 from graphdist.values.distributed import type_name
 
 
-class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
+class ShardedVariable(ArrayOperators, VariableUpdates):
     """Variables whose rows, in order, are the rows of one variable.
 
     Raises `ArgumentTypeError` without variables, `ArgumentError` if their dtypes or the shapes
@@ -132,7 +131,6 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
             if not is_known and not hasattr(entry, "shape"):
                 raise ArgumentTypeError(
                     f"an index of variable {self.name!r} is of type {type_name(entry)}",
-                    source=here(),
                     hint="index with integers, slices, None and ...",
                 )
         if not any(entry is Ellipsis for entry in entries):
@@ -146,15 +144,14 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         found = row + self.shape[0] if row < 0 else row
         if not 0 <= found < self.shape[0]:
             raise OutOfRangeError(
-                f"row {row} of variable {self.name!r}, which has {self.shape[0]} rows",
-                source=here(),
+                f"row {row} of variable {self.name!r}, which has {self.shape[0]} rows"
             )
         shard = next(i for i, end in enumerate(self._ends) if found < end)
         return self.variables[shard][found - self.starts[shard]]
 
     def _rows(self, rows: slice) -> jax.Array:
         if rows.step == 0:
-            raise ArgumentError(f"a slice of variable {self.name!r} has step 0", source=here())
+            raise ArgumentError(f"a slice of variable {self.name!r} has step 0")
         wanted = range(*rows.indices(self.shape[0]))
         found: list[jax.Array] = []
         for shard, start, end in zip(self.variables, self.starts, self._ends, strict=True):
@@ -173,7 +170,6 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         if axis != 0:
             raise UnsupportedError(
                 f"gather of variable {self.name!r} along axis {axis}: its shards are rows",
-                source=here(),
                 hint="gather from the full value: jnp.take(v[...], indices, axis)",
             )
         rows = jnp.asarray(indices)
@@ -199,23 +195,8 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         for shard, start, end in zip(self.variables, self.starts, self._ends, strict=True):
             shard.write(method, shard.checked(array[start:end]))
 
-    def assign(self, value: Any, *, read_value: bool = True) -> Any:
-        """Set the value, each shard to its rows."""
-        return self._written("assign", value, read_value)
-
-    def assign_add(self, delta: Any, *, read_value: bool = True) -> Any:
-        """Add to the value, to each shard its rows."""
-        return self._written("assign_add", delta, read_value)
-
-    def assign_sub(self, delta: Any, *, read_value: bool = True) -> Any:
-        """Subtract from the value, from each shard its rows."""
-        return self._written("assign_sub", delta, read_value)
-
-    def _written(self, method: str, value: Any, read_value: bool) -> Any:
-        self.write(method, self.checked(value))
-        return self._result(read_value)
-
-    def _result(self, read_value: bool) -> Any:
+    def result_of_write(self, read_value: bool) -> Any:
+        """Return the result of a method that writes: None, the variable, or its new value."""
         if not read_value:
             return None
         return self if current_trace() is None else self.read_value()
@@ -223,7 +204,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
     def batch_scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
         """Raise `UnsupportedError`, as `tf.distribute` has no such method for sharded variables."""
         raise UnsupportedError(
-            f"batch_scatter_update of variable {self.name!r}, which is in shards", source=here()
+            f"batch_scatter_update of variable {self.name!r}, which is in shards"
         )
 
     def _scatter(self, method: str, slices: IndexedSlices, read_value: bool) -> Any:
@@ -231,7 +212,6 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         if sizes != rows_of_shards(self.shape[0], len(sizes)):
             raise UnsupportedError(
                 f"{method} of variable {self.name!r}, whose shards have {sizes} rows",
-                source=here(),
                 hint=f"split it evenly: {rows_of_shards(self.shape[0], len(sizes))}",
             )
         indices = jnp.asarray(slices.indices)
@@ -243,7 +223,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
             # A scatter drops rows past the last.
             own = IndexedSlices(slices.values, jnp.where(is_inside, local, shard.shape[0]))
             getattr(shard, method)(own, read_value=False)
-        return self._result(read_value)
+        return self.result_of_write(read_value)
 
     def __repr__(self) -> str:
         places = ", ".join(str(list(shard.shape)) for shard in self.variables)
@@ -276,7 +256,6 @@ def checked_shards(variables: Any) -> list[Variable]:
     if not shards or not all(isinstance(shard, Variable) for shard in shards):
         raise ArgumentTypeError(
             f"a ShardedVariable is made of {variables!r}, not of variables",
-            source=here(),
             hint="give it a list of gd.Variable, one at least",
         )
     first = shards[0]
@@ -284,14 +263,12 @@ def checked_shards(variables: Any) -> list[Variable]:
         if shard.dtype != first.dtype:
             raise ArgumentError(
                 f"shard {shard.name!r} has dtype {shard.dtype}, "
-                f"shard {first.name!r} has dtype {first.dtype}",
-                source=here(),
+                f"shard {first.name!r} has dtype {first.dtype}"
             )
         if not shard.shape or shard.shape[1:] != first.shape[1:]:
             raise ArgumentError(
                 f"shard {shard.name!r} has shape {list(shard.shape)}, "
-                f"shard {first.name!r} has shape {list(first.shape)}: their rows differ",
-                source=here(),
+                f"shard {first.name!r} has shape {list(first.shape)}: their rows differ"
             )
     return shards
 

@@ -39,7 +39,7 @@ from graphdist.ir.variable_storage import (
     StoredUnsharded,
     VariableStorage,
 )
-from graphdist.runtime.buffers import BufferStore, is_lost
+from graphdist.runtime.buffers import BufferStore, is_donated_or_failed
 from graphdist.runtime.copies import copies_of, mean_of_copies
 from graphdist.runtime.resharding import agree_to_gather, mirrored_on, resharded
 from graphdist.runtime.spans import Span, array_of_full, held_span, host_copy, is_held_here
@@ -90,14 +90,14 @@ class Storage(Protocol):
         """Return an array of this value alone, which the next step may donate."""
         return self.held
 
-    def require_kept(self, of: StoredValue, *, waits: bool = False) -> Any:
+    def require_not_donated(self, of: StoredValue, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
 
         Waits for the step that computes it if `waits`. Takes the lock itself.
         """
 
     def holds(self, array: Any) -> bool:
-        """Return whether an array that `require_kept` returned is still the held one."""
+        """Return whether an array that `require_not_donated` returned is still the held one."""
 
     def agree_to_copy(self) -> None:
         """Wait until all workers that a copy needs are about to make it; without the lock."""
@@ -196,7 +196,7 @@ class StorageOnDevices(Storage):
         """Return whether an array is still the held one."""
         return self.held is array
 
-    def require_kept(self, of: StoredValue, *, waits: bool = False) -> Any:
+    def require_not_donated(self, of: StoredValue, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
 
         Waits for the step that computes it if `waits`, and always on CPU. On other platforms the
@@ -204,7 +204,7 @@ class StorageOnDevices(Storage):
         """
         held = self.held
         # Not under the lock: a callback of the step may read a variable, which needs the lock.
-        is_gone = (waits or self.strategy.devices.platform == "cpu") and is_lost(held)
+        is_gone = (waits or self.strategy.devices.platform == "cpu") and is_donated_or_failed(held)
         with self.lock:
             if of.storage is self:  # not moved meanwhile
                 self.require_value(is_known_lost=is_gone and self.holds(held))
@@ -421,7 +421,7 @@ def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevice
     new = UnshardedStorage(*own) if along is None else ShardedStorage(*own, along)
     if isinstance(storage.held, jax.Array):
         new.write(storage.resharded(new.layout, "storing"))
-    storage.strategy.buffers.layout += 1
+    BufferStore.version += 1
     return new
 
 
@@ -429,13 +429,13 @@ def _in_copies(storage: StorageOnDevices) -> CopiesStorage:
     new = CopiesStorage(storage.name, storage.shape, storage.holder)
     if isinstance(storage.held, jax.Array):
         new.write(copies_of(storage.held, storage.strategy.devices))
-    storage.strategy.buffers.layout += 1
+    BufferStore.version += 1
     return new
 
 
 def out_of_pack(storage: StorageOnDevices, array: jax.Array) -> UnshardedStorage:
     """Return storage of an array whose value leaves its pack; under the lock."""
-    storage.strategy.buffers.layout += 1
+    BufferStore.version += 1
     holder = HeldBuffer(storage.strategy, array, has_left_pack=True)
     return UnshardedStorage(storage.name, storage.shape, holder)
 
@@ -446,7 +446,7 @@ def packed(storages: Sequence[StorageOnDevices]) -> list[PackedStorage]:
     values = [np.asarray(storage.buffer).reshape(-1) for storage in storages]
     with jax.enable_x64(True):  # values made under `jax_enable_x64` keep 64 bits
         pack = VariablePack(strategy, mirrored_on(strategy.devices, np.concatenate(values)))
-    strategy.buffers.layout += 1  # steps that use the separate buffers must not run
+    BufferStore.version += 1  # steps that use the separate buffers must not run
     starts = accumulate([value.size for value in values], initial=0)
     return [
         PackedStorage(storage.name, storage.shape, pack, start)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.ir.variable_storage import Anchor, VariableStorage
-from graphdist.runtime.buffers import is_lost
+from graphdist.runtime.buffers import is_donated_or_failed
 from graphdist.runtime.spans import Span, array_of_span, copy_of_span, span_to_write
 from graphdist.state.storage import Storage, StorageOnDevices, in_form, out_of_pack, packed
 
@@ -58,7 +58,7 @@ class StoredValue:
     ) -> Result:
         while True:
             storage = self.storage
-            storage.require_kept(self)
+            storage.require_not_donated(self)
             prepare(storage)
             with storage.lock:
                 if self.storage is storage:
@@ -69,7 +69,7 @@ class StoredValue:
         storage = self.storage
         if storage.pack is not None or not storage.is_complete_here:
             return None
-        held = storage.require_kept(self, waits=True)
+        held = storage.require_not_donated(self, waits=True)
         with storage.lock:
             is_there = self.storage is storage and storage.holds(held)
             return storage.host_copy() if is_there else None
@@ -78,7 +78,7 @@ class StoredValue:
         """Store an array placed for a storage; return False if the value has moved meanwhile."""
         pack = storage.pack
         held = None if pack is None else pack.held
-        is_lost_pack = held is not None and is_lost(held)
+        is_lost_pack = held is not None and is_donated_or_failed(held)
         with storage.lock:
             if self.storage is not storage:
                 return False
@@ -98,7 +98,7 @@ class StoredValue:
         storage = self.on_devices
         held = storage.held
         is_here = isinstance(held, jax.Array) and storage.strategy.devices.workers is None
-        if is_here and not _is_key(held) and is_lost(held):
+        if is_here and not _is_key(held) and is_donated_or_failed(held):
             zeros = storage.zeros()
             with storage.lock:
                 if storage.holds(held):
@@ -133,7 +133,7 @@ class StoredValue:
         """
         while True:
             storage = self.on_devices
-            held = storage.require_kept(self, waits=True)
+            held = storage.require_not_donated(self, waits=True)
             with storage.lock:
                 if self.storage is storage and storage.holds(held):  # else a step has donated it
                     span = span_to_write(held, storage.sharded_along or 0)

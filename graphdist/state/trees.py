@@ -9,7 +9,6 @@ import jax
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.variable import Variable
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, structure_text, type_name
 from graphdist.values.pytrees import unflatten_exactly
 
@@ -122,7 +121,6 @@ def assign(tree: Any, values: Any) -> None:
             _difference([path for path, _ in targets], [path for path, _ in sources])
             or f"the values are in {structure_text(other)}, "
             f"the variables in {structure_text(structure)}: the containers differ",
-            source=here(),
             hint="give the values the structure that gd.read(variables) has",
         )
     pairs = [
@@ -135,7 +133,6 @@ def assign(tree: Any, values: Any) -> None:
             raise ArgumentTypeError(
                 f"gd.assign to leaf {jax.tree_util.keystr(path) or 0} of type {type_name(target)}, "
                 f"which is not a variable",
-                source=here(),
                 hint="make variables of all leaves: gd.variables(tree)",
             )
     # All values are checked before the first is written, so that an error leaves all unchanged.

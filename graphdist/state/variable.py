@@ -28,6 +28,7 @@ from graphdist.context import (
     current_entry,
     current_strategy,
     in_replica_context_of_a_run,
+    running_replica,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.graph import GraphVariable
@@ -58,8 +59,7 @@ from graphdist.state.storage import (
     UnshardedStorage,
 )
 from graphdist.state.stored_values import StoredValue
-from graphdist.state.variable_updates import InPlaceOperators, ScatterUpdates
-from graphdist.tracebacks import frames_hidden
+from graphdist.state.variable_updates import VariableUpdates
 from graphdist.tracing.state import Trace, current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.array_operators import ArrayOperators
@@ -70,7 +70,7 @@ from graphdist.values.one_line import LARGEST, devices_of, values_of
 _NOTHING = object()
 
 
-class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, DistributedValues):
+class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
     """State of one shape and dtype; in arithmetic and indexing it stands for its value.
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
@@ -116,7 +116,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         on_read = self.synchronization is VariableSynchronization.ON_READ
         self.trainable = not on_read if trainable is None else trainable
         if initial_value is _NOTHING:
-            raise ArgumentError("a variable is made without an initial value", source=here())
+            raise ArgumentError("a variable is made without an initial value")
         value = initial_value_of(initial_value, dtype, self)
         self.shape, self.dtype = value.shape, value.dtype
         check_options(self)
@@ -155,8 +155,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         shards = current_strategy().variable_in_shards(args, kwargs)
         if shards is not None:
             return shards
-        entry = current_entry()
-        context = None if entry is None else entry.replica_context
+        context = running_replica()
         make = super().__new__
         return make(cls) if context is None else context.made_once(lambda: make(cls))
 
@@ -203,7 +202,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         trace = current_trace()
         if trace is None:
             if not self.is_mirrored or isinstance(self.storage, CopiesStorage):
-                self.storage.require_kept(self.stored)
+                self.storage.require_not_donated(self.stored)
                 return self.through_function("read_value")
             value = self.stored.copy()
             require_no_jax_trace(self, value, "read")
@@ -250,28 +249,6 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         self.claim(trace)
         return trace.read(self)
 
-    def assign(self, value: Any, *, read_value: bool = True) -> Any:
-        """Set the value, combined over the replicas as the aggregation says.
-
-        `value` has the variable's shape and dtype; Python numbers take its dtype. Returns the
-        variable, or the new value inside a function and for an ON_READ variable; None if
-        `read_value` is False. Raises `ArgumentError` for another shape or dtype. Raises
-        `DistributionError`, when the program is compiled, if the value may differ between replicas
-        and the aggregation is NONE.
-        """
-        with frames_hidden:
-            return self._written("assign", value, read_value)
-
-    def assign_add(self, delta: Any, *, read_value: bool = True) -> Any:
-        """Add to the value; in replica context the deltas are combined first, then added."""
-        with frames_hidden:
-            return self._written("assign_add", delta, read_value)
-
-    def assign_sub(self, delta: Any, *, read_value: bool = True) -> Any:
-        """Subtract from the value; in replica context the deltas are combined first."""
-        with frames_hidden:
-            return self._written("assign_sub", delta, read_value)
-
     def _written(self, method: str, value: Any, read_value: bool) -> Any:
         checked = self.checked(value)
         if read_value and not self.is_mirrored and not in_replica_context_of_a_run():
@@ -304,7 +281,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
                 if method == "assign":
                     self.stored.renew_if_lost()
                 else:
-                    self.storage.require_kept(self.stored)
+                    self.storage.require_not_donated(self.stored)
                 self.through_function("write", method, array)
             return
         self.claim(trace)
@@ -337,7 +314,6 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             raise ArgumentError(
                 f"variable {self.name!r} is ON_READ with aggregation SUM: "
                 f"adding to it in cross-replica context is not defined",
-                source=here(),
                 hint="add to it in replica context, or assign the new sum over the replicas",
             )
         else:
@@ -397,7 +373,6 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
     def __copy__(self) -> NoReturn:
         raise ArgumentTypeError(
             f"variable {self.name!r} cannot be copied without its value: two would own one buffer",
-            source=here(),
             hint="use copy.deepcopy",
         )
 

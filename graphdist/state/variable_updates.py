@@ -1,4 +1,4 @@
-"""Updates of all kinds of variables: scatter updates, and in-place operators.
+"""Updates of all kinds of variables: assignments, scatter updates, and in-place operators.
 
 In-place operators raise an error, since Python would bind the variable's name to an array.
 
@@ -18,12 +18,12 @@ from typing import Any, NoReturn  # Any: arrays, and pytree nodes of JAX
 import jax
 import jax.numpy as jnp
 
-from graphdist.context import current_entry
+from graphdist.context import running_replica
 from graphdist.errors import ArgumentTypeError, UnsupportedError
 from graphdist.options import VariableAggregation
 from graphdist.state.aggregation import warn_of_changes_in_turn
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 
@@ -58,8 +58,40 @@ _COMBINED = (VariableAggregation.SUM, VariableAggregation.MEAN)
 _NOT_COMBINED = ("scatter_min", "scatter_max", "scatter_update")
 
 
-class ScatterUpdates:
-    """The scatter updates of a variable."""
+class VariableUpdates:
+    """The methods that change a variable, and the in-place operators, which are refused.
+
+    The variable's class has `checked`, `write` and `result_of_write`. Python would evaluate an
+    in-place operator by binding the variable's name to a new array.
+    """
+
+    name: str
+
+    def assign(self, value: Any, *, read_value: bool = True) -> Any:
+        """Set the value, combined over the replicas as the aggregation says.
+
+        `value` has the variable's shape and dtype; Python numbers take its dtype. Returns the
+        variable, or the new value inside a function and for an ON_READ variable; None if
+        `read_value` is False. Raises `ArgumentError` for another shape or dtype. Raises
+        `DistributionError`, when the program is compiled, if the value may differ between replicas
+        and the aggregation is NONE.
+        """
+        with frames_hidden:
+            return self._written("assign", value, read_value)
+
+    def assign_add(self, delta: Any, *, read_value: bool = True) -> Any:
+        """Add to the value; in replica context the deltas are combined first, then added."""
+        with frames_hidden:
+            return self._written("assign_add", delta, read_value)
+
+    def assign_sub(self, delta: Any, *, read_value: bool = True) -> Any:
+        """Subtract from the value; in replica context the deltas are combined first."""
+        with frames_hidden:
+            return self._written("assign_sub", delta, read_value)
+
+    def _written(self: Any, method: str, value: Any, read_value: bool) -> Any:
+        self.write(method, self.checked(value))
+        return self.result_of_write(read_value)
 
     def scatter_add(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
         """Add slices to rows of the value; the aggregation combines the replicas' slices."""
@@ -97,8 +129,7 @@ class ScatterUpdates:
             self.through_function(method, slices)
             return self.result_of_write(read_value)
         self.claim(trace)
-        entry = current_entry()
-        context = None if entry is None else entry.replica_context
+        context: Any = running_replica()
         # Replicas change a plain variable one after the other, as if one applied all slices.
         in_turn = self.is_plain and method != "scatter_update"
         if context is not None and in_turn and context.num_replicas_in_sync > 1:
@@ -109,6 +140,24 @@ class ScatterUpdates:
         trace.write(self, value, "cross" if context is None else "replica")
         return self.result_of_write(read_value)
 
+    def __iadd__(self, other: Any) -> NoReturn:
+        raise self._in_place("+=", "assign_add(value)")
+
+    def __isub__(self, other: Any) -> NoReturn:
+        raise self._in_place("-=", "assign_sub(value)")
+
+    def __imul__(self, other: Any) -> NoReturn:
+        raise self._in_place("*=", "assign(v * value)")
+
+    def __itruediv__(self, other: Any) -> NoReturn:
+        raise self._in_place("/=", "assign(v / value)")
+
+    def _in_place(self, operator: str, method: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"variable {self.name!r} {operator} value would put an array in the variable's place",
+            hint=f"write v.{method}",
+        )
+
 
 def _check(variable: Any, method: str, slices: Any) -> None:
     """Raise the error for a scatter update that has no meaning for the variable."""
@@ -116,13 +165,11 @@ def _check(variable: Any, method: str, slices: Any) -> None:
         raise ArgumentTypeError(
             f"{method} of variable {variable.name!r} with a {type_name(slices)}, "
             f"not with gd.IndexedSlices",
-            source=here(),
             hint="write gd.IndexedSlices(values, indices)",
         )
     if not variable.is_mirrored:
         raise UnsupportedError(
             f"{method} of variable {variable.name!r}, which is ON_READ",
-            source=here(),
             hint="assign the full value: v.assign(v.read_value().at[indices].add(values))",
         )
     many = variable.strategy.num_replicas_in_sync > 1
@@ -130,7 +177,6 @@ def _check(variable: Any, method: str, slices: Any) -> None:
         raise UnsupportedError(
             f"{method} of variable {variable.name!r} with aggregation {variable.aggregation.name}: "
             f"it is neither a sum nor a mean",
-            source=here(),
             hint="make the variable with aggregation ONLY_FIRST_REPLICA",
         )
 
@@ -150,28 +196,3 @@ def _combined(variable: Any, context: Any, slices: IndexedSlices) -> IndexedSlic
         values = values / context.num_replicas_in_sync
     gathered = context.all_gather((values, jnp.asarray(slices.indices)), axis=0)
     return IndexedSlices(*gathered)
-
-
-class InPlaceOperators:
-    """Operators that Python would evaluate by binding the variable's name to a new array."""
-
-    name: str
-
-    def __iadd__(self, other: Any) -> NoReturn:
-        raise self._in_place("+=", "assign_add(value)")
-
-    def __isub__(self, other: Any) -> NoReturn:
-        raise self._in_place("-=", "assign_sub(value)")
-
-    def __imul__(self, other: Any) -> NoReturn:
-        raise self._in_place("*=", "assign(v * value)")
-
-    def __itruediv__(self, other: Any) -> NoReturn:
-        raise self._in_place("/=", "assign(v / value)")
-
-    def _in_place(self, operator: str, method: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"variable {self.name!r} {operator} value would put an array in the variable's place",
-            source=here(),
-            hint=f"write v.{method}",
-        )

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from graphdist.errors import ArgumentError, UnsupportedError
-from graphdist.tracing.user_lines import here
 from graphdist.values.operators import Operators
 
 _JAX_CORE = getattr(jax.typeof, "__globals__", None)
@@ -43,7 +42,6 @@ class ArrayOperators(Operators[jax.Array]):
         if is_refused_by_jax(sys._getframe(1)):
             raise ArgumentError(
                 f"{self._description()} is given to a function of JAX, which takes arrays",
-                source=here(),
                 hint=self.how_to_read(),
             )
         return self._as_array
@@ -75,37 +73,21 @@ class ArrayOperators(Operators[jax.Array]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.__jax_array__(), dtype=dtype)
 
-    def __getitem__(self, index: Any) -> jax.Array:
-        return self.__jax_array__()[index]
-
-    def __len__(self) -> int:
-        return len(self.__jax_array__())
+    def _array_for(self, use: str) -> jax.Array:
+        return self.__jax_array__()
 
     def __iter__(self) -> Iterator[jax.Array]:
         return iter(self.__jax_array__())
 
-    def __float__(self) -> float:
-        return float(self.__jax_array__())
-
-    def __int__(self) -> int:
-        return int(self.__jax_array__())
-
     def __bool__(self) -> bool:
         return bool(self.__jax_array__())
-
-    def __complex__(self) -> complex:
-        return complex(self.__jax_array__())
 
     def __round__(self, ndigits: int | None = None) -> jax.Array:
         return round(self.__jax_array__(), ndigits or 0)
 
-    def __format__(self, spec: str) -> str:
-        return format(self.__jax_array__(), spec) if spec else str(self)
-
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise UnsupportedError(
             f"an element of {self._description()} is assigned in place",
-            source=here(),
             hint="assign the full value: v.assign(v[...].at[index].set(value)), or rows of it with "
             "v.scatter_update",
         )

@@ -72,7 +72,6 @@ def per_replica_of_workers(values: Sequence[Any], strategy: StrategyBase) -> Per
     if len(kinds) > 1 or len(ranks) > 1:
         raise ArgumentError(
             f"the replicas' components are of several kinds: {', '.join(map(str, components))}",
-            source=here(),
             hint="give all replicas arrays of one rank and dtype, or none",
         )
     if None in kinds:
@@ -88,7 +87,6 @@ def _description(value: Any) -> Any:
         return {"value": value}
     raise ArgumentError(
         f"a component is a {type_name(value)}, which cannot be sent to other workers",
-        source=here(),
         hint="give arrays, numbers, strings or None",
     )
 
@@ -130,7 +128,6 @@ def argument_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
         raise ArgumentError(
             f"argument {name!r} is a PerReplica of {value.strategy}, "
             f"the function runs on {strategy.beside(value.strategy)}",
-            source=here(),
             hint="distribute the value with the strategy that uses it",
         )
     if value.array.is_deleted():  # a step would crash the process
@@ -142,7 +139,6 @@ def buffer_gone(name: str) -> ArgumentError:
     """Return the error for an argument whose buffer was donated or deleted."""
     return ArgumentError(
         f"argument {name!r} is an array whose buffer is gone: it was donated or deleted",
-        source=here(),
         hint="use the array that the step returned in its place, or pass the step a copy",
     )
 
@@ -151,6 +147,5 @@ def shape_without_value(value: Any, name: str) -> ArgumentError:
     """Return the error for an argument that is a spec instead of a value."""
     return ArgumentError(
         f"argument {name!r} is {value}: a shape, without a value to run with",
-        source=here(),
         hint="pass shapes to .trace(...) alone, and values to the function",
     )

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, NoReturn  # Any: copies that `copy` has made already
 
 from graphdist.errors import ArgumentTypeError
-from graphdist.tracing.user_lines import here
 
 
 def is_part_of_a_copy(memo: Mapping[int, Any]) -> bool:
@@ -27,4 +26,4 @@ def is_part_of_a_copy(memo: Mapping[int, Any]) -> bool:
 
 def refuse_to_pickle(what: str, hint: str) -> NoReturn:
     """Raise the error for an object that only this process can use."""
-    raise ArgumentTypeError(f"{what} cannot be pickled", source=here(), hint=hint)
+    raise ArgumentTypeError(f"{what} cannot be pickled", hint=hint)

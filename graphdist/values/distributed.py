@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.context import current_entry
+from graphdist.context import running_replica
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Layout, Type, dtype_name
 from graphdist.tracing.slots import Slot
@@ -69,7 +69,6 @@ class PerReplica(PerReplicaOperators, DistributedValues):
         if not isinstance(values, Iterable) or isinstance(values, str):
             raise ArgumentTypeError(
                 f"a PerReplica takes a sequence with a value per replica, not {type_name(values)}",
-                source=here(),
                 hint="write gd.PerReplica([value of replica 0, value of replica 1])",
             )
         self._values: tuple[Any, ...] | None = tuple(values)
@@ -90,15 +89,13 @@ class PerReplica(PerReplicaOperators, DistributedValues):
         """
         if sys._getframe(1).f_code.co_name.startswith(_JAX_OPERATOR):
             raise AttributeError("left to the operator of the PerReplica")
-        entry = current_entry()
-        context = None if entry is None else entry.replica_context
+        context = running_replica()
         if context is None or context.num_replicas_in_sync != len(self.values):
             raise _not_one_array()
         if is_refused_by_jax(sys._getframe(1)):
             raise ArgumentError(
                 "a PerReplica that is not an argument of the replica function is given to a "
                 "function of JAX, which takes arrays",
-                source=here(),
                 hint="pass it to the replica function through the args of run",
             )
         component = self.values[context.known_replica_id()]
@@ -119,7 +116,6 @@ def no_values_yet() -> ArgumentError:
     """Return the error for a read of the components in a trace."""
     return ArgumentError(
         "the values of a PerReplica are read inside a function, where they do not exist yet",
-        source=here(),
         hint="use strategy.experimental_local_results, strategy.reduce or strategy.gather",
     )
 
@@ -127,7 +123,6 @@ def no_values_yet() -> ArgumentError:
 def _not_one_array() -> ArgumentError:
     return ArgumentError(
         "a PerReplica is used as one array, but it has a value per replica",
-        source=here(),
         hint="pass it to the replica function through the args of run, "
         "or make it one value with strategy.reduce or strategy.gather",
     )
@@ -363,6 +358,5 @@ def checked_array(value: Any, what: str, dtype: Any = None) -> jax.Array:
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
             f"{what} a {type_name(value)}, which is not an array or a number"
-            f"{'' if dtype is None else f' of dtype {dtype}'}",
-            source=here(),
+            f"{'' if dtype is None else f' of dtype {dtype}'}"
         ) from error

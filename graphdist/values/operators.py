@@ -1,6 +1,6 @@
-"""The operators of Python for values of graphdist, each as a call of one method.
+"""The operators and conversions of Python for values of graphdist, each as a call of one method.
 
-They are written out so that type checkers and readers see them.
+They are listed so that type checkers and readers see them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,20 @@ from typing import Any, Generic, TypeVar  # Any: operands are whatever JAX takes
 Result = TypeVar("Result")
 
 
+def _unary(operation: Callable[..., Any]) -> Callable[[Operators[Result]], Result]:
+    return lambda self: self._operate(operation, self)
+
+
+def _binary(operation: Callable[..., Any]) -> Callable[[Operators[Result], Any], Result]:
+    return lambda self, other: self._operate(operation, self, other)
+
+
+def _reflected(operation: Callable[..., Any]) -> Callable[[Operators[Result], Any], Result]:
+    return lambda self, other: self._operate(operation, other, self)
+
+
 class Operators(Generic[Result]):
-    """Arithmetic and comparison, without `==`, which subclasses define or leave to Python."""
+    """Arithmetic, comparison, conversion and indexing; `==` is left to subclasses or to Python."""
 
     __array_priority__ = 100  # as jax.Array: then an operator of a NumPy array on the left yields
 
@@ -21,104 +33,47 @@ class Operators(Generic[Result]):
         """Return the result of an operation on operands, of which this is one."""
         raise NotImplementedError
 
-    def __neg__(self) -> Result:
-        return self._operate(operator.neg, self)
+    def _array_for(self, use: str) -> Any:
+        """Return the array that is indexed or converted; `use` is for errors."""
+        raise NotImplementedError
 
-    def __pos__(self) -> Result:
-        return self._operate(operator.pos, self)
+    def __float__(self) -> float:
+        return float(self._array_for("float()"))
 
-    def __invert__(self) -> Result:
-        return self._operate(operator.invert, self)
+    def __int__(self) -> int:
+        return int(self._array_for("int()"))
 
-    def __abs__(self) -> Result:
-        return self._operate(operator.abs, self)
+    def __complex__(self) -> complex:
+        return complex(self._array_for("complex()"))
 
-    def __add__(self, other: Any) -> Result:
-        return self._operate(operator.add, self, other)
+    def __format__(self, spec: str) -> str:
+        return format(self._array_for("a format"), spec) if spec else str(self)
 
-    def __radd__(self, other: Any) -> Result:
-        return self._operate(operator.add, other, self)
+    def __len__(self) -> int:
+        return len(self._array_for("len()"))
 
-    def __sub__(self, other: Any) -> Result:
-        return self._operate(operator.sub, self, other)
+    def __getitem__(self, index: Any) -> Result:
+        element: Result = self._array_for("an element")[index]
+        return element
 
-    def __rsub__(self, other: Any) -> Result:
-        return self._operate(operator.sub, other, self)
-
-    def __mul__(self, other: Any) -> Result:
-        return self._operate(operator.mul, self, other)
-
-    def __rmul__(self, other: Any) -> Result:
-        return self._operate(operator.mul, other, self)
-
-    def __truediv__(self, other: Any) -> Result:
-        return self._operate(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: Any) -> Result:
-        return self._operate(operator.truediv, other, self)
-
-    def __floordiv__(self, other: Any) -> Result:
-        return self._operate(operator.floordiv, self, other)
-
-    def __rfloordiv__(self, other: Any) -> Result:
-        return self._operate(operator.floordiv, other, self)
-
-    def __mod__(self, other: Any) -> Result:
-        return self._operate(operator.mod, self, other)
-
-    def __rmod__(self, other: Any) -> Result:
-        return self._operate(operator.mod, other, self)
-
-    def __pow__(self, other: Any) -> Result:
-        return self._operate(operator.pow, self, other)
-
-    def __rpow__(self, other: Any) -> Result:
-        return self._operate(operator.pow, other, self)
-
-    def __matmul__(self, other: Any) -> Result:
-        return self._operate(operator.matmul, self, other)
-
-    def __rmatmul__(self, other: Any) -> Result:
-        return self._operate(operator.matmul, other, self)
-
-    def __and__(self, other: Any) -> Result:
-        return self._operate(operator.and_, self, other)
-
-    def __rand__(self, other: Any) -> Result:
-        return self._operate(operator.and_, other, self)
-
-    def __or__(self, other: Any) -> Result:
-        return self._operate(operator.or_, self, other)
-
-    def __ror__(self, other: Any) -> Result:
-        return self._operate(operator.or_, other, self)
-
-    def __xor__(self, other: Any) -> Result:
-        return self._operate(operator.xor, self, other)
-
-    def __rxor__(self, other: Any) -> Result:
-        return self._operate(operator.xor, other, self)
-
-    def __lshift__(self, other: Any) -> Result:
-        return self._operate(operator.lshift, self, other)
-
-    def __rlshift__(self, other: Any) -> Result:
-        return self._operate(operator.lshift, other, self)
-
-    def __rshift__(self, other: Any) -> Result:
-        return self._operate(operator.rshift, self, other)
-
-    def __rrshift__(self, other: Any) -> Result:
-        return self._operate(operator.rshift, other, self)
-
-    def __lt__(self, other: Any) -> Result:
-        return self._operate(operator.lt, self, other)
-
-    def __le__(self, other: Any) -> Result:
-        return self._operate(operator.le, self, other)
-
-    def __gt__(self, other: Any) -> Result:
-        return self._operate(operator.gt, self, other)
-
-    def __ge__(self, other: Any) -> Result:
-        return self._operate(operator.ge, self, other)
+    __neg__ = _unary(operator.neg)
+    __pos__ = _unary(operator.pos)
+    __invert__ = _unary(operator.invert)
+    __abs__ = _unary(operator.abs)
+    __add__, __radd__ = _binary(operator.add), _reflected(operator.add)
+    __sub__, __rsub__ = _binary(operator.sub), _reflected(operator.sub)
+    __mul__, __rmul__ = _binary(operator.mul), _reflected(operator.mul)
+    __truediv__, __rtruediv__ = _binary(operator.truediv), _reflected(operator.truediv)
+    __floordiv__, __rfloordiv__ = _binary(operator.floordiv), _reflected(operator.floordiv)
+    __mod__, __rmod__ = _binary(operator.mod), _reflected(operator.mod)
+    __pow__, __rpow__ = _binary(operator.pow), _reflected(operator.pow)
+    __matmul__, __rmatmul__ = _binary(operator.matmul), _reflected(operator.matmul)
+    __and__, __rand__ = _binary(operator.and_), _reflected(operator.and_)
+    __or__, __ror__ = _binary(operator.or_), _reflected(operator.or_)
+    __xor__, __rxor__ = _binary(operator.xor), _reflected(operator.xor)
+    __lshift__, __rlshift__ = _binary(operator.lshift), _reflected(operator.lshift)
+    __rshift__, __rrshift__ = _binary(operator.rshift), _reflected(operator.rshift)
+    __lt__ = _binary(operator.lt)
+    __le__ = _binary(operator.le)
+    __gt__ = _binary(operator.gt)
+    __ge__ = _binary(operator.ge)

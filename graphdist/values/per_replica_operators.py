@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any  # Any: operands are whatever JAX takes
 import jax
 import jax.numpy as jnp
 
-from graphdist.context import current_entry
+from graphdist.context import current_entry, in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, GraphdistError
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.operators import Operators
 
 if TYPE_CHECKING:
@@ -31,31 +30,22 @@ class PerReplicaOperators(Operators[Any]):
     def __bool__(self) -> bool:
         raise ArgumentError(
             "a PerReplica has no truth value, since it has a value per replica",
-            source=here(),
             hint="make it one value first, such as strategy.reduce('SUM', value, axis=None)",
         )
 
-    def __float__(self) -> float:
-        return float(_one_value(self, "float() of a PerReplica"))
-
-    def __int__(self) -> int:
-        return int(_one_value(self, "int() of a PerReplica"))
-
-    def __complex__(self) -> complex:
-        return complex(_one_value(self, "complex() of a PerReplica"))
+    def _array_for(self, use: str) -> Any:
+        """Return the component in a replica function; raises `ArgumentTypeError` elsewhere."""
+        if not in_replica_context_of_a_run():
+            raise ArgumentTypeError(
+                f"{use} of a PerReplica, which has a value per replica",
+                hint="make it one value first, such as strategy.reduce('MEAN', value, axis=None), "
+                "or take the replicas' values: strategy.experimental_local_results(value)",
+            )
+        return _own_component(self)
 
     def __round__(self, ndigits: int | None = None) -> Any:
-        value = _one_value(self, "round() of a PerReplica")
+        value = self._array_for("round()")
         return round(value) if ndigits is None else round(value, ndigits)
-
-    def __format__(self, spec: str) -> str:
-        return format(_one_value(self, "a format of a PerReplica"), spec) if spec else str(self)
-
-    def __len__(self) -> int:
-        return len(_one_value(self, "len() of a PerReplica"))
-
-    def __getitem__(self, index: Any) -> Any:
-        return _one_value(self, "an element of a PerReplica")[index]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(jax.Array, name):
@@ -73,8 +63,7 @@ class PerReplicaOperators(Operators[Any]):
 
 def _on_each_replica(operation: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
     """Return the result of an operation on each replica, as `run` returns it."""
-    entry = current_entry()
-    if entry is not None and entry.replica_context is not None:
+    if in_replica_context_of_a_run():
         return operation(*map(_own_component, operands))
     args = operands
     try:
@@ -87,7 +76,6 @@ def _on_each_replica(operation: Callable[..., Any], operands: tuple[Any, ...]) -
         reason = str(error).splitlines()[0].replace("DynamicJaxprTracer", "Array")
         raise ArgumentTypeError(
             f"{_expression(operation, operands)} fails on a replica: {reason}",
-            source=here(),
             hint="operands are numbers, arrays and per-replica values of compatible shapes",
         ) from error
 
@@ -129,24 +117,8 @@ def _expression(operation: Callable[..., Any], operands: tuple[Any, ...]) -> str
     return f" {symbol} ".join(kinds)
 
 
-def _one_value(value: PerReplicaOperators, what: str) -> Any:
-    """Return the component in a replica function; raises `ArgumentTypeError` elsewhere."""
-    entry = current_entry()
-    if entry is None or entry.replica_context is None:
-        raise ArgumentTypeError(
-            f"{what}, which has a value per replica",
-            source=here(),
-            hint="make it one value first, such as strategy.reduce('MEAN', value, axis=None), or "
-            "take the replicas' values: strategy.experimental_local_results(value)",
-        )
-    return _own_component(value)
-
-
 def _own_component(operand: Any) -> Any:
-    if not isinstance(operand, PerReplicaOperators):
-        return operand
-    array: Callable[[], Any] = operand.__jax_array__
-    return array()
+    return operand.__jax_array__() if isinstance(operand, PerReplicaOperators) else operand
 
 
 def _as_input(operand: Any) -> Any:
@@ -166,7 +138,6 @@ def _strategy_of(operands: tuple[Any, ...]) -> StrategyBase:
         raise ContextError(
             "a PerReplica is an operand, but no strategy made it and no scope is open: the number "
             "of replicas is not known",
-            source=here(),
             hint="write it inside strategy.scope()",
         )
     return entry.strategy

@@ -17,7 +17,6 @@ import jax
 from jax.tree_util import PyTreeDef, default_registry
 
 from graphdist.errors import ArgumentTypeError
-from graphdist.tracing.user_lines import here
 
 _LEAF = jax.tree.structure(0)
 
@@ -89,7 +88,6 @@ def _of_plain_objects(node: Any, children: Sequence[Any], failure: Exception | N
     raise ArgumentTypeError(
         f"a {kind.__name__} checks or converts its leaves when it is made, "
         f"and cannot hold {type(children[0]).__name__} objects",
-        source=here(),
         hint="use its leaves, jax.tree.leaves(value), and make one of arrays where it is needed: "
         "jax.tree.unflatten(structure, leaves)",
     ) from failure

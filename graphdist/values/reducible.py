@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import checked_array
 
 
@@ -19,13 +18,10 @@ def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
     if array.dtype == jnp.bool_:
         raise ArgumentTypeError(
             f"{what} by {reducer.upper()} of bool values: it takes numbers",
-            source=here(),
             hint="convert them first: x.astype(jnp.int32)",
         )
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        raise ArgumentTypeError(
-            f"{what} by {reducer.upper()} of random keys: it takes numbers", source=here()
-        )
+        raise ArgumentTypeError(f"{what} by {reducer.upper()} of random keys: it takes numbers")
     if reducer == "mean" and jnp.issubdtype(array.dtype, jnp.integer):
         return array.astype(jnp.result_type(float))
     return array
@@ -34,9 +30,9 @@ def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
 def gather_axis(axis: Any, what: str) -> int:
     """Return `axis`; raises `ArgumentTypeError` unless it is an int."""
     if axis is None:
-        raise ArgumentError(f"{what} without an axis", source=here(), hint="say which: axis=0")
+        raise ArgumentError(f"{what} without an axis", hint="say which: axis=0")
     if isinstance(axis, bool) or not isinstance(axis, int):
-        raise ArgumentTypeError(f"{what} along axis {axis!r}: the axis is an int", source=here())
+        raise ArgumentTypeError(f"{what} along axis {axis!r}: the axis is an int")
     return axis
 
 
@@ -46,13 +42,11 @@ def gather_dimension(array: Any, axis: int, what: str) -> int:
     if rank == 0:
         raise ArgumentError(
             f"{what} of scalars: the replicas' values have rank 0, at least 1 is needed",
-            source=here(),
             hint="give them a dimension: x[None]",
         )
     if not -rank <= axis < rank:
         raise ArgumentError(
             f"{what} along axis {axis}: the replicas' values have rank {rank}",
-            source=here(),
             hint=f"choose an axis from {-rank} to {rank - 1}",
         )
     return axis % rank

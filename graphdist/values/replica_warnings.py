@@ -17,8 +17,7 @@ from graphdist.ir.unequal_means import from_unequal_rows
 from graphdist.passes.layouts.gather_positions import gathered_stacks
 from graphdist.passes.logical.sums_of_gathers import reduced_sums_of_gathers
 from graphdist.passes.logical.training_steps import OF_GATHERS, gathered_updates
-from graphdist.tracing.user_lines import here
-from graphdist.user_warnings import warn_user
+from graphdist.user_warnings import line_to_warn_at, warn_user
 from graphdist.values.distributed import PerReplica, PerReplicaArray, is_array
 from graphdist.values.pytrees import argument_name
 
@@ -38,14 +37,12 @@ class ReplicaWarning(UserWarning):
 _warned: set[tuple[str, str, int]] = set()
 
 
-def warn_once(what: str, message: str, source: Source) -> None:
+def warn_once(what: str, message: str, source: Source | None = None) -> None:
     """Warn at the user's line, once for each line and kind of warning `what`."""
-    frame = source.frame
-    file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
-    if (what, file, line) in _warned:
-        return
-    warn_user(message, ReplicaWarning, source)
-    _warned.add((what, file, line))  # only now: if warnings are errors, every call must raise
+    warning = (what, *line_to_warn_at(source))
+    if warning not in _warned:
+        warn_user(message, ReplicaWarning, source)
+        _warned.add(warning)  # only now: if warnings are errors, every call must raise
 
 
 # Means over replicas with unequal numbers of rows.
@@ -62,7 +59,7 @@ def warn_of_unequal_means(
     for rows in dict.fromkeys(rows for _, rows in inputs):
         flow = from_unequal_rows(graph, [value for value, other in inputs if other == rows])
         for node in flow.means:
-            _warn_of_mean(rows, node.source if node.source.frame else here())
+            _warn_of_mean(rows, node.source)
         dependent.append((flow.values, rows))
     return dependent
 
@@ -83,19 +80,18 @@ def warn_of_gathered_stacks(graph: Graph, memory_bytes: int) -> None:
         f"{graph.name} gathers stacks of layers at once: {held:,} of {memory_bytes:,} bytes of "
         f"each device's memory. The largest is {largest.results[0].type}, at {largest.source}. "
         f"explain() of the step says what needs each of them at once.",
-        largest.source if largest.source.frame else here(),
+        largest.source,
     )
 
 
 def warn_of_gathered_updates(graph: Graph) -> None:
     """Warn of a step with `sync_every` that gathers gradients and reduces none."""
     for node in gathered_updates(reduced_sums_of_gathers(graph)):
-        source = node.source if node.source.frame else here()
         warn_once(
             "gathered",
             f"sync_every changes nothing in {graph.name}: it reduces no gradients, and what it "
             f"gathers it gathers in every step{OF_GATHERS}.",
-            source,
+            node.source,
         )
 
 
@@ -103,10 +99,10 @@ def warn_of_unequal_values(value: Any) -> None:
     """Warn of a mean over replicas, outside functions, that depends on unequal counts of rows."""
     for leaf in jax.tree.leaves(value):
         if isinstance(leaf, PerReplicaArray) and leaf.rows is not None:
-            _warn_of_mean(leaf.rows, here())
+            _warn_of_mean(leaf.rows)
 
 
-def _warn_of_mean(rows: Rows, source: Source) -> None:
+def _warn_of_mean(rows: Rows, source: Source | None = None) -> None:
     of_none = " (the mean of a replica without rows is nan)" if 0 in rows else ""
     warn_once(
         "mean",
@@ -163,6 +159,5 @@ def warn_of_unsplit_batch(
                 f"dataset, split it: strategy.experimental_distribute_dataset([batch]), or "
                 f"strategy.experimental_distribute_values_from_function. If every replica needs "
                 f"all rows, ignore this warning.",
-                here(),
             )
             return

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError
-from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
@@ -68,7 +67,6 @@ def _checked_shape(shape: Any, name: str, hint: str) -> Dimensions:
     except TypeError:
         raise ArgumentError(
             f"{name} has shape {shape!r}: a shape is a tuple of sizes, each an integer from 0",
-            source=here(),
             hint=f"{hint}, and (16,) for one dimension",
         ) from None
     return sizes

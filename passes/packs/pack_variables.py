@@ -16,7 +16,7 @@ they are assigned, mirrored, small, and updated by the same computation, since `
 can then update them as one.
 
 The runtime stores variables as the final graph of the program that ran last states
-(`graphdist.state.layout`).
+(`graphdist.state.program_storage`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _SCATTERING = "all-reduce-scatter"
 _START = "-start"
 _GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _STRIDED = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\]T\(|\{\{(\d+),(\d+))")
-_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
+_IOTA = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
 _CHAIN = re.compile(r'chain_id="(\d+)"')
 _CONTEXT = ("u32", 1)
 
@@ -76,7 +76,7 @@ def module_collectives(module: CompiledModule, num_devices: int) -> tuple[Module
     32
     """
     found = []
-    chains: set[tuple[str, str, object]] = set()
+    parts: set[tuple[str, str, object]] = set()
     for computation in module:
         for instruction in module[computation]:
             if kind_of(instruction) is None or is_local(instruction):
@@ -87,12 +87,10 @@ def module_collectives(module: CompiledModule, num_devices: int) -> tuple[Module
                 every=module.branches.get(computation, 1),
             )
             # On TPU an asynchronous collective appears three times: start, continuation, end.
-            chain = chain_of(instruction)
-            key = (chain, collective.kind, collective.shapes) if chain else None
-            if key not in chains:
+            part = (chain_of(instruction), collective.kind, collective.shapes)
+            if part not in parts or not part[0]:
                 found.append(collective)
-            if key is not None:
-                chains.add(key)
+            parts.add(part)
     return tuple(found)
 
 
@@ -122,12 +120,11 @@ def is_local(instruction: Instruction) -> bool:
 
 def chain_of(instruction: Instruction) -> str:
     """Return the id that the parts of an asynchronous collective share on v5e; "" without one."""
-    found = _CHAIN.search(instruction.line)
-    return found[1] if found else ""
+    return instruction.matched(_CHAIN)
 
 
 def _collective(instruction: Instruction, computation: str, num_devices: int) -> ModuleCollective:
-    line, group = instruction.line, _group_size(instruction.line, num_devices)
+    line, group = instruction.line, _group_size(instruction, num_devices)
     kind = kind_of(instruction)
     assert kind is not None
     is_start = instruction.opcode.endswith(_START)
@@ -163,9 +160,8 @@ def _collective(instruction: Instruction, computation: str, num_devices: int) ->
     )
 
 
-def _group_size(line: str, num_devices: int) -> int:
-    iota = _IOTA.search(line)
-    if iota:
-        return int(iota[2])
-    groups = _GROUPS.search(line)
-    return groups[1].count(",") + 1 if groups and groups[1] else num_devices
+def _group_size(instruction: Instruction, num_devices: int) -> int:
+    if iota := instruction.matched(_IOTA):
+        return int(iota)
+    listed = instruction.matched(_GROUPS)
+    return listed.count(",") + 1 if listed else num_devices

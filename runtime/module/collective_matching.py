@@ -17,7 +17,6 @@ a loose rule takes no value that a strict rule would match:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from graphdist.ir.collective_records import Collective
@@ -126,22 +125,17 @@ _EXACT = (
 )
 
 
-@dataclass
 class _Matching:
-    module: Sequence[ModuleCollective]
-    asked: Sequence[Collective]
-    found: list[Match | None] = field(init=False)
-    left: list[_Carried] = field(init=False)
-    """The values of the module that are not matched yet."""
-
-    def __post_init__(self) -> None:
-        self.found = [None] * len(self.asked)
+    def __init__(self, module: Sequence[ModuleCollective], asked: Sequence[Collective]) -> None:
+        self.asked = asked
+        self.found: list[Match | None] = [None] * len(asked)
         self.left = [
             _Carried(collective, dtype, size)
-            for collective in self.module
+            for collective in module
             for dtype, size in collective.shapes
             if collective.kind != "network_send"
         ]
+        """The values of the module that are not matched yet."""
 
     def apply(self, rule: _Rule, *, is_padded: bool = False) -> None:
         """Match by a rule; the smallest value fits best if it is padded, else the first."""

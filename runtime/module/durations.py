@@ -47,7 +47,7 @@ from graphdist.runtime.module.instruction_cost import ModuleCost
 from graphdist.runtime.module.instructions import CompiledModule, Instruction, hlo_dtype
 from graphdist.runtime.module.schedule import ScheduledStep
 from graphdist.runtime.targets.chip_timing import ChipTiming
-from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.roofline import collective_seconds_at_peak
 from graphdist.runtime.targets.topologies import Topology
 
 _TPU_KERNEL = "tpu_custom_call"
@@ -100,7 +100,7 @@ class ChipDurations(ABC):
         """Return the seconds of a collective."""
         assert step.inner is not None
         made = exchange_of(step.inner, step.collective, self._topology.num_devices)
-        seconds = collective_seconds(self._topology, made)
+        seconds = collective_seconds_at_peak(self._topology, made)
         return max(seconds / self._timing.link_share, self._timing.link_start)
 
     def copy(self, instruction: Instruction) -> float:

@@ -16,7 +16,7 @@ from math import prod
 from graphdist.runtime.module.collective_instructions import kind_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction, ModuleArray
 
-_CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)(?P<listed>[\d,"]*)')
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _LABELS = re.compile(r"dim_labels=(?P<input>\w+)_(?P<kernel>\w+)->(?P<output>\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _FREE = {
@@ -66,8 +66,7 @@ class ModuleCost:
         return "", 0
 
     def _of_dot(self, instruction: Instruction, left: ModuleArray) -> int:
-        found = _CONTRACTED.search(instruction.line)
-        listed = re.findall(r"\d+", found["listed"]) if found else []
+        listed = re.findall(r"\d+", instruction.matched(_CONTRACTED))
         summed = prod(left.dimensions[int(dimension)] for dimension in listed)
         return 2 * prod(instruction.arrays[0].dimensions) * summed
 
@@ -182,8 +181,7 @@ def _pairs(instruction: Instruction, place: int, outputs: int, taps: int, inputs
 
     All are counted along one spatial dimension, whose index is `place`.
     """
-    window = _WINDOW.search(instruction.line)
-    said = dict(each.split("=") for each in window[1].split()) if window else {}
+    said = dict(each.split("=") for each in instruction.matched(_WINDOW).split())
 
     def given(name: str, default: str) -> str:
         return said[name].split("x")[place] if name in said else default

@@ -28,7 +28,7 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.-]+)")
 _CALLING = ("calls=", "to_apply=", "body=", "_computation")
 _BRANCHES = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
-_WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
+_CONDITION = re.compile(r" while\(.*condition=%?([\w.-]+), body=")
 _TRIPS = re.compile(r'known_trip_count"?:\s*\{"n":"(\d+)"')
 _CONSTANT = re.compile(r" = [su]32\[\]\S* constant\((\d+)\)")
 _EVERY = re.compile(r" conditional\(.*every_(\d+)_steps")
@@ -69,6 +69,11 @@ class Instruction:
     type: str
     line: str
 
+    def matched(self, pattern: re.Pattern[str]) -> str:
+        """Return what the first group of a pattern matches in the line; "" without a match."""
+        found = pattern.search(self.line)
+        return found[1] if found else ""
+
     @cached_property
     def arrays(self) -> tuple[ModuleArray, ...]:
         """Return the arrays of the result."""
@@ -97,17 +102,10 @@ class Instruction:
         listed = [name.strip(" %") for name in branches[1].split(",")] if branches else []
         return (*_CALLED.findall(self.line), *listed)
 
-    @cached_property
-    def loop(self) -> tuple[str, str] | None:
-        """Return the names of the condition and the body of a `while`; None for others."""
-        found = _WHILE.search(self.line) if self.opcode == "while" else None
-        return (found[1], found[2]) if found else None
-
     @property
     def every(self) -> int:
         """Return n if one of n steps takes the branch; 1 unless local steps made the branch."""
-        found = _EVERY.search(self.line) if self.opcode == "conditional" else None
-        return int(found[1]) if found else 1
+        return int(self.matched(_EVERY) or 1) if self.opcode == "conditional" else 1
 
     @property
     def uses_host_memory(self) -> bool:
@@ -124,21 +122,18 @@ class Instruction:
     @cached_property
     def cycles(self) -> int | None:
         """Return the cycles that the compiler expects; None if it does not say."""
-        found = _CYCLES.search(self.line)
-        cycles = int(found[1]) if found else UNKNOWN_CYCLES
+        cycles = int(self.matched(_CYCLES) or UNKNOWN_CYCLES)
         return None if cycles >= UNKNOWN_CYCLES else cycles
 
     @cached_property
     def op_name(self) -> str:
         """Return the scopes and the operation of the program that it came from, as a path."""
-        found = _OP_NAME.search(self.line)
-        return found[1] if found else ""
+        return self.matched(_OP_NAME)
 
     @cached_property
     def target(self) -> str:
         """Return the function that a custom call calls; "" for other instructions."""
-        found = _TARGET.search(self.line)
-        return found[1] if found else ""
+        return self.matched(_TARGET)
 
 
 HOST_MEMORY = 5
@@ -184,12 +179,18 @@ class CompiledModule:
         """Return the instructions of all computations by name."""
         return {each.name: each for computation in self for each in self[computation]}
 
+    def run_by(self, instruction: Instruction) -> list[str]:
+        """Return the computations that an instruction runs: the body of a loop, or branches."""
+        runs = instruction.opcode in ("while", "conditional", "call")
+        return [name for name in instruction.called if self[name]] if runs else []
+
     def trips(self, loop: Instruction) -> int:
-        """Return the number of iterations of a loop; 1 if it is unknown."""
-        said = _TRIPS.search(loop.line)
-        if said or loop.loop is None:
-            return int(said[1]) if said else 1
-        condition = self._lines.get(loop.loop[0], ())
+        """Return the number of iterations of a loop; 1 if it is unknown, and for no loop."""
+        if loop.opcode != "while":
+            return 1
+        if stated := loop.matched(_TRIPS):
+            return int(stated)
+        condition = self._lines.get(loop.matched(_CONDITION), ())
         bounds = {int(match[1]) for line in condition if (match := _CONSTANT.search(line))}
         return bounds.pop() if len(bounds) == 1 else 1
 
@@ -210,7 +211,7 @@ class CompiledModule:
     def _runs(self, computation: str) -> Iterator[tuple[str, int]]:
         """Yield the computations that a computation runs, each with its number of runs."""
         for instruction in self[computation]:
-            count = self.trips(instruction) if instruction.loop else 1
+            count = self.trips(instruction)
             yield from ((name, count) for name in instruction.called if name in self)
 
     @cached_property

@@ -156,7 +156,7 @@ class ModuleMemory:
             held.instructions, held.bytes, held.inside, strict=True
         ):
             found[instruction] = max(found.get(instruction, 0), base + total)
-            for name in self._run_by(instruction):
+            for name in self._module.run_by(instruction):
                 self._add(name, base + total - inside, found)
 
     def at_peak(self) -> tuple[Instruction, list[Buffer]]:
@@ -169,23 +169,14 @@ class ModuleMemory:
         while True:
             buffers += held.largest_at_peak()
             instruction = held.instructions[held.bytes.index(held.peak)]
-            bodies = [self.of(name) for name in self._run_by(instruction)]
+            bodies = [self.of(name) for name in self._module.run_by(instruction)]
             if not bodies:
                 return instruction, sorted(buffers, key=lambda buffer: -buffer.bytes)
             held = max(bodies, key=lambda body: body.peak)
 
-    def _run_by(self, instruction: Instruction) -> list[str]:
-        """Return the non-empty computations that an instruction runs: loop body or branches."""
-        names: Sequence[str] = ()
-        if instruction.opcode == "while":
-            names = instruction.loop[1:] if instruction.loop else ()
-        elif instruction.opcode in ("conditional", "call"):
-            names = instruction.called
-        return [name for name in names if self._module[name]]
-
     def _nested(self, instruction: Instruction) -> int:
         """Return the largest peak of the computations that an instruction runs."""
-        return max((self.of(name).peak for name in self._run_by(instruction)), default=0)
+        return max((self.of(name).peak for name in self._module.run_by(instruction)), default=0)
 
     def _updates(self, instruction: Instruction) -> bool:
         """Return whether an instruction changes an operand in place."""

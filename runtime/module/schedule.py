@@ -27,7 +27,6 @@ _COMPUTE = {
     "reduce-window", "select-and-scatter", "scatter", "gather", "sort", "cholesky", "fft",
     "triangular-solve",
 }  # fmt: skip
-_RUN_BY_CALLS = ("call", "conditional")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,8 @@ def exposed_by_loop(module: CompiledModule) -> dict[str, int]:
 
 
 def _bodies(module: CompiledModule) -> list[str]:
-    loops = [each.loop for computation in module for each in module[computation]]
-    return [loop[1] for loop in loops if loop and loop[1] in module]
+    loops = (each for name in module for each in module[name] if each.opcode == "while")
+    return [body for loop in loops for body in module.run_by(loop)]
 
 
 def _run_by(body: str, module: CompiledModule) -> Iterator[str]:
@@ -116,8 +115,8 @@ def _run_by(body: str, module: CompiledModule) -> Iterator[str]:
         name = pending.pop()
         yield name
         for instruction in module[name]:
-            if instruction.opcode in _RUN_BY_CALLS:
-                called = {other for other in instruction.called if other in module}
+            if instruction.opcode != "while":
+                called = {*module.run_by(instruction)}
                 pending += called - seen
                 seen |= called
 

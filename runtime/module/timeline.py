@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from graphdist.runtime.module.durations import KernelFlops, durations_of
+from graphdist.runtime.module.durations import ChipDurations, KernelFlops, durations_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.schedule import ScheduledStep, steps_of
 from graphdist.runtime.targets.chip_timing import ChipTiming
@@ -29,19 +28,6 @@ from graphdist.runtime.targets.topologies import Topology
 COMPUTE, LINKS, NETWORK, COPIES = "compute", "links", "network", "copies"
 TO_HOST, FROM_HOST = "to the host", "from the host"
 LANES = (COMPUTE, LINKS, NETWORK, COPIES, TO_HOST, FROM_HOST)
-
-
-class Durations(Protocol):
-    """The durations of instructions, in seconds."""
-
-    def compute(self, instruction: Instruction) -> float:
-        """Return the seconds that an instruction computes."""
-
-    def collective(self, step: ScheduledStep) -> float:
-        """Return the seconds of a collective."""
-
-    def copy(self, instruction: Instruction) -> float:
-        """Return the seconds of an asynchronous copy."""
 
 
 @dataclass(slots=True)
@@ -89,7 +75,7 @@ def predicted_turn(
     return laid_out(module, durations_of(topology, timing, module, kernels))
 
 
-def laid_out(module: CompiledModule, durations: Durations) -> Turn:
+def laid_out(module: CompiledModule, durations: ChipDurations) -> Turn:
     """Return the timeline of a step."""
     return _Layout(module, durations).turn(module.entry)
 
@@ -105,7 +91,7 @@ def all_events(turn: Turn, times: float = 1) -> Iterator[tuple[Event, float]]:
 class _Layout:
     """Lays out each computation once."""
 
-    def __init__(self, module: CompiledModule, durations: Durations) -> None:
+    def __init__(self, module: CompiledModule, durations: ChipDurations) -> None:
         self._module, self._durations = module, durations
         self._turns: dict[str, Turn] = {}
 
@@ -119,16 +105,10 @@ class _Layout:
 
     def _nested(self, instruction: Instruction) -> tuple[Turn, int] | None:
         """Return the run that an instruction starts, and its count; for branches the longest."""
-        if instruction.opcode == "while":
-            loop = instruction.loop
-            if loop is None or loop[1] not in self._module:
-                return None
-            return self.turn(loop[1]), self._module.trips(instruction)
-        if instruction.opcode in ("conditional", "call"):
-            turns = [self.turn(name) for name in instruction.called if name in self._module]
-            if turns:
-                return max(turns, key=lambda turn: turn.seconds), 1
-        return None
+        turns = [self.turn(name) for name in self._module.run_by(instruction)]
+        if not turns:
+            return None
+        return max(turns, key=lambda turn: turn.seconds), self._module.trips(instruction)
 
 
 class _Lanes:
@@ -136,7 +116,7 @@ class _Lanes:
 
     def __init__(
         self,
-        durations: Durations,
+        durations: ChipDurations,
         nested: Callable[[Instruction], tuple[Turn, int] | None],
     ) -> None:
         self.turn = Turn()
@@ -149,11 +129,11 @@ class _Lanes:
         if step.end:
             self._end(step)
         elif step.collective and step.start:
-            self._start(step, _lane(step), self._durations.collective(step))
+            self._start(step, self._durations.collective(step))
         elif step.collective:
             self._wait_for(step)
         elif step.start:
-            self._start(step, _copy_lane(step.instruction), self._durations.copy(step.instruction))
+            self._start(step, self._durations.copy(step.instruction))
         elif (nested := self._nested(step.instruction)) is not None:
             self._call(step.instruction, *nested)
         else:
@@ -168,22 +148,15 @@ class _Lanes:
     def _call(self, instruction: Instruction, turn: Turn, times: int) -> None:
         every = instruction.every
         share = times / every
-        self.turn.events.append(
-            Event(
-                instruction,
-                COMPUTE,
-                self.turn.seconds,
-                turn.seconds * share,
-                body=turn,
-                times=times,
-                every=every,
-            )
-        )
+        event = Event(instruction, COMPUTE, self.turn.seconds, turn.seconds * share)
+        event.body, event.times, event.every = turn, times, every
+        self.turn.events.append(event)
         self.turn.compute += turn.compute * share
         self.turn.exposed += turn.exposed * share
         self.turn.idle += turn.idle * share
 
-    def _start(self, step: ScheduledStep, lane: str, seconds: float) -> Event:
+    def _start(self, step: ScheduledStep, seconds: float) -> Event:
+        lane = _lane(step)
         start = max(self.turn.seconds, self._free[lane])
         event = Event(step.instruction, lane, start, seconds, step.collective)
         self._free[lane] = start + seconds
@@ -197,7 +170,7 @@ class _Lanes:
             self._hold(event)
 
     def _wait_for(self, step: ScheduledStep) -> None:
-        self._hold(self._start(step, _lane(step), self._durations.collective(step)))
+        self._hold(self._start(step, self._durations.collective(step)))
         self._started.pop(step.start)
 
     def _hold(self, event: Event) -> None:
@@ -209,11 +182,9 @@ class _Lanes:
             self.turn.idle += event.wait
 
 
-def _copy_lane(instruction: Instruction) -> str:
-    if not instruction.uses_host_memory:
-        return COPIES
-    return TO_HOST if instruction.writes_host_memory else FROM_HOST
-
-
 def _lane(step: ScheduledStep) -> str:
-    return NETWORK if step.collective == "network_send" else LINKS
+    if step.collective:
+        return NETWORK if step.collective == "network_send" else LINKS
+    if not step.instruction.uses_host_memory:
+        return COPIES
+    return TO_HOST if step.instruction.writes_host_memory else FROM_HOST

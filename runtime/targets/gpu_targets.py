@@ -7,7 +7,7 @@ models read are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CUDA_RUNTIME = (12, 9)
 
@@ -62,53 +62,25 @@ class GpuTarget:
         """
 
 
+_HOPPER = GpuTarget(
+    "NVIDIA H100 80GB HBM3", 9, 132, 128, 84_942_979_072, 3_352_320_000_000, 52_428_800, 1.98,
+    233_472, 232_448,
+)  # fmt: skip
+
 GPU_TARGETS = {
     "a100": GpuTarget(
-        "NVIDIA A100-SXM4-80GB",
-        8,
-        108,
-        64,
-        85_100_068_864,
-        2_039_040_000_000,
-        41_943_040,
-        1.41,
-        167_936,
-        166_912,
+        "NVIDIA A100-SXM4-80GB", 8, 108, 64, 85_100_068_864, 2_039_040_000_000, 41_943_040, 1.41,
+        167_936, 166_912,
     ),
-    "h100": GpuTarget(
-        "NVIDIA H100 80GB HBM3",
-        9,
-        132,
-        128,
-        84_942_979_072,
-        3_352_320_000_000,
-        52_428_800,
-        1.98,
-        233_472,
-        232_448,
-    ),
-    "h200": GpuTarget(
-        "NVIDIA H200 141GB HBM3e",
-        9,
-        132,
-        128,
-        151_397_597_184,
-        4_800_000_000_000,
-        52_428_800,
-        1.98,
-        233_472,
-        232_448,
+    "h100": _HOPPER,
+    "h200": replace(
+        _HOPPER,
+        description="NVIDIA H200 141GB HBM3e",
+        memory_bytes=151_397_597_184,
+        memory_bandwidth=4_800_000_000_000,
     ),
     "b200": GpuTarget(
-        "NVIDIA B200",
-        10,
-        148,
-        128,
-        191_514_411_008,
-        7_672_320_000_000,
-        132_644_864,
-        1.965,
-        233_472,
-        232_448,
+        "NVIDIA B200", 10, 148, 128, 191_514_411_008, 7_672_320_000_000, 132_644_864, 1.965,
+        233_472, 232_448,
     ),
-}
+}  # fmt: skip

@@ -39,8 +39,7 @@ class Roofline:
     @property
     def bottleneck(self) -> str:
         """Return the largest term: "compute", "memory" or "interconnect"."""
-        times = {name: getattr(self, name) for name in ("compute", "memory", "interconnect")}
-        return max(times, key=times.__getitem__)
+        return max("compute", "memory", "interconnect", key=lambda term: getattr(self, term))
 
     @property
     def efficiency(self) -> float:
@@ -68,16 +67,16 @@ def estimate_step(
     return Roofline(
         compute=sum(count * chip.devices / chip.peak(dtype) for dtype, count in flops.items()),
         memory=memory_bytes * chip.devices / chip.memory_bandwidth,
-        interconnect=sum(collective_seconds(topology, made) for made in collectives),
+        interconnect=sum(collective_seconds_at_peak(topology, made) for made in collectives),
     )
 
 
-def collective_seconds(topology: Topology, made: Exchange) -> float:
+def collective_seconds_at_peak(topology: Topology, made: Exchange) -> float:
     """Return the seconds that an exchange takes.
 
     >>> from graphdist.runtime.targets.topologies import find_topology
     >>> made = Exchange("all_reduce", 2**30, 4)
-    >>> round(collective_seconds(find_topology("v5e:2x2"), made) * 1e3, 2)
+    >>> round(collective_seconds_at_peak(find_topology("v5e:2x2"), made) * 1e3, 2)
     16.11
     """
     # Replicas with the same index in several groups are one group's size apart.

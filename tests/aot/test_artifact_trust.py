@@ -14,6 +14,7 @@ import pytest
 import graphdist as gd
 from graphdist.aot.compatibility import host_bytes
 from graphdist.aot.file_options import FILE_OPTIONS
+from graphdist.passes import Target
 from graphdist.runtime.compilation import step_options
 from graphdist.runtime.files.artifact import read_artifact, write_artifact
 from tests.mutations.artifacts import with_text
@@ -191,15 +192,9 @@ def test_options_of_a_list_are_taken_and_a_trusted_file_takes_all(
 
 
 def test_options_that_strategies_give_are_on_the_list() -> None:
-    class Target:
-        shard_parameters = True
-        bytes_per_pack = 2**22
-
-        def __init__(self, platform: str) -> None:
-            self.platform = platform
-
     for platform in ("cpu", "gpu", "tpu"):
-        for option, value in step_options(Target(platform), "TPU v5 lite").items():
+        target = Target(platform, bytes_per_pack=2**22, shard_parameters=True)
+        for option, value in step_options(target, "TPU v5 lite").items():
             allowed = FILE_OPTIONS[option]
             assert isinstance(allowed, range)
             assert value in allowed

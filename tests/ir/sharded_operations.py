@@ -24,7 +24,7 @@ from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, sharded
 from graphdist.ir.verifier import verify
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.runtime.evaluate import bind_jax_node
+from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import random_array, wide
 

@@ -16,7 +16,7 @@ from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand,
 from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.source import UNKNOWN, at_line
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
 
 Body = Callable[[Builder, tuple[Value, ...]], Sequence[Operand]]

@@ -17,7 +17,7 @@ from graphdist.ir.graph import Graph, GraphVariable, Literal, Operand, Stage, Va
 from graphdist.ir.interpreter import interpret
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import PER_REPLICA, Type
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
 
 Body = Callable[[Builder, tuple[Value, ...]], Sequence[Operand]]

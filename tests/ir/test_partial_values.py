@@ -9,7 +9,7 @@ from graphdist.ir.errors import ParseError
 from graphdist.ir.interpreter import interpret
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
 
 PROGRAM = """graph f on 2 replicas, stage spmd

@@ -17,8 +17,8 @@ from graphdist.ir.interpreter import interpret
 from graphdist.ir.op_parameters import Joining, TakingPart
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, dtype_name, sharded
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.runtime.emit import emit
-from graphdist.runtime.evaluate import evaluate_jax_node
 
 NUMBER = Type("i32", (), MIRRORED)
 NUMBERS = (0, 1, 2, 7, -1, -9)

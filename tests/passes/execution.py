@@ -18,7 +18,7 @@ from graphdist.ir.variable_storage import Anchor, OuterSlot, StepCount
 from graphdist.parameter_server.messages import Read
 from graphdist.parameter_server.program import Reads
 from graphdist.passes.servers.cut_step import CutStep
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 
 TO_THE_BIT = {
     "canonicalize",

@@ -30,7 +30,7 @@ from graphdist.passes.pipelines import cutting
 from graphdist.passes.servers.cut_step import ServerRead, graphs_of
 from graphdist.passes.servers.cut_updates import cut_graph
 from graphdist.passes.servers.split_branches import split_branches
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.cut_execution import TARGET, check_cut, step_graph, traced_step
 from tests.passes.execution import Servers

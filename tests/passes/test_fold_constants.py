@@ -15,7 +15,7 @@ from graphdist.ir.graph import Graph, Literal, Op, Stage
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, numpy_dtype
 from graphdist.passes.cleanup.fold_constants import fold_constants
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
 
 INTEGERS = ("i8", "i32", "u32", "i64")

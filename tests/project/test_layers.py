@@ -60,7 +60,7 @@ ONLY_IN: dict[str, list[str]] = {
     "jax.extend": [
         "graphdist.tracing",
         "graphdist.runtime.files.module_reader",
-        "graphdist.runtime.random_slices",
+        "graphdist.runtime.random_shard",
     ],
     "jax.interpreters": ["graphdist.tracing", "graphdist.runtime.files.module_reader"],
     "jax.experimental": ["graphdist.runtime"],

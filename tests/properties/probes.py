@@ -16,7 +16,7 @@ from graphdist.ir.interpreter import Evaluate
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from tests.properties.exact import check_arrays
 
 ENTER, LEAVE, COMPARE = (

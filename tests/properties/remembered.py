@@ -13,7 +13,7 @@ import numpy as np
 
 from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Node
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 
 
 class Remembered:

@@ -27,7 +27,7 @@ from graphdist.ir.variable_storage import Anchor
 from graphdist.ir.verifier import verify
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from tests.properties.effort import programs
 
 REPLICAS, SIZE = 2, 3

@@ -20,7 +20,7 @@ from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
 from graphdist.runtime.module.collective_instructions import module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
-from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.roofline import collective_seconds_at_peak
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tracing.jax_ops import resolve
 from tests.aot.steps import make_step
@@ -127,7 +127,9 @@ def test_gathers_that_became_all_reduces_are_named_and_counted() -> None:
     topology = find_topology("tpu7x:2x2x2")
     joined = Exchange("all_reduce", 2 * 48 * 16 * 4, topology.num_devices)
     assert report.estimate is not None
-    assert report.estimate.interconnect == pytest.approx(2 * collective_seconds(topology, joined))
+    assert report.estimate.interconnect == pytest.approx(
+        2 * collective_seconds_at_peak(topology, joined)
+    )
 
 
 @pytest.mark.needs("tpu")
@@ -157,7 +159,7 @@ def test_padded_collectives_are_named_and_counted() -> None:
     ]
     assert report.estimate is not None
     assert report.estimate.interconnect == pytest.approx(
-        sum(collective_seconds(topology, made) for made in exchanged)
+        sum(collective_seconds_at_peak(topology, made) for made in exchanged)
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.program.stages import Lowered, Traced
-from graphdist.runtime.buffers import BorrowedBuffers
+from graphdist.runtime.buffers import StateElsewhere
 
 SHAPE = (8, 4)
 
@@ -116,14 +116,14 @@ def test_several_threads_call_a_step_that_is_out_of_date() -> None:
 def test_strategies_share_a_plain_variable_from_two_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = BorrowedBuffers.__getitem__
+    original = StateElsewhere.read
 
-    def slow(self: BorrowedBuffers, places: Any) -> Any:
-        read = original(self, places)
+    def slow(self: StateElsewhere) -> Any:
+        read = original(self)
         time.sleep(1e-3)  # while the other thread runs
         return read
 
-    monkeypatch.setattr(BorrowedBuffers, "__getitem__", slow)
+    monkeypatch.setattr(StateElsewhere, "read", slow)
     shared = gd.Variable(jnp.zeros(3), name="shared")
     steps = []
     for device in ("cpu:0", "cpu:1"):

@@ -14,7 +14,7 @@ import numpy as np
 from graphdist.ir.graph import Graph, GraphVariable, Value
 from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.tracing.axis_name import bound, for_replicas
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr

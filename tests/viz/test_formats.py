@@ -25,7 +25,7 @@ from graphdist.ir.collective_records import Exchange
 from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import node_lines
-from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.roofline import collective_seconds_at_peak
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.viz import perfetto
 from graphdist.viz.model import model_of
@@ -244,7 +244,7 @@ def test_perfetto_bars_are_estimated_times() -> None:
 def test_perfetto_bars_of_collectives_are_those_of_the_interconnect() -> None:
     graph, topology = chain(60), find_topology("v5e:2x2")
     span = spans_of(graph, topology)["all_reduce"]
-    expected = collective_seconds(topology, Exchange("all_reduce", 256, 4))
+    expected = collective_seconds_at_peak(topology, Exchange("all_reduce", 256, 4))
     assert span["dur"] >= round(expected * 1e9) / 1000 > 0
     assert span["args"]["bound by"] == "interconnect"
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 
+from graphdist.runtime.module.durations import ChipDurations
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.schedule import ScheduledStep
 from graphdist.runtime.module.timeline import Event, Turn, all_events, laid_out
@@ -63,7 +65,7 @@ class Seconds:
 
 def laid(main: Sequence[str], body: Sequence[str] = (), seconds: Seconds = Seconds()) -> Turn:
     text = MODULE.replace("BODY", "\n".join(body)).replace("MAIN", "\n".join(main))
-    return laid_out(CompiledModule(text), seconds)
+    return laid_out(CompiledModule(text), cast(ChipDurations, seconds))
 
 
 def parts(turn: Turn) -> tuple[float, float, float]:

@@ -48,9 +48,9 @@ def never() -> Iterator[Callable[..., Any]]:
 def step_of(
     workers: ClusterWorkers, function: Any, platform: str = "cpu", seconds: float | None = None
 ) -> WorkerStep:
-    devices: Any = SimpleNamespace(platform=platform, timeout_seconds=seconds)
+    devices: Any = SimpleNamespace(platform=platform, timeout_seconds=seconds, workers=workers)
     line = at_line("train.py", 7, "step")
-    return WorkerStep(function, "step", lambda: ("%0 = all_reduce(%x)", line), devices, workers)
+    return WorkerStep(function, "step", devices, lambda: ("%0 = all_reduce(%x)", line))
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])

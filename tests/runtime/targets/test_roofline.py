@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from graphdist.ir.collective_records import Exchange
-from graphdist.runtime.targets.roofline import collective_seconds, estimate_step
+from graphdist.runtime.targets.roofline import collective_seconds_at_peak, estimate_step
 from graphdist.runtime.targets.topologies import find_topology
 
 
 def _seconds(topology: str, kind: str, size: int) -> float:
     found = find_topology(topology)
-    return collective_seconds(found, Exchange(kind, size, found.num_devices))
+    return collective_seconds_at_peak(found, Exchange(kind, size, found.num_devices))
 
 
 def test_a_ring_by_hand() -> None:
@@ -37,15 +37,15 @@ def test_a_ring_by_hand() -> None:
 def test_rings_of_groups_by_hand() -> None:
     hosts, size = find_topology("h100:4x8"), 10**9
     of_hosts = Exchange("all_gather", size, 8)
-    assert collective_seconds(hosts, of_hosts) == pytest.approx(size * 7 / 450e9)
+    assert collective_seconds_at_peak(hosts, of_hosts) == pytest.approx(size * 7 / 450e9)
     of_half_hosts = Exchange("all_gather", size, 4)
-    assert collective_seconds(hosts, of_half_hosts) == pytest.approx(size * 3 / 450e9)
+    assert collective_seconds_at_peak(hosts, of_half_hosts) == pytest.approx(size * 3 / 450e9)
     across_hosts = Exchange("all_reduce", size, 4, is_across=True)
-    assert collective_seconds(hosts, across_hosts) == pytest.approx(2 * size * 3 / 4 / 50e9)
+    assert collective_seconds_at_peak(hosts, across_hosts) == pytest.approx(2 * size * 3 / 4 / 50e9)
     # Groups of 4: two of them on each of 4 hosts.
     inside, network = 2 * size / 2 / 450e9, 2 * (size / 2) * 3 / 4 / 50e9
     across_both = Exchange("all_reduce", size, 8, is_across=True)
-    assert collective_seconds(hosts, across_both) == pytest.approx(inside + network)
+    assert collective_seconds_at_peak(hosts, across_both) == pytest.approx(inside + network)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather(
     size = 2**30
     group = topology.num_devices // share
     seconds = [
-        collective_seconds(topology, Exchange(kind, put_in, group))
+        collective_seconds_at_peak(topology, Exchange(kind, put_in, group))
         for kind, put_in in (
             ("all_reduce", size),
             ("reduce_scatter", size),
@@ -83,12 +83,12 @@ def test_the_network_carries_the_slices_of_other_slices_of_chips_once() -> None:
     pod, size = find_topology("v5e:16x16", 2), 10**6
     near, network = 511 - 1, 1
     made = Exchange("all_gather", size, 512)
-    assert collective_seconds(pod, made) == pytest.approx(
+    assert collective_seconds_at_peak(pod, made) == pytest.approx(
         near * size / 200e9 + network * size / (25e9 / 8)
     )
     exchanged = size * 255 / 256 / 200e9 + size / 2 / (25e9 / 8)
     made = Exchange("all_to_all", size, 512)
-    assert collective_seconds(pod, made) == pytest.approx(exchanged)
+    assert collective_seconds_at_peak(pod, made) == pytest.approx(exchanged)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,17 @@ def test_links_that_carry_a_collective(name: str, group: int, links: int) -> Non
     sent = 2 * 10**9 * (group - 1) / group
     made = Exchange("all_reduce", 10**9, group)
     expected = sent / (links * per_link / topology.chip.devices)
-    assert collective_seconds(topology, made) == pytest.approx(expected)
+    assert collective_seconds_at_peak(topology, made) == pytest.approx(expected)
 
 
 def test_the_devices_of_a_chip_exchange_inside_it() -> None:
     pair = Exchange("all_gather", 10**9, 2)
-    assert collective_seconds(find_topology("tpu7x:2x2x1"), pair) == pytest.approx(1e9 / 300e9)
+    assert collective_seconds_at_peak(find_topology("tpu7x:2x2x1"), pair) == pytest.approx(
+        1e9 / 300e9
+    )
 
 
 def test_groups_that_are_apart_use_all_links_of_a_slice() -> None:
     torus = find_topology("v5e:16x16")
     across = Exchange("all_reduce", 10**9, 16, is_across=True)
-    assert collective_seconds(torus, across) == pytest.approx(2 * 1e9 * 15 / 16 / 200e9)
+    assert collective_seconds_at_peak(torus, across) == pytest.approx(2 * 1e9 * 15 / 16 / 200e9)

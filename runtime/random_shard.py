@@ -35,7 +35,7 @@ def all_bits(key: Array, params: RandomBits) -> Array:
         return jax.random.bits(key, params.shape, f"uint{params.bit_width}")
 
 
-def random_slice(key: Array, params: RandomBits, start: Array, length: int) -> Array:
+def random_shard(key: Array, params: RandomBits, start: Array, length: int) -> Array:
     """Return `length` elements of the bits along `params.axis`, from `start`, an int32 scalar."""
     settings: Any = jax.config
     if not settings.jax_threefry_partitionable:  # no element can be generated alone

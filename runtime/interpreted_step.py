@@ -21,11 +21,11 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.interpreter import Observe, interpret_placed
 from graphdist.ir.jax_parameters import callback
 from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.evaluate import evaluate_jax_node
 
 
-def evaluated(graph: Graph, devices: Devices) -> Callable[..., list[jax.Array]]:
+def interpreted_step(graph: Graph, devices: Devices) -> Callable[..., list[jax.Array]]:
     """Return a function that evaluates a graph on its inputs, in place of `jax.jit`."""
 
     def program(*arrays: Any) -> list[jax.Array]:

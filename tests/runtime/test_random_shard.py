@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.ir.op_parameters import RandomBits
-from graphdist.runtime.random_slices import element_numbers, random_slice
+from graphdist.runtime.random_shard import element_numbers, random_shard
 from tests.state.sharded_models import strategy_of
 
 
@@ -23,8 +23,8 @@ def sliced_bits(shape: tuple[int, ...], width: int, axis: int, count: int) -> An
     params = RandomBits(axis, shape, width, group_size=count)
     length, key = shape[axis] // count, jax.random.key(3)
     starts = [jnp.int32(number * length) for number in range(count)]
-    slices = [random_slice(key, params, start, length) for start in starts]
-    return np.concatenate(slices, axis)
+    shards = [random_shard(key, params, start, length) for start in starts]
+    return np.concatenate(shards, axis)
 
 
 @pytest.mark.long

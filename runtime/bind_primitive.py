@@ -17,7 +17,7 @@ import numpy as np
 from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Node
 from graphdist.ir.ops import RANDOM_SHARD
-from graphdist.runtime.random_slices import all_bits
+from graphdist.runtime.random_shard import all_bits
 
 __all__ = ["bind_jax_node", "evaluate_jax_node"]
 

@@ -2,11 +2,11 @@
 
 Before the passes run, the logical graph receives the current storage of its variables
 (`as_stored`), so that programs choose the same storage where they can. Before compilation, the
-variables are moved to the storage that the final graph asks for (`VariableLayout.apply`).
+variables are moved to the storage that the final graph asks for (`ProgramStorage.apply`).
 
-Another program may move them later. Every buffer store counts the moves in `layout`. A step
-compares the count with the count at its own layout (`version`), which is one comparison per call;
-if it differs, the program restores its layout, or is compiled again for the current storage.
+Another program may move them later. The buffer stores count the moves in `version`. A step
+compares the count with the count when its own storage was applied, which is one comparison per
+call; if it differs, the program restores its storage, or is compiled again for the current one.
 
 Variables are moved between steps, under the lock of the stores: a step that ran meanwhile would
 read some variables in old buffers and some in new ones.
@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.ir.variable_storage import Anchor, OuterSlot
+from graphdist.runtime.buffers import BufferStore
 from graphdist.state.storage import (
     HeldBuffer,
     StorageOnDevices,
@@ -70,7 +71,7 @@ def _name_of(pack: VariablePack, packs: dict[VariablePack, str], taken: set[str]
     return packs[pack]
 
 
-class VariableLayout:
+class ProgramStorage:
     """The storage of one program's variables, in the forms that its step expects."""
 
     def __init__(
@@ -78,12 +79,10 @@ class VariableLayout:
     ) -> None:
         """Keep the final graph, and the values of the variables in it and in its packs."""
         self.graph, self.strategy, self._values = graph, strategy, values
-        stores = [storage.strategy.buffers for storage in self.storages]
-        self._stores = set(stores) or {strategy.buffers}
         self.holders: tuple[HeldBuffer, ...] = ()
         """The buffer of each variable of the graph."""
         self.version = 0
-        """The sum of the stores' move counts when this layout was applied."""
+        """The version of the buffer stores when this storage was applied."""
 
     @property
     def storages(self) -> list[StorageOnDevices]:
@@ -103,8 +102,7 @@ class VariableLayout:
         for variable in added:
             self._holder(variable)
         self.holders = tuple(map(self._holder, self.graph.variables))
-        self._applied = self.storages
-        self._note_version()
+        self._applied, self.version = self.storages, BufferStore.version
 
     def begin_unread_with_zeros(self) -> bool:
         """Set variables without a value that steps only assign to zeros; return whether any were.
@@ -121,9 +119,6 @@ class VariableLayout:
         ]
         return sum(value.begin_with_zeros() for value in unread) > 0
 
-    def _note_version(self) -> None:
-        self.version = sum(store.layout for store in self._stores)
-
     def _holder(self, variable: GraphVariable) -> HeldBuffer:
         if variable.pieces:
             pieces = [self._values[name] for name in variable.pieces if name]
@@ -138,7 +133,7 @@ class VariableLayout:
         return value.on_devices.holder
 
     def restore(self) -> bool:
-        """Shard variables again that were unsharded; return whether this restores the layout.
+        """Shard variables again that were unsharded; return whether this restores the storage.
 
         It does not if a variable entered or left a pack, is sharded along another dimension or is
         stored in copies: then the step needs other buffers, and the program must be compiled again.
@@ -149,8 +144,7 @@ class VariableLayout:
         for value, (now, then) in zip(self._values.values(), pairs, strict=True):
             if now is not then:
                 value.store_as(then.in_graph("", self.strategy))
-        self._applied = self.storages
-        self._note_version()
+        self._applied, self.version = self.storages, BufferStore.version
         return True
 
 
