@@ -91,7 +91,7 @@ def cost(graph: Graph) -> Cost:
     return total
 
 
-def of_node(node: Node) -> Cost:
+def node_cost(node: Node) -> Cost:
     """Return the cost of running a node once on one replica, its nested graphs included.
 
     >>> from graphdist.ir.parser import parse
@@ -100,7 +100,7 @@ def of_node(node: Node) -> Cost:
     ...   %y = jax.mul(%x, %x) : f32[3] mirrored
     ...   return %y
     ... }''')
-    >>> of_node(graph.nodes[0]).total_flops
+    >>> node_cost(graph.nodes[0]).total_flops
     3
     """
     total = Cost()
@@ -118,7 +118,7 @@ def executions(graph: Graph) -> Iterator[tuple[Node, Fraction]]:
         nodes, times = pending.pop()
         for node in nodes:
             yield node, times
-            inside = times * trips(node) / Fraction(every(node))
+            inside = times * trip_count(node) / Fraction(steps_per_run(node))
             pending += [(nested.nodes, inside) for nested in node.graphs]
 
 
@@ -132,20 +132,20 @@ def _body(graph: Graph) -> Cost:
 def _add_node(node: Node, total: Cost) -> None:
     if node.op.name == "cond":
         most = max(map(_body, node.graphs), key=lambda body: body.total_flops)
-        total.add(most, Fraction(1, every(node)))
+        total.add(most, Fraction(1, steps_per_run(node)))
     elif node.graphs:
         for nested in node.graphs:
-            total.add(_body(nested), trips(node))
+            total.add(_body(nested), trip_count(node))
     else:
         _count(node, total)
 
 
-def every(node: Node) -> int:
+def steps_per_run(node: Node) -> int:
     """Return H if the last branch of a node runs in every H-th step (local steps); else 1."""
     return COND.of(node).every if node.op is COND else 1
 
 
-def trips(node: Node) -> int:
+def trip_count(node: Node) -> int:
     """Return how often a node runs its body: the length of a `scan`; 1 for a `while` or `cond`."""
     return SCAN.of(node).length if node.op is SCAN else 1
 

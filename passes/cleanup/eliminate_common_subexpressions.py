@@ -20,10 +20,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ASSIGN, READ, variable_named_by
-from graphdist.ir.rewrite import any_node, rewrite
+from graphdist.ir.rewrite import rewrite
 
 __all__ = ["eliminate_common_subexpressions"]
 
@@ -90,26 +91,24 @@ class _Seen:
                 # Reads merge only if no assignment is between them: it changes the value.
                 name = variable_named_by(node).name
                 return op, name, self.writes.get(name, 0)
-            if op is ASSIGN:
-                self._written(node)
+            self._written(node)
             return None
         if node.graphs:
-            is_pure = True
-            for graph in node.graphs:
-                if any_node(graph, _is_impure):
-                    is_pure = False
-                    any_node(graph, self._written)  # it may assign variables that later nodes read
-            return (op, node.graphs, operands) if is_pure else None
+            inner = [each for graph in node.graphs for each in walk(graph)]
+            if not any(map(_is_impure, inner)):
+                return op, node.graphs, operands
+            for each in inner:
+                self._written(each)  # later nodes may read the variable
+            return None
         for operand in operands:
             if type(operand) is not Value:  # a literal, slow to hash
                 return (op, *[o if isinstance(o, Value) else o.value for o in operands])
         return op, operands
 
-    def _written(self, node: Node) -> bool:
+    def _written(self, node: Node) -> None:
         if node.op is ASSIGN:
             name = variable_named_by(node).name
             self.writes[name] = self.writes.get(name, 0) + 1
-        return False
 
 
 def _is_impure(node: Node) -> bool:

@@ -53,13 +53,10 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
     def of_cells(
         node: Node, operands: tuple[Operand, ...], builder: Builder
     ) -> Sequence[Operand] | None:
-        params = OfVariable.of(node)
-        cell = cells.get(params.variable.name)
+        cell = cells.get(variable_named_by(node).name)
         if cell is None:
             return None
-        params = replace(params, variable=cell)
-        hint = node.results[0].hint if node.results else ""
-        return builder.add(node.op, operands, params, at=node.source, hint=hint)
+        return builder.again(node, operands, variable=cell)
 
     inner = rewrite(graph, of_cells, _NAME, {"read", "assign", "aggregate"})
     assigned = {

@@ -32,4 +32,4 @@ def _lower(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Seque
     collective = _COLLECTIVE.get(node.op)
     if collective is None:
         return operands
-    return builder.add(collective, operands, node.params, at=node.source, hint=node.results[0].hint)
+    return builder.add(collective, operands, node.params, at=node)

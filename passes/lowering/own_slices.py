@@ -59,8 +59,7 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Oper
         return None
     scattered = REDUCE_SCATTER.of(scatter)
     params = Reducing(scattered.reducer, group_size=scattered.mesh.num_replicas)
-    hint = node.results[0].hint
-    return rewriter.add(ALL_REDUCE, scatter.operands, params, at=node.source, hint=hint)
+    return rewriter.add(ALL_REDUCE, scatter.operands, params, at=node)
 
 
 def _layout_taken(gather: Node) -> Layout:
@@ -74,15 +73,9 @@ def _converted_after(
 ) -> Sequence[Operand] | None:
     """Gather a value before it is converted; `place_conversions.py` finds the narrowest form."""
     made = rewriter.add(ALL_GATHER, conversion.operands, gather.params, at=gather.source)
-    result = gather.results[0]
-    return rewriter.add(
-        conversion.op,
-        made,
-        conversion.params,
-        at=conversion.source,
-        types=[result.type],
-        hint=result.hint,
-    )
+    (full,) = gather.results
+    types, at = [full.type], conversion.source
+    return rewriter.add(conversion.op, made, conversion.params, at=at, types=types, hint=full.hint)
 
 
 def _sliced(

@@ -36,18 +36,8 @@ from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 
 NAME = "remove_redundant_collectives"
 
-_CANDIDATES = frozenset(
-    op.name
-    for op in (
-        ALL_REDUCE,
-        ALL_GATHER,
-        REDUCE_SCATTER,
-        COLLECTIVE_PERMUTE,
-        ALL_TO_ALL,
-        REPLICA_ID,
-        SELECT_REPLICA,
-    )
-)
+_COLLECTIVES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL)
+_CANDIDATES = frozenset(op.name for op in (*_COLLECTIVES, REPLICA_ID, SELECT_REPLICA))
 
 
 def remove_redundant_collectives(graph: Graph) -> Graph:
@@ -67,16 +57,14 @@ def _remove(
     type = node.results[0].type
     if not type.size and not type.dtype.startswith("key"):
         nothing = Holding(np.empty(type.shape, numpy_dtype(type.dtype)))
-        return builder.add(CONSTANT, (), nothing, at=node.source, hint=node.results[0].hint)
+        return builder.add(CONSTANT, (), nothing, at=node)
     if operands[0].type.layout is not MIRRORED:
         return None
     if node.op is ALL_REDUCE:
         if ALL_REDUCE.of(node).reducer != "sum":
             return operands
-        factor = Scaling(group_size)
-        return builder.add(SCALE, operands, factor, at=node.source, hint=node.results[0].hint)
+        return builder.add(SCALE, operands, Scaling(group_size), at=node)
     if node.op is ALL_GATHER:
         params = Joining(ALL_GATHER.of(node).axis)
-        copies = operands * group_size
-        return builder.add(CONCATENATE, copies, params, at=node.source, hint=node.results[0].hint)
+        return builder.add(CONCATENATE, operands * group_size, params, at=node)
     return None

@@ -23,7 +23,7 @@ network with what a slice has reduced, and stages would cross it with all values
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 
 from graphdist.ir.analyses import operations
@@ -74,9 +74,7 @@ class StageCollectives:
         stages = stages_of(params.group_size)
         if not stages:
             return None
-        hint = node.results[0].hint
-        params = replace(params, stages=stages)
-        return builder.add(node.op, operands, params, at=node.source, hint=hint)
+        return builder.again(node, operands, stages=stages)
 
     def _is_reduced(self, node: Node, group_size: int) -> bool:
         """Return whether the compiler would make the collective an all_reduce."""

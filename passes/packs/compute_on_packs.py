@@ -31,15 +31,14 @@ from typing import TypeAlias
 import numpy as np
 
 from graphdist.ir.analyses import producers, users
-from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.op_parameters import Unpacking
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import Source, joined_source
 from graphdist.ir.types import Type
-from graphdist.passes.packs.bucket_collectives import Packing
+from graphdist.passes.packs.bucket_collectives import add_packed
+from graphdist.passes.packs.pack_limits import PackLimits
 
 NAME = "compute_on_packs"
 
@@ -51,11 +50,11 @@ Key: TypeAlias = tuple[Hashable, ...]
 class ComputeOnPacks:
     """The pass for one target, whose limits say which collectives may be packed."""
 
-    packing: Packing
+    limits: PackLimits
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with packs computed from packs where that is possible."""
-        rows = _Rows(graph, self.packing)
+        rows = _Rows(graph, self.limits)
         packs = [
             node
             for node in graph.nodes
@@ -91,7 +90,7 @@ class _Rows:
     """The plans of rows, each made once."""
 
     graph: Graph
-    packing: Packing
+    limits: PackLimits
     plans: dict[Key, _Plan] = field(default_factory=dict)
 
     def is_worth_it(self, row: Row) -> bool:
@@ -171,7 +170,7 @@ class _Rows:
     def _are_reduced_together(self, nodes: Sequence[Node]) -> bool:
         """Return whether all_reduces may become one, at the position of the last of them."""
         size = sum(node.operands[0].type.bytes for node in nodes)
-        if size > self.packing.buffer or not all(map(self.packing.takes, nodes)):
+        if size > self.limits.buffer_bytes or not all(map(self.limits.takes, nodes)):
             return False
         place = _places(self.graph)
         last = max(place[id(node)] for node in nodes)
@@ -245,8 +244,7 @@ class _Rewriting:
 
     def __init__(self, graph: Graph, rows: _Rows) -> None:
         self.graph, self.rows = graph, rows
-        self.builder = Builder(NAME)
-        self.environment: dict[Operand, Operand] = {}
+        self.copier = Copier(NAME)
         self.made: dict[Key, Operand] = {}
         self.packed: dict[Key, Operand] = {}
 
@@ -256,15 +254,14 @@ class _Rewriting:
         reduced = self._reduced(packs)
         for node in self.graph.nodes:
             if id(node) in reduced:
-                self._reduce(reduced[id(node)])
+                row = _row_key(reduced[id(node)])
+                nodes = self.rows.plans[row].nodes
+                self.made[row] = add_packed(self.copier, nodes, self.rows.limits)
             elif id(node) in chosen:
-                self.environment[node.results[0]] = self._value(node.operands, node.source)
+                self.copier.put(node.results, (self._value(node.operands, node.source),))
             elif not (node.op is ALL_REDUCE and node.results[0] in self.together):
-                operands = substitute(self.environment, node.operands)
-                results = self.builder.keep(node, operands, node.graphs)
-                self.environment.update(zip(node.results, results, strict=True))
-        outputs = substitute(self.environment, self.graph.outputs)
-        return self.graph.replace(nodes=tuple(self.builder.nodes), outputs=outputs)
+                self.copier.copy(node)
+        return self.copier.changed(self.graph)
 
     def _reduced(self, packs: Sequence[Node]) -> dict[int, Row]:
         """Return the rows to be reduced, by the last all_reduce of each."""
@@ -286,19 +283,6 @@ class _Rewriting:
                 self.together.update(row)
                 found[id(max(plan.nodes, key=lambda node: place[id(node)]))] = row
         return found
-
-    def _reduce(self, row: Row) -> None:
-        nodes = self.rows.plans[_row_key(row)].nodes
-        at = joined_source(tuple(node.source for node in nodes))
-        (operands,) = _operand_rows(nodes)
-        packed = self.builder.add(PACK, substitute(self.environment, operands), at=at)
-        (total,) = self.builder.add(ALL_REDUCE, packed, nodes[0].params, at=at)
-        shapes = tuple(operand.type.shape for operand in row)
-        at_run_time = self.rows.packing.starts_at_run_time(len(row))
-        apart = Unpacking(shapes, starts_at_run_time=at_run_time)
-        pieces = self.builder.add(UNPACK, (total,), apart, at=at)
-        self.made[_row_key(row)] = total
-        self.environment.update(zip(row, pieces, strict=True))
 
     def _value(self, row: Row, at: Source) -> Operand:
         """Return the flat value of a row, which is added if it is missing."""
@@ -336,17 +320,17 @@ class _Rewriting:
         size = sum(operand.type.size for operand in row)
         if plan.kind in ("same", "buffer"):
             assert plan.operand is not None
-            return substitute(self.environment, (plan.operand,))[0]
+            return self.copier.now((plan.operand,))[0]
         if plan.kind in ("packed", "reduced"):  # another row's all_reduce made its pieces
-            return self.builder.add(PACK, substitute(self.environment, row), at=at)[0]
+            return self.copier.add(PACK, self.copier.now(row), at=at)[0]
         first = plan.nodes[0]
         source = joined_source(tuple(node.source for node in plan.nodes))
         type = Type(row[0].type.dtype, (size,))
         if plan.kind == "broadcast":
             assert plan.operand is not None
-            scalar = substitute(self.environment, (plan.operand,))
+            scalar = self.copier.now((plan.operand,))
             params = {**first.params, "shape": (size,), "broadcast_dimensions": ()}
-            return self.builder.add(first.op, scalar, params, at=source, types=(type,))[0]
+            return self.copier.add(first.op, scalar, params, at=source, types=(type,))[0]
         operands = [self._operand(needed_row, row, at) for needed_row in plan.operands]
         types = None if first.op.rule else (type,)
-        return self.builder.add(first.op, operands, first.params, at=source, types=types)[0]
+        return self.copier.add(first.op, operands, first.params, at=source, types=types)[0]

@@ -25,17 +25,16 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphdist.ir.builder import Builder
 from graphdist.ir.choice_of_storage import may_enter_pack
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import Unpacking
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, Type
 from graphdist.ir.variable_storage import PackOf
-from graphdist.passes.packs.bucket_collectives import Packing
+from graphdist.passes.packs.pack_limits import PackLimits
 
 NAME = "pack_variables"
 FEWEST = 4
@@ -46,12 +45,12 @@ FEWEST = 4
 class PackVariables:
     """The pass for one target, whose limits say up to which size a variable is small."""
 
-    packing: Packing
+    limits: PackLimits
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with packs, which are its first variables, for packed variables."""
-        packs = [*_existing(graph), *_new(graph, self.packing.largest_variable)]
-        return _Rewriting(graph, packs, self.packing).packed() if packs else graph
+        packs = [*_existing(graph), *_new(graph, self.limits.largest_variable)]
+        return _Rewriting(graph, packs, self.limits).packed() if packs else graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +137,9 @@ def _joined(name: str, variables: Iterable[GraphVariable]) -> _Pack:
 class _Rewriting:
     """The new graph in the making."""
 
-    def __init__(self, graph: Graph, packs: Sequence[_Pack], packing: Packing) -> None:
-        self.graph, self.packs, self.packing = graph, packs, packing
-        self.builder = Builder(NAME)
-        self.environment: dict[Operand, Operand] = {}
+    def __init__(self, graph: Graph, packs: Sequence[_Pack], limits: PackLimits) -> None:
+        self.graph, self.packs, self.limits = graph, packs, limits
+        self.copier = Copier(NAME)
         self.inputs = dict(
             zip((variable.name for variable in graph.variables), graph.inputs, strict=False)
         )
@@ -157,8 +155,7 @@ class _Rewriting:
         buffers = [Value(variable.type, variable.name) for variable in variables]
         before = [self._apart(pack, buffer) for pack, buffer in zip(packs, buffers, strict=True)]
         for node in graph.nodes:
-            results = self.builder.keep(node, self._now(node.operands), node.graphs)
-            self.environment.update(zip(node.results, results, strict=True))
+            self.copier.copy(node)
         joined = [
             self._together(pack, pieces)
             for pack, variable, pieces in zip(packs, variables, before, strict=True)
@@ -173,8 +170,8 @@ class _Rewriting:
                 *(self.inputs[variable.name] for variable in alone),
                 *graph.inputs[len(graph.variables) :],
             ),
-            nodes=tuple(self.builder.nodes),
-            outputs=(*joined, *self._now((*kept, *rest))),
+            nodes=tuple(self.copier.nodes),
+            outputs=(*joined, *self.copier.now((*kept, *rest))),
         )
 
     def _variable(self, pack: _Pack) -> GraphVariable:
@@ -188,24 +185,21 @@ class _Rewriting:
     def _apart(self, pack: _Pack, buffer: Value) -> Sequence[Operand]:
         """Unpack a pack at the beginning of the step; return all its parts."""
         shapes = pack.shapes
-        at_run_time = self.packing.starts_at_run_time(len(shapes))
+        at_run_time = self.limits.starts_at_run_time(len(shapes))
         params = Unpacking(shapes, starts_at_run_time=at_run_time)
-        parts = self.builder.add(UNPACK, (buffer,), params, at=UNKNOWN)
+        parts = self.copier.add(UNPACK, (buffer,), params, at=UNKNOWN)
         for name, part in zip(pack.names, parts, strict=True):
             if name:
-                self.environment[self.inputs[name]] = part
+                self.copier.put((self.inputs[name],), (part,))
         return parts
 
     def _together(self, pack: _Pack, parts: Sequence[Operand]) -> Operand:
         """Pack the parts at the end of the step; a part that is not assigned keeps its value."""
         new = [
-            self._now((self.assigned[name],))[0] if name in self.assigned else part
+            self.copier.now((self.assigned[name],))[0] if name in self.assigned else part
             for name, part in zip(pack.names, parts, strict=True)
         ]
-        return self.builder.add(PACK, new, at=UNKNOWN)[0]
-
-    def _now(self, operands: Sequence[Operand]) -> tuple[Operand, ...]:
-        return substitute(self.environment, tuple(operands))
+        return self.copier.add(PACK, new, at=UNKNOWN)[0]
 
 
 def _update_kinds(graph: Graph) -> dict[str, Hashable]:

@@ -36,7 +36,7 @@ from graphdist.ir.ops import (
 from graphdist.passes import manager
 from graphdist.passes.layouts.sharded_variables import Sharding
 from graphdist.passes.manager import ANY_STAGE, Pass
-from graphdist.passes.packs.bucket_collectives import Packing
+from graphdist.passes.packs.pack_limits import PackLimits
 from graphdist.passes.pipelines import PASSES, module_of_pass
 from graphdist.tools.console import console_tool
 
@@ -58,7 +58,7 @@ _OF_PARAMETERS = """
 Some passes take parameters, which depend on the platform.
 """
 
-_PARAMETERS = {Sharding: "sharding", Packing: "packing"}
+_PARAMETERS = {Sharding: "sharding", PackLimits: "limits"}
 """The classes of parameters, and the field of a pass that has them."""
 
 _OF_ERRORS = """
