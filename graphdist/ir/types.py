@@ -178,6 +178,11 @@ class Type(NamedTuple):
         """Return the type with this shape."""
         return Type(self.dtype, shape, self.layout)
 
+    def resized(self, dimension: int, length: int) -> Type:
+        """Return the type with another length of a dimension."""
+        shape = self.shape
+        return self.shaped((*shape[:dimension], length, *shape[dimension + 1 :]))
+
 
 @lru_cache(maxsize=4096)
 def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
@@ -190,10 +195,9 @@ def own_slice(full: Type, dimension: int, mesh: MeshShape) -> Type:
     >>> print(own_slice(Type("f32", (8, 3)), 0, MeshShape(4)))
     f32[2,3] sharded(0)
     """
-    length = full.shape[dimension] // mesh.group_size
-    shape = (*full.shape[:dimension], length, *full.shape[dimension + 1 :])
     layout = MIRRORED if mesh.group_size == 1 else sharded(dimension, mesh.axis)
-    return Type(full.dtype, shape, layout)
+    shard = full.resized(dimension, full.shape[dimension] // mesh.group_size)
+    return shard.with_layout(layout)
 
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

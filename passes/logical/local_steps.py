@@ -332,7 +332,7 @@ class _Localizer:
         outer.put(update.inputs, (*held, *copies, *kept))
         for node in update.nodes:
             outer.copy(node)
-        builder.nodes += outer.nodes
+        builder.nodes.extend(outer.nodes)
         new = outer.now(update.outputs)
         for variable, value in zip((*anchors, *slots), new, strict=True):
             add_assign(builder, variable, value, at)

@@ -112,7 +112,7 @@ class _Reads:
         """Return the graph that computes the indices of rows from the arguments."""
         builder, returned = Builder(NAME), list[Value]()
         needed = values_behind(self.graph, [indices for indices, _ in wanted])
-        builder.nodes += [n for n in self.graph.nodes if not needed.isdisjoint(n.results)]
+        builder.nodes.extend(n for n in self.graph.nodes if not needed.isdisjoint(n.results))
         for indices, source in wanted:
             if not indices.type.shape:  # the index of a single row
                 (indices,) = builder.add(RESHAPE, [indices], Reshaping((1, 1)), at=source)

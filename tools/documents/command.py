@@ -229,7 +229,7 @@ def ops_page() -> str:
     kinds = [f"* {name}: {meaning}" for name, meaning, _ in _KINDS]
     order = [name for name, _, _ in _KINDS]
     ops = sorted(OPS.values(), key=lambda op: order.index(_kind(op)))
-    rows = [(f"`{op.name}`", _kind(op), DESCRIPTIONS[op]) for op in ops]
+    rows = [(f"`{op.name}`", _kind(op), DESCRIPTIONS[op.name]) for op in ops]
     return _page(
         "The operations",
         markdown(_OF_OPS),
