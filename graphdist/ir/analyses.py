@@ -17,6 +17,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 
 __all__ = [
     "HeldValues",
+    "all_producers",
     "bytes_inside",
     "collectives",
     "has_effect",
@@ -116,6 +117,12 @@ def values_behind(graph: Graph, values: Iterable[Operand]) -> set[Value]:
             if value in made_by:
                 pending += made_by[value].operands
     return found
+
+
+@kept_analysis
+def all_producers(graph: Graph) -> dict[Value, Node]:
+    """Return the node that computes each value of the graph and of its nested graphs."""
+    return {result: node for node in walk(graph) for result in node.results}
 
 
 @kept_analysis

@@ -48,8 +48,11 @@ class Copier(Builder):
 
     def copy(self, node: Node, graphs: tuple[Graph, ...] | None = None) -> tuple[Value, ...]:
         """Append a node of the old graph, maybe with other nested graphs; return its results."""
-        graphs = node.graphs if graphs is None else graphs
-        results = self.keep(node, self.now(node.operands), graphs)
+        operands = substitute(self.environment, node.operands)
+        if graphs is None and operands is node.operands:
+            self.nodes.append(node)
+            return node.results
+        results = self.keep(node, operands, node.graphs if graphs is None else graphs)
         self.put(node.results, results)
         return results
 
