@@ -58,6 +58,7 @@ from graphdist.ir.types import (
     PER_REPLICA,
     Type,
     dtype_name,
+    is_integer,
     join,
     join_alike,
     own_slice,
@@ -111,7 +112,7 @@ def _check_reducer(type: Type, params: Reducing, name: str) -> None:
     orders = reducer in ("max", "min")
     if (type.dtype == "bool" and not orders) or type.dtype.startswith("key"):
         raise TypeRuleError(f"{name} by {reducer} is not defined for {type}")
-    if reducer == "mean" and type.dtype[0] in "iu":
+    if reducer == "mean" and is_integer(type.dtype):
         raise TypeRuleError(
             f"{name} by mean is not defined for {type}: convert it to a float first"
         )

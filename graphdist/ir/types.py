@@ -38,6 +38,8 @@ __all__ = [
     "Type",
     "dtype_name",
     "is_dtype",
+    "is_inexact",
+    "is_integer",
     "is_partial",
     "join",
     "join_alike",
@@ -229,6 +231,16 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """
     long = _NUMPY.get(name, name)
     return np.dtype(getattr(ml_dtypes, long, long))
+
+
+def is_inexact(dtype: str) -> bool:
+    """Return whether values of a dtype are rounded: real or complex floating point."""
+    return dtype.startswith(("f", "bf", "c"))
+
+
+def is_integer(dtype: str) -> bool:
+    """Return whether values of a dtype are integers; booleans are not."""
+    return dtype[0] in "iu" and dtype[1:].isdigit()
 
 
 _KEY = re.compile(r"key<\w{1,32}>", re.ASCII)

@@ -25,7 +25,7 @@ from graphdist.ir.jax_parameters import is_plain, permutation
 from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import CONSTANT, RESHAPE, SCALE, UNPACK
 from graphdist.ir.rewrite import Rewriter, rewrite, substitute
-from graphdist.ir.types import MIRRORED, PER_REPLICA
+from graphdist.ir.types import MIRRORED, PER_REPLICA, is_integer
 
 NAME = "canonicalize"
 
@@ -110,10 +110,6 @@ def _neutral(right: Callable[[Number, str], bool], *, commutes: bool) -> Rule:
     return rule
 
 
-def _is_integer(dtype: str) -> bool:
-    return dtype[0] in "iu" and dtype[1:].isdigit()
-
-
 def _is_real(dtype: str) -> bool:
     return not dtype.startswith(("c", "key"))
 
@@ -129,23 +125,23 @@ def _is_zero(sign: int) -> Callable[[Number, str], bool]:
     def test(number: Number, dtype: str) -> bool:
         if isinstance(number, complex) or number != 0 or dtype == "bool":
             return False
-        return _is_integer(dtype) or (_is_real(dtype) and copysign(1, number) == sign)
+        return is_integer(dtype) or (_is_real(dtype) and copysign(1, number) == sign)
 
     return test
 
 
 def _is_no_bits(number: Number, dtype: str) -> bool:
-    return number == 0 and (dtype == "bool" or _is_integer(dtype))
+    return number == 0 and (dtype == "bool" or is_integer(dtype))
 
 
 def _is_all_bits(number: Number, dtype: str) -> bool:
     if dtype == "bool":
         return bool(number)
-    return _is_integer(dtype) and number == (-1 if dtype[0] == "i" else 2 ** int(dtype[1:]) - 1)
+    return is_integer(dtype) and number == (-1 if dtype[0] == "i" else 2 ** int(dtype[1:]) - 1)
 
 
 def _multiply(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    if _is_integer(operands[0].type.dtype):
+    if is_integer(operands[0].type.dtype):
         for operand in operands:
             if _splat(operand, rewriter) == 0 and operand.type.shape == node.results[0].type.shape:
                 return (operand,)
@@ -209,8 +205,8 @@ def _reshape(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     wanted = node.results[0].type.shape
     if operands[0].type.shape == wanted:
         return operands
-    inner = rewriter.definition(operands[0], node.op.name)
-    if inner is None or not _is_plain_of_one(inner):
+    inner = _plain_before(node, operands, rewriter)
+    if inner is None:
         return None
     is_undone = inner.operands[0].type.shape == wanted
     return inner.operands if is_undone else rewriter.again(node, inner.operands)
@@ -219,6 +215,12 @@ def _reshape(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
 def _is_plain_of_one(node: Node) -> bool:
     """Return whether the node has one operand and asks for no memory order and no sharding."""
     return len(node.operands) == 1 and is_plain(node)
+
+
+def _plain_before(node: Node, operands: Operands, rewriter: Rewriter) -> Node | None:
+    """Return the plain node of the same operation that makes the operand."""
+    inner = rewriter.definition(operands[0], node.op.name)
+    return inner if inner is not None and _is_plain_of_one(inner) else None
 
 
 _WIDENS = {
@@ -242,15 +244,15 @@ def _convert(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     wanted = node.results[0].type.dtype
     if operands[0].type.dtype == wanted:
         return operands
-    inner = rewriter.definition(operands[0], node.op.name)
-    if inner is None or not _is_plain_of_one(inner):
+    inner = _plain_before(node, operands, rewriter)
+    if inner is None:
         return None
     original = inner.operands[0].type.dtype
     if operands[0].type.dtype not in _WIDENS.get(original, "").split():
         return None
     # A float out of an integer's range is clamped, an integer out of it wraps around.
-    is_by_float = _is_integer(original) and not _is_integer(operands[0].type.dtype)
-    if is_by_float and _is_integer(wanted) and wanted not in (original, *_WIDENS[original].split()):
+    is_by_float = is_integer(original) and not is_integer(operands[0].type.dtype)
+    if is_by_float and is_integer(wanted) and wanted not in (original, *_WIDENS[original].split()):
         return None
     return inner.operands if original == wanted else rewriter.again(node, inner.operands)
 
@@ -268,7 +270,7 @@ def _scale(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if abs(product) >= 2**15:  # some dtypes cannot represent it
         return None
     is_exact = dtype in ("f16", "bf16", "f32", "f64") and _grows(before) and _grows(factor)
-    if _is_integer(dtype):
+    if is_integer(dtype):
         is_exact = isinstance(product, int)
     return rewriter.again(node, inner.operands, factor=product) if is_exact else None
 

@@ -21,7 +21,7 @@ and f64.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from graphdist.ir.arrays import Array, literal_array, reduce_arrays
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.jax_parameters import broadcast_dimensions, has_other_dtype, is_plain
+from graphdist.ir.numerals import plain_number
 from graphdist.ir.op_parameters import Holding, Reducing
 from graphdist.ir.ops import ALL_REDUCE, CONSTANT, REDUCE, SCALE
 from graphdist.ir.rewrite import rewrite
@@ -66,7 +67,7 @@ def fold_constants(graph: Graph) -> Graph:
         if not _is_small(type):
             return None
         if not type.shape:
-            return (_literal(array, type),)
+            return (Literal.of(plain_number(array, type.dtype), type),)
         if node.op is CONSTANT or (isinstance(operands[0], Literal) and len(operands) == 1):
             answer = builder.keep(node, operands, ())  # its users are folded
         else:
@@ -116,14 +117,6 @@ def _is_doubtful(array: Array) -> bool:
 
 _SMALLEST_EXPONENT = {"float16": -14, "bfloat16": -126, "float32": -126, "float64": -1022}
 """The exponent of the smallest normal value, by dtype."""
-
-
-def _literal(array: Array, type: Type) -> Literal:
-    if type.dtype == "bool":
-        return Literal.of(bool(array), type)
-    if type.dtype in _INTEGERS:
-        return Literal.of(int(cast("np.ndarray[tuple[()], np.dtype[np.int64]]", array)), type)
-    return Literal.of(float(array.astype(np.float64)), type)
 
 
 def _by(function: Callable[..., object], dtypes: frozenset[str] = _INTEGERS | _FLOATS) -> Fold:

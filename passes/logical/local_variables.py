@@ -18,7 +18,7 @@ from graphdist.ir.op_parameters import OfVariable, Reducing
 from graphdist.ir.ops import ALL_REDUCE, ASSIGN, READ, variable_named_by
 from graphdist.ir.rewrite import rewrite
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_inexact
 from graphdist.ir.variable_storage import (
     UNSHARDED,
     AddedRole,
@@ -26,7 +26,6 @@ from graphdist.ir.variable_storage import (
     StoredInCopies,
     StoredUnsharded,
 )
-from graphdist.passes.logical.training_steps import is_float
 
 _NAME = "local_steps"
 
@@ -125,6 +124,6 @@ def add_assign(builder: Builder, variable: GraphVariable, value: Operand, at: So
 
 def one_value(builder: Builder, value: Operand, replicas: int, at: Source) -> Operand:
     """Return the mean of the replicas' values; for integers and booleans the maximum."""
-    reducer = "mean" if is_float(value.type) else "max"
+    reducer = "mean" if is_inexact(value.type.dtype) else "max"
     params = Reducing(reducer, group_size=replicas)
     return builder.add(ALL_REDUCE, (value,), params, at=at)[0]

@@ -24,7 +24,7 @@ from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID, is_over_all
 from graphdist.ir.rewrite import Rewriter, rewrite
-from graphdist.ir.types import Layout, sharded
+from graphdist.ir.types import sharded
 
 NAME = "own_slices"
 
@@ -52,20 +52,16 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Oper
     if conversion is not None and conversion.params.get("sharding") is None:
         return _converted_after(node, conversion, rewriter)
     scatter = rewriter.definition(operand, REDUCE_SCATTER.name)
-    if scatter is None or scatter.results[0].type.layout is not _layout_taken(node):
+    params = ALL_GATHER.of(node)
+    joined = sharded(params.axis, params.mesh.axis)
+    if scatter is None or scatter.results[0].type.layout is not joined:
         return None
     # If the shard has other uses, the reduce_scatter stays, and an all_reduce would be added to it.
     if rewriter.uses(operand) > 1:
         return None
     scattered = REDUCE_SCATTER.of(scatter)
-    params = Reducing(scattered.reducer, group_size=scattered.mesh.num_replicas)
-    return rewriter.add(ALL_REDUCE, scatter.operands, params, at=node)
-
-
-def _layout_taken(gather: Node) -> Layout:
-    """Return the layout of the shards that a gather joins."""
-    params = ALL_GATHER.of(gather)
-    return sharded(params.axis, params.mesh.axis)
+    total = Reducing(scattered.reducer, group_size=scattered.mesh.num_replicas)
+    return rewriter.add(ALL_REDUCE, scatter.operands, total, at=node)
 
 
 def _converted_after(
@@ -93,8 +89,7 @@ def _sliced(
         return made.operands if made.params["axis"] == axis else None
     if rewriter.uses(full) > 1 or made.params["reducer"] not in ("sum", "mean"):
         return None
-    hint = node.results[0].hint
-    params = {**made.params, "axis": axis}
+    params, hint = {**made.params, "axis": axis}, node.results[0].hint
     return rewriter.add(REDUCE_SCATTER, made.operands, params, at=made.source, hint=hint)
 
 

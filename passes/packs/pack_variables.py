@@ -22,8 +22,10 @@ that ran last says (`graphdist.state.layout`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 from graphdist.ir.choice_of_storage import may_enter_pack
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
@@ -53,29 +55,30 @@ class PackVariables:
         return _Rewriting(graph, packs, self.limits).packed() if packs else graph
 
 
+class _Part(NamedTuple):
+    """A part of a pack: the name and shape of a variable, or "" for one that is not used here."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """A buffer of several variables, by the start of each."""
+    """A buffer of several variables, in the order of its parts."""
 
     name: str
     dtype: str
-    size: int
-    pieces: Mapping[int, GraphVariable]
-    gaps: Mapping[int, int] = field(default_factory=dict)
-    """The sizes of the parts of variables that this program does not use, by their starts."""
+    parts: Sequence[_Part]
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of all parts, in order."""
-        known = {start: variable.type.shape for start, variable in self.pieces.items()}
-        unknown = {start: (size,) for start, size in self.gaps.items()}
-        return tuple(shape for _, shape in sorted({**known, **unknown}.items()))
+        """Return the shapes of all parts."""
+        return tuple(part.shape for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the name of the variable in each part, "" for an unknown part."""
-        known = {start: variable.name for start, variable in self.pieces.items()}
-        return tuple(name for _, name in sorted({**dict.fromkeys(self.gaps, ""), **known}.items()))
+        return tuple(part.name for part in self.parts)
 
 
 def _existing(graph: Graph) -> list[_Pack]:
@@ -88,19 +91,18 @@ def _existing(graph: Graph) -> list[_Pack]:
 
 
 def _around(name: str, variables: Sequence[GraphVariable]) -> _Pack:
-    """Return the pack of these pieces, with the gaps between them."""
-    pieces: dict[int, GraphVariable] = {}
-    gaps: dict[int, int] = {}
+    """Return the pack of these variables, with the gaps between them."""
+    parts: list[_Part] = []
     end = size = 0
     places = {variable: variable.piece for variable in variables if variable.piece is not None}
     for variable, piece in sorted(places.items(), key=lambda item: item[1].start):
         if piece.start > end:
-            gaps[end] = piece.start - end
-        pieces[piece.start] = variable
+            parts.append(_Part("", (piece.start - end,)))
+        parts.append(_Part(variable.name, variable.type.shape))
         end, size = piece.start + variable.type.size, piece.size
     if size > end:
-        gaps[end] = size - end
-    return _Pack(name, variables[0].type.dtype, size, pieces, gaps)
+        parts.append(_Part("", (size - end,)))
+    return _Pack(name, variables[0].type.dtype, parts)
 
 
 def _new(graph: Graph, largest: int) -> list[_Pack]:
@@ -113,7 +115,14 @@ def _new(graph: Graph, largest: int) -> list[_Pack]:
     groups = [variables for variables in alike.values() if len(variables) >= FEWEST]
     taken = {variable.name for variable in graph.variables}
     taken |= {variable.piece.pack for variable in graph.variables if variable.piece is not None}
-    return [_joined(_unused(taken), variables) for variables in groups]
+    return [
+        _Pack(
+            _unused(taken),
+            variables[0].type.dtype,
+            [_Part(variable.name, variable.type.shape) for variable in variables],
+        )
+        for variables in groups
+    ]
 
 
 def _unused(taken: set[str]) -> str:
@@ -123,15 +132,6 @@ def _unused(taken: set[str]) -> str:
         number += 1
     taken.add(f"pack_{number}")
     return f"pack_{number}"
-
-
-def _joined(name: str, variables: Iterable[GraphVariable]) -> _Pack:
-    pieces: dict[int, GraphVariable] = {}
-    size, dtype = 0, ""
-    for variable in variables:
-        pieces[size] = variable
-        size, dtype = size + variable.type.size, variable.type.dtype
-    return _Pack(name, dtype, size, pieces)
 
 
 class _Rewriting:
@@ -177,7 +177,7 @@ class _Rewriting:
     def _variable(self, pack: _Pack) -> GraphVariable:
         return GraphVariable(
             pack.name,
-            Type(pack.dtype, (pack.size,), MIRRORED),
+            Type(pack.dtype, (sum(map(prod, pack.shapes)),), MIRRORED),
             assigned=any(name in self.assigned for name in pack.names),
             role=PackOf(pack.names),
         )

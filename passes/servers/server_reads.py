@@ -33,7 +33,7 @@ from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import RESHAPE
 from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.types import MIRRORED, Type, is_integer
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.servers.cut_step import ServerRead
 
@@ -207,7 +207,7 @@ def _fill(dtype: str, given: float | bool | None) -> float | bool:
         return given
     if dtype == "bool":
         return True
-    if dtype[0] in "iu":
+    if is_integer(dtype):
         bits = int(dtype[1:])
         return 2**bits - 1 if dtype[0] == "u" else -(2 ** (bits - 1))
     return nan
