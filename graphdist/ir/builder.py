@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from graphdist.ir.graph import Graph, Node, Op, Operand, Params, TypedOp, Value
+from graphdist.ir.graph import Graph, Node, Op, Operand, Operands, Params, TypedOp, Value
 from graphdist.ir.operation_table import layouts_on_shards, partial_of
 from graphdist.ir.source import Source
 from graphdist.ir.types import PER_REPLICA, Layout, Type, is_partial, join
@@ -61,9 +61,7 @@ class Builder:
         self.nodes.append(Node(op, operands, params, graphs, results, at, self.origin))
         return results
 
-    def keep(
-        self, node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, ...]
-    ) -> tuple[Value, ...]:
+    def keep(self, node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> tuple[Value, ...]:
         """Append `node` with these operands and graphs, or `node` itself if it has the same ones.
 
         A new node keeps the source, the origin and the hints. It also keeps the results whose types
@@ -105,7 +103,7 @@ class Builder:
         return taken
 
 
-def are_same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
+def are_same(operands: Operands, others: Operands) -> bool:
     """Return whether the operands are the same objects; 0.0 and -0.0 are equal, but differ."""
     if operands is others:
         return True
@@ -114,7 +112,7 @@ def are_same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool
 
 def _result_types(
     op: Op,
-    operands: tuple[Operand, ...],
+    operands: Operands,
     params: Params,
     graphs: tuple[Graph, ...],
     declared: Sequence[Type] | None,

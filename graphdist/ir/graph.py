@@ -81,6 +81,7 @@ class Literal:
 
 
 Operand: TypeAlias = Value | Literal
+Operands: TypeAlias = tuple[Operand, ...]
 Params: TypeAlias = Mapping[str, object]
 
 
@@ -218,7 +219,7 @@ class Node:
     """
 
     op: Op
-    operands: tuple[Operand, ...]
+    operands: Operands
     params: Params
     graphs: tuple[Graph, ...]
     results: tuple[Value, ...]

@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from graphdist.ir.analyses import operations, use_counts
 from graphdist.ir.builder import Builder, are_same
-from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
+from graphdist.ir.graph import Graph, Node, Operand, Operands, Stage, Value
 
 
 class Copier(Builder):
@@ -37,7 +37,7 @@ class Copier(Builder):
         super().__init__(origin)
         self.environment: dict[Operand, Operand] = {}
 
-    def now(self, operands: Sequence[Operand]) -> tuple[Operand, ...]:
+    def now(self, operands: Sequence[Operand]) -> Operands:
         """Return the operands with their replacements."""
         return substitute(self.environment, tuple(operands))
 
@@ -116,7 +116,9 @@ class Rewriter(Copier):
         return super().take_back(count)
 
 
-Rule: TypeAlias = Callable[[Node, tuple[Operand, ...], Rewriter], Sequence[Operand] | None]
+Answer: TypeAlias = Sequence[Operand] | None
+"""The operands that replace a node's results; None keeps the node."""
+Rule: TypeAlias = Callable[[Node, Operands, Rewriter], Answer]
 
 
 def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None = None) -> Graph:
@@ -134,7 +136,7 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
             node = with_graphs(
                 node, operands, tuple(rewrite(inner, rule, origin, only) for inner in node.graphs)
             )
-        answer: Sequence[Operand] | None = None
+        answer: Answer = None
         if only is None or node.op.name in only:
             answer = rule(node, operands, rewriter)
         if answer is None and operands is node.operands:
@@ -148,9 +150,7 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
     return rewriter.changed(graph)
 
 
-def substitute(
-    environment: Mapping[Operand, Operand], operands: tuple[Operand, ...]
-) -> tuple[Operand, ...]:
+def substitute(environment: Mapping[Operand, Operand], operands: Operands) -> Operands:
     """Return the operands with their replacements; the same tuple if none has one."""
     if not environment:
         return operands
@@ -161,7 +161,7 @@ def substitute(
     return operands
 
 
-def with_graphs(node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, ...]) -> Node:
+def with_graphs(node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> Node:
     """Return the node with these operands and nested graphs; the same node if it has them."""
     if graphs == node.graphs:
         return node

@@ -20,17 +20,15 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.jax_parameters import is_plain, permutation
 from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import CONSTANT, RESHAPE, SCALE, UNPACK
-from graphdist.ir.rewrite import Rewriter, rewrite, substitute
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite, substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA, is_integer
 
 NAME = "canonicalize"
 
-Operands: TypeAlias = tuple[Operand, ...]
-Answer: TypeAlias = Sequence[Operand] | None
 Number: TypeAlias = bool | int | float | complex
 Rule: TypeAlias = Callable[[Node, Operands, Rewriter], Answer]
 

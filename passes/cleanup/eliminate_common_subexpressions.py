@@ -14,7 +14,7 @@ across the border of a nested graph.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -22,9 +22,9 @@ import numpy as np
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operands, Value
 from graphdist.ir.ops import ASSIGN, READ, variable_named_by
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 
 __all__ = ["eliminate_common_subexpressions"]
 
@@ -40,9 +40,7 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
     """Return the graph with every value computed once."""
     seen: dict[Builder, _Seen] = {}  # each graph, nested or not, has its own builder
 
-    def rule(
-        node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
+    def rule(node: Node, operands: Operands, builder: Builder) -> Answer:
         here = seen.get(builder)
         if here is None:
             here = seen[builder] = _Seen()
@@ -63,7 +61,7 @@ class _Seen:
     further: dict[Hashable, dict[Hashable, Results]] = field(default_factory=dict)
     writes: dict[str, int] = field(default_factory=dict)
 
-    def merge(self, node: Node, operands: tuple[Operand, ...], builder: Builder) -> Results | None:
+    def merge(self, node: Node, operands: Operands, builder: Builder) -> Results | None:
         """Return the results of an equal earlier node; without one, keep and remember this node."""
         key = self._key(node, operands)
         if key is None:
@@ -83,7 +81,7 @@ class _Seen:
         results = others[exact] = builder.keep(node, operands, node.graphs)
         return results
 
-    def _key(self, node: Node, operands: tuple[Operand, ...]) -> Hashable:
+    def _key(self, node: Node, operands: Operands) -> Hashable:
         """Return a key that equal nodes share and few others do; None if the node must stay."""
         op = node.op
         if _is_impure(node):
@@ -116,7 +114,7 @@ def _is_impure(node: Node) -> bool:
     return op.has_effect or op.varies or op is READ or op.name in _NOT_REPEATABLE
 
 
-def _exact(params: Mapping[str, object], operands: tuple[Operand, ...]) -> Hashable:
+def _exact(params: Mapping[str, object], operands: Operands) -> Hashable:
     # In Python 0.0 equals -0.0 and True equals 1, but neither may replace the other.
     literals = [(o.type.dtype, _frozen(o.value)) for o in operands if isinstance(o, Literal)]
     return _frozen(params), *literals

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operands, Value
 from graphdist.ir.loops import scan_parts, type_of_slice, while_parts
 from graphdist.ir.ops import COND, SCAN, WHILE
-from graphdist.ir.rewrite import Copier, rewrite
+from graphdist.ir.rewrite import Answer, Copier, rewrite
 from graphdist.ir.types import Layout, Type, join
 from graphdist.passes.logical.refused_per_replica_values import refuse_per_replica_values
 
@@ -39,9 +39,7 @@ Derive: TypeAlias = Callable[[Graph, Sequence[Layout | None]], Graph]
 """A function that returns a nested graph with these input layouts and all types derived again."""
 
 
-def _infer_node(
-    node: Node, operands: tuple[Operand, ...], builder: Builder
-) -> Sequence[Operand] | None:
+def _infer_node(node: Node, operands: Operands, builder: Builder) -> Answer:
     graphs = nested_graphs(node, [operand.type for operand in operands], _with_inputs)
     return None if graphs == node.graphs else builder.keep(node, operands, graphs)
 
@@ -101,8 +99,11 @@ def _with_inputs(graph: Graph, layouts: Sequence[Layout | None]) -> Graph:
     inputs = with_layouts(graph.inputs, layouts)
     copier.put(graph.inputs, inputs)
     for node in graph.nodes:
-        types = [operand.type for operand in copier.now(node.operands)]
-        copier.copy(node, nested_graphs(node, types, _with_inputs) if node.graphs else ())
+        if node.graphs:
+            types = [operand.type for operand in copier.now(node.operands)]
+            copier.copy(node, nested_graphs(node, types, _with_inputs))
+        else:
+            copier.copy(node)
     changed = copier.changed(graph)
     return changed if inputs == graph.inputs else changed.replace(inputs=inputs)
 

@@ -54,7 +54,7 @@ from typing import Any, Protocol  # Any: arrays, of which passes know nothing
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Stage
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Operands, Stage
 from graphdist.ir.op_parameters import Branching, CountingSteps, OfVariable, Reducing, Scaling
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -223,9 +223,7 @@ class _Localizer:
             outputs = tuple(self._returned(copier, outputs))
         return graph.replace(inputs=inputs, nodes=tuple(copier.nodes), outputs=outputs)
 
-    def _rebuilt(
-        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
-    ) -> Sequence[Operand]:
+    def _rebuilt(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         differs = any(operand.type.layout is not MIRRORED for operand in operands)
         if node in self.step.removed or (differs and node in self.step.redundant):
             return self._own_value(builder, node, operands[0])
@@ -246,9 +244,7 @@ class _Localizer:
             return (own,)
         return builder.add(SCALE, (own,), Scaling(replicas), at=node.source)
 
-    def _of_variable(
-        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
-    ) -> Sequence[Operand]:
+    def _of_variable(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         variable = variable_named_by(node)
         differs = self.is_divergent or any(
             operand.type.layout is not MIRRORED for operand in operands
@@ -263,9 +259,7 @@ class _Localizer:
             return self._aggregated(builder, node, operands)
         return builder.add(node.op, operands, OfVariable(local), at=node)
 
-    def _aggregated(
-        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
-    ) -> Sequence[Operand]:
+    def _aggregated(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         """Return the value to write to each replica's copy of a local variable."""
         aggregation = variable_named_by(node).aggregation
         if AGGREGATE.of(node).context != "replica" or aggregation not in ("max", "min", "sum"):
@@ -273,9 +267,7 @@ class _Localizer:
         params = Reducing(aggregation, group_size=self.graph.num_replicas)
         return builder.add(ALL_REDUCE, operands, params, at=node.source)
 
-    def _control_flow(
-        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
-    ) -> Sequence[Operand]:
+    def _control_flow(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         types = [operand.type for operand in operands]
         before = self.is_divergent
         graphs = nested_graphs(node, types, self._derived)

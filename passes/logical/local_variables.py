@@ -8,15 +8,14 @@ it goes to all copies, and to the anchor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Operands, Value
 from graphdist.ir.op_parameters import OfVariable, Reducing
 from graphdist.ir.ops import ALL_REDUCE, ASSIGN, READ, variable_named_by
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_inexact
 from graphdist.ir.variable_storage import (
@@ -49,9 +48,7 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
         for name, variable in stored.items()
     }
 
-    def of_cells(
-        node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
+    def of_cells(node: Node, operands: Operands, builder: Builder) -> Answer:
         cell = cells.get(variable_named_by(node).name)
         if cell is None:
             return None

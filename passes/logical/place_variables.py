@@ -23,12 +23,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.choice_of_storage import stored_for_scan
 from graphdist.ir.definitions import definitions
-from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Params, Stage, Value
+from graphdist.ir.graph import (
+    Graph,
+    GraphVariable,
+    Node,
+    Op,
+    Operand,
+    Operands,
+    Params,
+    Stage,
+    Value,
+)
 from graphdist.ir.loops import scan_parts, while_parts
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import AlongAxis, Looping, Reducing, Selecting
@@ -52,7 +62,6 @@ from graphdist.passes.layouts.shard_dimensions import is_scanned
 
 NAME = "place_variables"
 
-Operands: TypeAlias = tuple[Operand, ...]
 
 _OF_VARIABLES = frozenset({AGGREGATE, ASSIGN, READ})
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.op_parameters import Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID, is_over_all
-from graphdist.ir.rewrite import Rewriter, rewrite
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.ir.types import sharded
 
 NAME = "own_slices"
@@ -38,16 +38,14 @@ def own_slices(graph: Graph) -> Graph:
     return rewrite(graph, _rule, NAME, {ALL_GATHER.name, "jax.dynamic_slice"})
 
 
-def _rule(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Return the operands that replace the node's results; None to keep the node."""
     if node.op is ALL_GATHER:
         return _gathered(node, operands[0], rewriter)
     return _sliced(node, operands, rewriter)
 
 
-def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
+def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Answer:
     conversion = rewriter.definition(operand, _CONVERT)
     if conversion is not None and conversion.params.get("sharding") is None:
         return _converted_after(node, conversion, rewriter)
@@ -64,9 +62,7 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Oper
     return rewriter.add(ALL_REDUCE, scatter.operands, total, at=node)
 
 
-def _converted_after(
-    gather: Node, conversion: Node, rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _converted_after(gather: Node, conversion: Node, rewriter: Rewriter) -> Answer:
     """Gather a value before it is converted; `place_conversions.py` finds the narrowest form."""
     made = rewriter.add(ALL_GATHER, conversion.operands, gather.params, at=gather.source)
     (full,) = gather.results
@@ -74,9 +70,7 @@ def _converted_after(
     return rewriter.add(conversion.op, made, conversion.params, at=at, types=types, hint=full.hint)
 
 
-def _sliced(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _sliced(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     full, *starts = operands
     made = rewriter.definition(full, ALL_GATHER.name, ALL_REDUCE.name)
     if made is None or not is_over_all(made):

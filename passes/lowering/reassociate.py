@@ -27,11 +27,11 @@ import itertools
 from collections.abc import Sequence
 
 from graphdist.ir.analyses import operations
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.op_parameters import Scaling
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_REDUCE, SCALE
-from graphdist.ir.rewrite import Rewriter, rewrite
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.layouts.placed_values import is_reduced
 
@@ -52,9 +52,7 @@ def reassociate(graph: Graph) -> Graph:
     return rewrite(graph, _rule, NAME, _LOOKED_AT)
 
 
-def _rule(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Return the operands that replace the node's results; None to keep the node."""
     name = node.op.name
     if node.results[0].type.dtype not in _DTYPES:
@@ -68,9 +66,7 @@ def _rule(
     return None
 
 
-def _multiply_unflattened(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _multiply_unflattened(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Multiply and add up all elements of two values in the shapes before they were flattened.
 
     The values may be sharded along a dimension that the flattened values do not have.
@@ -91,7 +87,7 @@ def _single(operand: Operand, rewriter: Rewriter) -> Node | None:
     return rewriter.definition(operand) if rewriter.uses(operand) == 1 else None
 
 
-def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
+def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Answer:
     """Reduce the operand of a chain of linear operations, and apply the chain to the result."""
     moved = []
     while (node := _single(operand, rewriter)) is not None:
@@ -112,9 +108,7 @@ def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Seque
     return results
 
 
-def _join_factors(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _join_factors(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Multiply once by the product of constant factors."""
     outer = _factor(node, operands)
     made = None if outer is None else _single(outer[1], rewriter)

@@ -12,12 +12,10 @@ After:   %y = scale(%w) {factor=2} : f32[4] mirrored
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand
+from graphdist.ir.graph import Graph, Literal, Node, Operands
 from graphdist.ir.op_parameters import Holding, Joining, OverReplicas, Scaling
 from graphdist.ir.ops import (
     ALL_GATHER,
@@ -31,7 +29,7 @@ from graphdist.ir.ops import (
     SCALE,
     SELECT_REPLICA,
 )
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 
 NAME = "remove_redundant_collectives"
@@ -45,9 +43,7 @@ def remove_redundant_collectives(graph: Graph) -> Graph:
     return rewrite(graph, _remove, NAME, _CANDIDATES)
 
 
-def _remove(
-    node: Node, operands: tuple[Operand, ...], builder: Builder
-) -> Sequence[Operand] | None:
+def _remove(node: Node, operands: Operands, builder: Builder) -> Answer:
     group_size = OverReplicas.of(node).group_size
     if node.op is REPLICA_ID:
         return (Literal.of(0, Type("i32", ())),) if group_size == 1 else None

@@ -22,16 +22,15 @@ network with what a slice has reduced, and stages would cross it with all values
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
 
 from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.graph import Graph, Node, Operands
 from graphdist.ir.op_parameters import Gathering, ReduceScattering
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 
 NAME = "stage_collectives"
 
@@ -63,9 +62,7 @@ class StageCollectives:
         staged = {REDUCE_SCATTER.name, ALL_GATHER.name} & operations(graph)
         return rewrite(graph, self._rule, NAME, staged) if staged else graph
 
-    def _rule(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
+    def _rule(self, node: Node, operands: Operands, builder: Builder) -> Answer:
         params = node.params
         assert isinstance(params, Gathering | ReduceScattering)
         crosses_network = self.num_slices > 1 and params.num_groups == 1

@@ -76,34 +76,23 @@ class BucketCollectives:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bucket:
-    """Collectives of one level that share a buffer."""
-
-    level: int
-    nodes: list[Node]
-
-
 def _bucket(graph: Graph, limits: PackLimits) -> Graph:
     graph = map_nested(graph, lambda inner: _bucket(inner, limits))
     levels, packable = _levels(graph, limits)
-    buckets = [bucket for bucket in _fill(packable, limits) if len(bucket.nodes) > 1]
+    buckets = _fill(packable, limits)
     if not buckets:
         return graph
-    packed = {node for bucket in buckets for node in bucket.nodes}
-    ordered: dict[int, list[Node | _Bucket]] = {level: [] for level in sorted(set(levels))}
+    packed = {node for of_level in buckets.values() for nodes in of_level for node in nodes}
+    rest: dict[int, list[Node]] = defaultdict(list)
     for node, level in zip(graph.nodes, levels, strict=True):
         if not node.op.is_collective or node not in packed:
-            ordered[level].append(node)
-    for bucket in buckets:
-        ordered[bucket.level].append(bucket)
+            rest[level].append(node)
     copier = Copier(NAME)
-    for items in ordered.values():
-        for item in items:
-            if isinstance(item, _Bucket):
-                add_packed(copier, item.nodes, limits)
-            else:
-                copier.copy(item)
+    for level in sorted(set(levels)):
+        for node in rest[level]:
+            copier.copy(node)
+        for nodes in buckets.get(level, ()):
+            add_packed(copier, nodes, limits)
     return copier.changed(graph)
 
 
@@ -143,18 +132,21 @@ def _is_packed(node: Node, graph: Graph) -> bool:
     return made is not None and made.op in (PACK, PACK_SLICES) and is_unpacked
 
 
-def _fill(packable: dict[Key, list[Node]], limits: PackLimits) -> list[_Bucket]:
-    buckets = []
+def _fill(packable: dict[Key, list[Node]], limits: PackLimits) -> dict[int, list[list[Node]]]:
+    """Return the collectives that share a buffer, by level; at least two share one."""
+    buckets: dict[int, list[list[Node]]] = {}
     for (level, *_), nodes in packable.items():
-        bucket = _Bucket(level, [])
-        size = 0
+        filled, size = list[list[Node]]([[]]), 0
         for node in nodes:
-            if bucket.nodes and size + node.operands[0].type.bytes > limits.buffer_bytes:
-                buckets.append(bucket)
-                bucket, size = _Bucket(level, []), 0
-            bucket.nodes.append(node)
-            size += node.operands[0].type.bytes
-        buckets.append(bucket)
+            bytes = node.operands[0].type.bytes
+            if filled[-1] and size + bytes > limits.buffer_bytes:
+                filled.append([])
+                size = 0
+            filled[-1].append(node)
+            size += bytes
+        for bucket in filled:
+            if len(bucket) > 1:
+                buckets.setdefault(level, []).append(bucket)
     return buckets
 
 

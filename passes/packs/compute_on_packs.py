@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from graphdist.ir.analyses import kept_analysis, producers, users
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import Copier
@@ -40,7 +40,7 @@ from graphdist.passes.packs.pack_limits import PackLimits
 
 NAME = "compute_on_packs"
 
-Row: TypeAlias = tuple[Operand, ...]
+Row: TypeAlias = Operands
 Key: TypeAlias = tuple[Hashable, ...]
 
 

@@ -21,7 +21,7 @@ from math import nan
 
 from graphdist.ir.analyses import has_effect, producers, users, values_behind
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Operands, Value
 from graphdist.ir.jax_parameters import (
     concatenated_along,
     fill_value,
@@ -67,7 +67,7 @@ class _Reads:
         )
         self.arguments = graph.inputs[len(graph.variables) :]
         self.lookups: dict[Node, _Lookup] = {}
-        self.tables: dict[Operand, tuple[Operand, ...]] = {}
+        self.tables: dict[Operand, Operands] = {}
         """The values whose only uses are lookups, with the variables that they are made of."""
         for node in graph.nodes:
             if self._joins_rows(node):
@@ -136,7 +136,7 @@ class _Reads:
     def _is_table(self, node: Node) -> bool:
         return any(result in self.tables for result in node.results)
 
-    def _note(self, table: Value, shards: tuple[Operand, ...]) -> None:
+    def _note(self, table: Value, shards: Operands) -> None:
         """Record a table that is read by rows, with its lookups."""
         if found := self._lookups_of(table):
             self.tables[table] = shards
