@@ -239,7 +239,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def is_cluster_described() -> bool:
     """Return whether `TF_CONFIG` names a cluster."""
-    return bool(cluster_config().get("cluster"))
+    return bool(tf_config().get("cluster"))
 
 
 def launch_variables() -> dict[str, str]:

@@ -38,13 +38,9 @@ from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.order.order_collectives import order_collectives
 from graphdist.passes.order.order_loops import order_loops
 from graphdist.passes.order.stage_collectives import StageCollectives
-from graphdist.passes.packs.bucket_collectives import (
-    NO_PACKING,
-    PACKING,
-    BucketCollectives,
-    Packing,
-)
+from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
+from graphdist.passes.packs.pack_limits import PACK_LIMITS, PackLimits
 from graphdist.passes.packs.pack_variables import PackVariables
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.passes.servers.cut_updates import CutUpdates
@@ -111,10 +107,11 @@ class Compilation:
         return replace(sharding, reduces=self.reassociates)
 
     @property
-    def packing(self) -> Packing:
+    def pack_limits(self) -> PackLimits:
         """Return the limits of packs."""
-        packing = PACKING.get(self.target.platform, NO_PACKING).at_most(self.target.bytes_per_pack)
-        return packing if self.target.packs_variables else replace(packing, largest_variable=0)
+        limits = PACK_LIMITS.get(self.target.platform, PackLimits())
+        limits = limits.at_most(self.target.bytes_per_pack)
+        return limits if self.target.packs_variables else replace(limits, largest_variable=0)
 
     @property
     def staging(self) -> StageCollectives | None:
@@ -211,12 +208,12 @@ PIPELINE = (
         lambda asked: gather_ahead if asked.target.platform != "cpu" else None,
     ),
     # Before collectives are packed: gradients are packed like the variables that they update.
-    Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.packing)),
-    Place("compute_on_packs", _SPMD, lambda asked: ComputeOnPacks(asked.packing)),
+    Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.pack_limits)),
+    Place("compute_on_packs", _SPMD, lambda asked: ComputeOnPacks(asked.pack_limits)),
     _always(eliminate_dead_code),
     # Last: buckets are filled in the order in which values are ready.
     _always(order_collectives, _SPMD),
-    Place("bucket_collectives", _SPMD, lambda asked: BucketCollectives(asked.packing)),
+    Place("bucket_collectives", _SPMD, lambda asked: BucketCollectives(asked.pack_limits)),
     # After collectives are in order and small ones are packed, since it replaces a large one by a
     # loop; before `order_loops`, which orders that loop too.
     Place(

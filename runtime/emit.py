@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from graphdist.ir import ops
-from graphdist.ir.cost import every
+from graphdist.ir.cost import steps_per_run
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
@@ -327,7 +327,8 @@ def _while(node: Node, operands: list[Array]) -> list[Array]:
 def _cond(node: Node, operands: list[Array]) -> list[Array]:
     index, *rest = operands
     branches = [lambda *inputs, branch=branch: emit(branch, inputs) for branch in node.graphs]
-    with jax.named_scope(every_scope(every(node))) if every(node) > 1 else nullcontext():
+    every = steps_per_run(node)
+    with jax.named_scope(every_scope(every)) if every > 1 else nullcontext():
         return lax.switch(index, branches, *rest)
 
 

@@ -7,7 +7,7 @@ which is safe because graphs do not change. Callers must not change the results.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from itertools import chain
@@ -17,6 +17,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 
 __all__ = [
     "HeldValues",
+    "all_producers",
     "bytes_inside",
     "collectives",
     "has_effect",
@@ -28,6 +29,7 @@ __all__ = [
     "producers",
     "use_counts",
     "users",
+    "values_behind",
     "walk",
 ]
 
@@ -102,6 +104,25 @@ def producers(graph: Graph) -> dict[Value, Node]:
     {}
     """
     return {result: node for node in graph.nodes for result in node.results}
+
+
+def values_behind(graph: Graph, values: Iterable[Operand]) -> set[Value]:
+    """Return these values of a graph, and all values of it from which they are computed."""
+    made_by = producers(graph)
+    pending, found = list(values), set[Value]()
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Value) and value not in found:
+            found.add(value)
+            if value in made_by:
+                pending += made_by[value].operands
+    return found
+
+
+@kept_analysis
+def all_producers(graph: Graph) -> dict[Value, Node]:
+    """Return the node that computes each value of the graph and of its nested graphs."""
+    return {result: node for node in walk(graph) for result in node.results}
 
 
 @kept_analysis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from graphdist.ir.graph import Graph, Node, Op, Operand, Params, TypedOp, Value
+from graphdist.ir.graph import Graph, Node, Op, Operand, Operands, Params, TypedOp, Value
 from graphdist.ir.operation_table import layouts_on_shards, partial_of
 from graphdist.ir.source import Source
 from graphdist.ir.types import PER_REPLICA, Layout, Type, is_partial, join
@@ -40,32 +40,36 @@ class Builder:
         params: Params = _NO_PARAMS,
         graphs: tuple[Graph, ...] = (),
         *,
-        at: Source,
+        at: Source | Node,
         types: Sequence[Type] | None = None,
         hint: str = "",
     ) -> tuple[Value, ...]:
         """Append a node and return its results.
 
         Our operations accept any mapping that has their parameters. For a JAX operation `types`
-        states dtypes and shapes of the results; layouts follow from the operands. Raises
+        states dtypes and shapes of the results; layouts follow from the operands. `at` is the
+        user's line, or a node that the new one replaces, whose line and hint it takes. Raises
         `TypeRuleError` when operands or parameters do not fit the operation.
         """
         operands = tuple(operands)
+        if isinstance(at, Node):
+            hint = hint or (at.results[0].hint if at.results else "")
+            at = at.source
         if isinstance(op, TypedOp) and type(params) is not op.parameters:
             params = op.parameters.read(params, op.name)
         results = tuple(Value(t, hint) for t in _result_types(op, operands, params, graphs, types))
         self.nodes.append(Node(op, operands, params, graphs, results, at, self.origin))
         return results
 
-    def keep(
-        self, node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, ...]
-    ) -> tuple[Value, ...]:
+    def keep(self, node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> tuple[Value, ...]:
         """Append `node` with these operands and graphs, or `node` itself if it has the same ones.
 
         A new node keeps the source, the origin and the hints. It also keeps the results whose types
         are unchanged, so that the nodes which use them can stay as they are.
         """
-        if (operands is node.operands or _same(operands, node.operands)) and graphs == node.graphs:
+        if (
+            operands is node.operands or are_same(operands, node.operands)
+        ) and graphs == node.graphs:
             self.nodes.append(node)
             return node.results
         op = node.op
@@ -81,6 +85,17 @@ class Builder:
         )
         return results
 
+    def again(
+        self, node: Node, operands: Sequence[Operand], **changed: object
+    ) -> tuple[Value, ...]:
+        """Append a node like another one, with other operands and with some parameters changed.
+
+        The results have the dtypes and shapes of the node's.
+        """
+        types = None if node.op.rule else [value.type for value in node.results]
+        params = {**node.params, **changed} if changed else node.params
+        return self.add(node.op, operands, params, node.graphs, at=node, types=types)
+
     def take_back(self, count: int) -> list[Node]:
         """Remove the nodes after the first `count`, and return them."""
         taken = self.nodes[count:]
@@ -88,14 +103,16 @@ class Builder:
         return taken
 
 
-def _same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
+def are_same(operands: Operands, others: Operands) -> bool:
     """Return whether the operands are the same objects; 0.0 and -0.0 are equal, but differ."""
+    if operands is others:
+        return True
     return len(operands) == len(others) and all(map(operator.is_, operands, others))
 
 
 def _result_types(
     op: Op,
-    operands: tuple[Operand, ...],
+    operands: Operands,
     params: Params,
     graphs: tuple[Graph, ...],
     declared: Sequence[Type] | None,

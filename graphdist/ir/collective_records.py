@@ -22,7 +22,7 @@ from math import ceil
 from typing import NamedTuple
 
 from graphdist.ir.analyses import collectives
-from graphdist.ir.cost import every, executions
+from graphdist.ir.cost import executions, steps_per_run
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER, reducer_of
@@ -166,5 +166,5 @@ def _shared_by(graph: Graph) -> dict[int, int]:
     for nested, shared in pending:  # which grows
         for node in nested.nodes:
             shared_by[id(node)] = shared
-            pending += [(inner, shared * every(node)) for inner in node.graphs]
+            pending += [(inner, shared * steps_per_run(node)) for inner in node.graphs]
     return shared_by

@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import zip_longest
 from typing import cast
@@ -21,7 +22,6 @@ import numpy as np
 
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.printer import print_literal
-from graphdist.ir.types import Type
 
 __all__ = ["content_hash", "first_difference", "is_same_program", "parameter_key"]
 
@@ -47,20 +47,25 @@ def first_difference(a: Graph, b: Graph) -> str | None:
     >>> print(first_difference(parse(text), parse(text.replace("2.0", "3.0"))))
     node 0, jax.mul: operand 1: 2.0:f32, 3.0:f32
     """
-    if a is b:
-        return None
-    return (
-        _unequal("stage: ", a.stage.value, b.stage.value)
-        or _unequal("replicas: ", a.num_replicas, b.num_replicas)
-        or _unequal("groups: ", a.num_groups, b.num_groups)
-        or _difference_of_variables(a, b)
-        or _difference_of_graphs(a, b, "")
-        or _unequal("returned per replica: ", _per_replica(a), _per_replica(b))
-    )
+    return None if a is b else next(_differences(a, b), None)
 
 
-def _unequal(where: str, a: object, b: object) -> str | None:
-    return None if a == b else f"{where}{a}, {b}"
+def _differences(a: Graph, b: Graph) -> Iterator[str]:
+    """Describe the differences between two graphs, the first one first."""
+    yield from _unequal("stage: ", a.stage.value, b.stage.value)
+    yield from _unequal("replicas: ", a.num_replicas, b.num_replicas)
+    yield from _unequal("groups: ", a.num_groups, b.num_groups)
+    for position, (variable_a, variable_b) in enumerate(zip_longest(a.variables, b.variables)):
+        if variable_a is None or variable_b is None:
+            yield f"number of variables: {len(a.variables)}, {len(b.variables)}"
+        yield from _unequal(f"variable {position}: ", variable_a, variable_b)
+    yield from _of_graphs(a, b, "")
+    yield from _unequal("returned per replica: ", _per_replica(a), _per_replica(b))
+
+
+def _unequal(where: str, a: object, b: object) -> Iterator[str]:
+    if a != b:
+        yield f"{where}{a}, {b}"
 
 
 def _per_replica(graph: Graph) -> tuple[bool, ...]:
@@ -69,106 +74,67 @@ def _per_replica(graph: Graph) -> tuple[bool, ...]:
     return graph.returns_per_replica or (False,) * (len(graph.outputs) - assigned)
 
 
-def _difference_of_variables(a: Graph, b: Graph) -> str | None:
-    for position, (variable_a, variable_b) in enumerate(zip_longest(a.variables, b.variables)):
-        if variable_a is None or variable_b is None:
-            number = f"{len(a.variables)}, {len(b.variables)}"
-            return f"number of variables: {number}"
-        if variable_a != variable_b:
-            return f"variable {position}: {variable_a}, {variable_b}"
-    return None
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the values of two graphs are defined; equal definitions have one text."""
+
+    of_a: dict[Operand, str] = field(default_factory=dict)
+    of_b: dict[Operand, str] = field(default_factory=dict)
+
+    def define(self, where: str, values_a: Sequence[Value], values_b: Sequence[Value]) -> None:
+        for position, (a, b) in enumerate(zip(values_a, values_b, strict=True)):
+            self.of_a[a] = self.of_b[b] = where.format(position)
+
+    def differences(self, where: str, a: Sequence[Operand], b: Sequence[Operand]) -> Iterator[str]:
+        """Describe the operands that are not defined alike."""
+        for position, (of_a, of_b) in enumerate(zip(a, b, strict=True)):
+            places = _place(of_a, self.of_a), _place(of_b, self.of_b)
+            yield from _unequal(f"{where} {position}: ", *places)
 
 
-def _difference_of_graphs(a: Graph, b: Graph, where: str) -> str | None:
-    """Describe the first difference between two graphs; None if they are equal.
+def _of_graphs(a: Graph, b: Graph, where: str) -> Iterator[str]:
+    """Describe the differences between two graphs.
 
     A value is known by where it is defined, such as "result 0 of node 3": two operands are equal if
     they are defined in the same place of their graphs.
     """
-    places_a: dict[Value, str] = {}
-    places_b: dict[Value, str] = {}
-    if len(a.inputs) != len(b.inputs):
-        return f"{where}number of inputs: {len(a.inputs)}, {len(b.inputs)}"
+    places = _Places()
+    yield from _unequal(f"{where}number of inputs: ", len(a.inputs), len(b.inputs))
     for position, (value_a, value_b) in enumerate(zip(a.inputs, b.inputs, strict=True)):
-        if value_a.type != value_b.type:
-            return f"{where}input {position}: {value_a.type}, {value_b.type}"
-        places_a[value_a] = places_b[value_b] = f"input {position}"
+        yield from _unequal(f"{where}input {position}: ", value_a.type, value_b.type)
+    places.define("input {}", a.inputs, b.inputs)
     for position, (node_a, node_b) in enumerate(zip(a.nodes, b.nodes, strict=False)):
-        difference = _difference_of_nodes(
-            node_a, node_b, places_a, places_b, f"{where}node {position}"
-        )
-        if difference is not None:
-            return difference
-        for number, (value_a, value_b) in enumerate(
-            zip(node_a.results, node_b.results, strict=True)
-        ):
-            places_a[value_a] = places_b[value_b] = f"result {number} of node {position}"
-    return (
-        _unequal(f"{where}number of nodes: ", len(a.nodes), len(b.nodes))
-        or _unequal(f"{where}number of outputs: ", len(a.outputs), len(b.outputs))
-        or _difference_of_operands(a.outputs, b.outputs, places_a, places_b, f"{where}output")
-    )
+        yield from _of_nodes(node_a, node_b, places, f"{where}node {position}")
+        places.define(f"result {{}} of node {position}", node_a.results, node_b.results)
+    yield from _unequal(f"{where}number of nodes: ", len(a.nodes), len(b.nodes))
+    yield from _unequal(f"{where}number of outputs: ", len(a.outputs), len(b.outputs))
+    yield from places.differences(f"{where}output", a.outputs, b.outputs)
 
 
-def _difference_of_nodes(
-    a: Node, b: Node, places_a: Mapping[Value, str], places_b: Mapping[Value, str], where: str
-) -> str | None:
-    if a.op.name != b.op.name:
-        return f"{where}: {a.op.name}, {b.op.name}"
+def _of_nodes(a: Node, b: Node, places: _Places, where: str) -> Iterator[str]:
+    yield from _unequal(f"{where}: ", a.op.name, b.op.name)
     where = f"{where}, {a.op.name}"
-    types_a, types_b = _types(a.results), _types(b.results)
-    difference = (
-        _unequal(f"{where}: number of operands: ", len(a.operands), len(b.operands))
-        or _difference_of_operands(a.operands, b.operands, places_a, places_b, f"{where}: operand")
-        or _difference_of_params(a, b, where)
-        or _unequal(f"{where}: number of nested graphs: ", len(a.graphs), len(b.graphs))
-    )
-    if difference is not None:
-        return difference
-    for position, (graph_a, graph_b) in enumerate(zip(a.graphs, b.graphs, strict=True)):
-        difference = _difference_of_graphs(graph_a, graph_b, f"{where}, graph {position}, ")
-        if difference is not None:
-            return difference
-    # Types come last: they mostly differ because of a difference checked above.
-    return _unequal(f"{where}: results: ", _text(types_a), _text(types_b))
-
-
-def _types(values: tuple[Value, ...]) -> tuple[Type, ...]:
-    return tuple(value.type for value in values)
-
-
-def _text(types: tuple[Type, ...]) -> str:
-    return ", ".join(map(str, types)) or "none"
-
-
-def _difference_of_operands(
-    a: tuple[Operand, ...],
-    b: tuple[Operand, ...],
-    places_a: Mapping[Value, str],
-    places_b: Mapping[Value, str],
-    where: str,
-) -> str | None:
-    for position, (operand_a, operand_b) in enumerate(zip(a, b, strict=True)):
-        difference = _unequal(
-            f"{where} {position}: ", _place(operand_a, places_a), _place(operand_b, places_b)
-        )
-        if difference is not None:
-            return difference
-    return None
-
-
-def _place(operand: Operand, places: Mapping[Value, str]) -> str:
-    if isinstance(operand, Literal):
-        return print_literal(operand)
-    return places.get(operand, "undefined")
-
-
-def _difference_of_params(a: Node, b: Node, where: str) -> str | None:
+    yield from _unequal(f"{where}: number of operands: ", len(a.operands), len(b.operands))
+    yield from places.differences(f"{where}: operand", a.operands, b.operands)
     for key in dict.fromkeys((*a.params, *b.params)):
         value_a, value_b = a.params.get(key, _ABSENT), b.params.get(key, _ABSENT)
         if not _same_parameter(value_a, value_b):
-            return f"{where}: parameter {key!r}: {_shown(value_a)}, {_shown(value_b)}"
-    return None
+            yield f"{where}: parameter {key!r}: {_shown(value_a)}, {_shown(value_b)}"
+    yield from _unequal(f"{where}: number of nested graphs: ", len(a.graphs), len(b.graphs))
+    for position, (graph_a, graph_b) in enumerate(zip(a.graphs, b.graphs, strict=True)):
+        yield from _of_graphs(graph_a, graph_b, f"{where}, graph {position}, ")
+    # Types come last: they mostly differ because of a difference checked above.
+    yield from _unequal(f"{where}: results: ", _types_text(a.results), _types_text(b.results))
+
+
+def _types_text(values: Sequence[Value]) -> str:
+    return ", ".join(str(value.type) for value in values) or "none"
+
+
+def _place(operand: Operand, places: Mapping[Operand, str]) -> str:
+    if isinstance(operand, Literal):
+        return print_literal(operand)
+    return places.get(operand, "undefined")
 
 
 def _shown(value: object) -> str:
@@ -239,12 +205,14 @@ def parameter_key(node: Node) -> str:
 
 def _describe(graph: Graph, lines: list[str]) -> None:
     """Append lines that describe the computation, and name values by where they are defined."""
-    places = {value: f"i{position}" for position, value in enumerate(graph.inputs)}
-    lines.append(f"inputs {_text(_types(graph.inputs))}")
+    places: dict[Operand, str] = {
+        value: f"i{position}" for position, value in enumerate(graph.inputs)
+    }
+    lines.append(f"inputs {_types_text(graph.inputs)}")
     for position, node in enumerate(graph.nodes):
         operands = " ".join([_place(operand, places) for operand in node.operands])
         params = parameter_key(node)
-        lines.append(f"{node.op.name!r} {operands} {params} {_text(_types(node.results))}")
+        lines.append(f"{node.op.name!r} {operands} {params} {_types_text(node.results)}")
         for nested in node.graphs:
             _describe(nested, lines)
         for number, value in enumerate(node.results):

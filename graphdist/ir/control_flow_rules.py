@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph
+from graphdist.ir.graph import Graph, Graphs, Types
 from graphdist.ir.loops import returned_parts, scan_parts, type_of_slice, while_parts
 from graphdist.ir.op_parameters import Branching, Looping, Scanning
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, is_partial, join_alike
@@ -49,9 +49,7 @@ def _stacked(type: Type, length: int) -> Type:
     return Type(type.dtype, (length, *type.shape), layout)
 
 
-def scan_rule(
-    operands: Sequence[Type], params: Scanning, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def scan_rule(operands: Types, params: Scanning, graphs: Graphs) -> Types:
     """Return the types of the last carry and of the stacked ys."""
     (body,) = graphs
     length = params.length
@@ -67,9 +65,7 @@ def scan_rule(
     return (*(following if length else first), *(_stacked(type, length) for type in stacked))
 
 
-def while_rule(
-    operands: Sequence[Type], params: Looping, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def while_rule(operands: Types, params: Looping, graphs: Graphs) -> Types:
     """Return the types of the last carry."""
     condition, body = graphs
     of_condition, of_body, first = while_parts(params, operands)
@@ -85,9 +81,7 @@ def while_rule(
     return tuple(_at_least(predicate.layout, type) for type in carried)
 
 
-def cond_rule(
-    operands: Sequence[Type], params: Branching, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def cond_rule(operands: Types, params: Branching, graphs: Graphs) -> Types:
     """Return the join of the branches' output types."""
     index, *rest = operands
     if (index.dtype, index.shape) != ("i32", ()):

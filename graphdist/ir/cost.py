@@ -19,18 +19,18 @@ different things on different platforms. The rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, prod
 
-from graphdist.ir.analyses import producers
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.jax_parameters import contracted, convolution
 from graphdist.ir.kernels import KERNEL, kernel_flops
 from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.operation_table import TABLE
 from graphdist.ir.ops import COND, SCAN
+from graphdist.ir.types import is_inexact
 
 _HEAVY = {
     "jax.dot_general",
@@ -44,7 +44,6 @@ _HEAVY = {
 _COUNTED_BY = {"jax.conv_general_dilated": "dimension_numbers", KERNEL: "jaxpr"}
 """The parameter that the count of a node needs, and that the text of a graph does not hold."""
 _REDUCTIONS = {f"jax.reduce_{name}" for name in ("sum", "max", "min", "prod")}
-_FLOATS = ("f", "bf", "c")
 _MOVES = {name for name, row in TABLE.items() if row.only_moves} | {
     f"jax.{name}" for name in ("convert_element_type", "gather", "iota", "stop_gradient")
 }
@@ -91,7 +90,7 @@ def cost(graph: Graph) -> Cost:
     return total
 
 
-def of_node(node: Node) -> Cost:
+def node_cost(node: Node) -> Cost:
     """Return the cost of running a node once on one replica, its nested graphs included.
 
     >>> from graphdist.ir.parser import parse
@@ -100,7 +99,7 @@ def of_node(node: Node) -> Cost:
     ...   %y = jax.mul(%x, %x) : f32[3] mirrored
     ...   return %y
     ... }''')
-    >>> of_node(graph.nodes[0]).total_flops
+    >>> node_cost(graph.nodes[0]).total_flops
     3
     """
     total = Cost()
@@ -118,7 +117,7 @@ def executions(graph: Graph) -> Iterator[tuple[Node, Fraction]]:
         nodes, times = pending.pop()
         for node in nodes:
             yield node, times
-            inside = times * trips(node) / Fraction(every(node))
+            inside = times * trip_count(node) / Fraction(steps_per_run(node))
             pending += [(nested.nodes, inside) for nested in node.graphs]
 
 
@@ -132,20 +131,20 @@ def _body(graph: Graph) -> Cost:
 def _add_node(node: Node, total: Cost) -> None:
     if node.op.name == "cond":
         most = max(map(_body, node.graphs), key=lambda body: body.total_flops)
-        total.add(most, Fraction(1, every(node)))
+        total.add(most, Fraction(1, steps_per_run(node)))
     elif node.graphs:
         for nested in node.graphs:
-            total.add(_body(nested), trips(node))
+            total.add(_body(nested), trip_count(node))
     else:
         _count(node, total)
 
 
-def every(node: Node) -> int:
+def steps_per_run(node: Node) -> int:
     """Return H if the last branch of a node runs in every H-th step (local steps); else 1."""
     return COND.of(node).every if node.op is COND else 1
 
 
-def trips(node: Node) -> int:
+def trip_count(node: Node) -> int:
     """Return how often a node runs its body: the length of a `scan`; 1 for a `while` or `cond`."""
     return SCAN.of(node).length if node.op is SCAN else 1
 
@@ -170,7 +169,7 @@ def _count(node: Node, total: Cost) -> None:
 
 def _count_elements(values: Sequence[Operand], total: Cost) -> None:
     for value in values:
-        if value.type.dtype.startswith(_FLOATS):
+        if is_inexact(value.type.dtype):
             total.flops[value.type.dtype] += value.type.size
 
 
@@ -227,38 +226,3 @@ def _pairs(
         # Every `period`th output from lowest to highest uses an element.
         total += max((highest - first) // period - (lowest - 1 - first) // period, 0)
     return total
-
-
-def bytes_touched(node: Node) -> float:
-    """Return the bytes that a node reads and writes, which estimate its time if memory-bound."""
-    return sum(operand.type.bytes for operand in (*node.operands, *node.results))
-
-
-def critical_path(graph: Graph, cost: Callable[[Node], float] = bytes_touched) -> tuple[Node, ...]:
-    """Return the most expensive chain of nodes, each of which uses a result of the one before.
-
-    >>> from graphdist.ir.parser import parse
-    >>> graph = parse('''graph f on 1 replica, stage spmd
-    ... (%x: f32[3] mirrored) {
-    ...   %y = jax.neg(%x) : f32[3] mirrored
-    ...   %z = jax.exp(%x) : f32[3] mirrored
-    ...   %s = jax.add(%y, %y) : f32[3] mirrored
-    ...   return %z, %s
-    ... }''')
-    >>> [node.op.name for node in critical_path(graph)]
-    ['jax.neg', 'jax.add']
-    """
-    producer = producers(graph)
-    total: dict[Node, float] = {}
-    before: dict[Node, Node | None] = {}
-    for node in graph.nodes:
-        candidates = [producer[v] for v in node.operands if isinstance(v, Value) and v in producer]
-        best = max(candidates, key=total.__getitem__, default=None)
-        before[node] = best
-        total[node] = cost(node) + (total[best] if best is not None else 0)
-    last = max(graph.nodes, key=total.__getitem__, default=None)
-    path = []
-    while last is not None:
-        path.append(last)
-        last = before[last]
-    return tuple(reversed(path))

@@ -98,31 +98,37 @@ def all_but(name: str) -> Rule:
     return rule
 
 
+def _passing(node: Node, *without: int, alike: int = 1) -> Factors:
+    """Pass the dimensions of the first operands through, but not those in `without`.
+
+    The `alike` first operands have the same factors as the result, the other operands none.
+    """
+    dims = numbered_dimensions(node.operands[0].type.shape, without)
+    return Factors(((dims,) * alike + unrelated(node.operands[alike:])), (dims,))
+
+
 def of_one_size(node: Node) -> Factors:
     """Pass the dimensions through whose size is the same in the first operand and the result.
 
     A slice that is as long as its operand along a dimension contains every element along it.
     """
-    operand, result = node.operands[0].type.shape, node.results[0].type.shape
-    changed = [i for i, size in enumerate(operand) if size != result[i]]
-    dims = numbered_dimensions(operand, changed)
-    return Factors((dims, *unrelated(node.operands[1:])), (dims,))
+    return _passing(node, *_different(node.operands[0], node.results[0]))
 
 
 def dynamic_update_slice(node: Node) -> Factors:
     """Pass the dimensions through that the update covers completely."""
-    operand, update, *starts = node.operands
-    partial = [i for i, size in enumerate(operand.type.shape) if size != update.type.shape[i]]
-    dims = numbered_dimensions(operand.type.shape, partial)
-    return Factors((dims, dims, *unrelated(starts)), (dims,))
+    return _passing(node, *_different(*node.operands[:2]), alike=2)
+
+
+def _different(value: Operand, other: Operand) -> list[int]:
+    """Return the dimensions that differ in size between two values of one rank."""
+    return [i for i, size in enumerate(value.type.shape) if size != other.type.shape[i]]
 
 
 def pad(node: Node) -> Factors:
     """Pass the dimensions through that are not padded."""
     padding = cast("Sequence[Sequence[int]]", node.params["padding_config"])
-    padded = [i for i, sizes in enumerate(padding) if any(sizes)]
-    dims = numbered_dimensions(node.operands[0].type.shape, padded)
-    return Factors((dims, *unrelated(node.operands[1:])), (dims,))
+    return _passing(node, *(i for i, sizes in enumerate(padding) if any(sizes)))
 
 
 def broadcast_in_dim(node: Node) -> Factors:

@@ -9,12 +9,12 @@ variable of the user has no such edges: a path begins at a read, and ends at an 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.loops import Carry, LoopCarry, Scan, While
 from graphdist.ir.ops import ASSIGN, COND, READ, SCAN, WHILE, variable_named_by
 
@@ -37,36 +37,44 @@ def uses(graph: Graph) -> Edges:
     ['y', 'y']
     """
     found: dict[Vertex, list[Vertex]] = {}
-    for start, end in chain(_edges(graph), _edges_of_cells(graph)):
-        if not isinstance(start, Value | Node):
-            continue
+    for start, end in _edges(graph):
         found.setdefault(start, []).append(end)
     return found
 
 
 @kept_analysis
 def computed_of(graph: Graph) -> Edges:
-    """Return the vertices that each vertex is computed from: the edges of `uses`, reversed."""
+    """Return the vertices that each vertex is computed from, in the order of the operands."""
     found: dict[Vertex, list[Vertex]] = {}
-    for start, ends in uses(graph).items():
-        for end in ends:
-            found.setdefault(end, []).append(start)
+    for start, end in _edges(graph):
+        found.setdefault(end, []).append(start)
     return found
 
 
-def reachable(edges: Mapping[V, Iterable[V]], starts: Iterable[V]) -> set[V]:
-    """Return the vertices on paths that begin at `starts`, these included."""
+def reachable(
+    edges: Mapping[V, Iterable[V]], starts: Iterable[V], without: Collection[V] = ()
+) -> set[V]:
+    """Return the vertices on paths that begin at `starts`, these included.
+
+    The paths lead through no vertex in `without`.
+    """
     pending = list(starts)
     found = set(pending)
     while pending:
         for end in edges.get(pending.pop(), ()):
-            if end not in found:
+            if end not in found and end not in without:
                 found.add(end)
                 pending.append(end)
     return found
 
 
-def _edges(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
+def _edges(graph: Graph) -> Iterator[tuple[Vertex, Vertex]]:
+    for start, end in chain(_edges_of_nodes(graph), _edges_of_cells(graph)):
+        if not isinstance(start, Literal):
+            yield start, end
+
+
+def _edges_of_nodes(graph: Graph) -> Iterator[tuple[Operand, Vertex]]:
     for node in walk(graph):
         if node.op in (SCAN, WHILE, COND):
             yield from passed(node)
@@ -77,7 +85,7 @@ def _edges(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
         yield from ((operand, end) for operand in node.operands for end in ends)
 
 
-def _edges_of_cells(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
+def _edges_of_cells(graph: Graph) -> Iterator[tuple[Node, Vertex]]:
     nodes = [node for node in walk(graph) if node.op in (READ, ASSIGN)]
     reads: dict[str, list[Value]] = {}
     for node in nodes:
@@ -122,7 +130,7 @@ def choice_of(node: Node) -> Operand | None:
     return node.operands[0] if node.op is COND else None
 
 
-def _choosing(choice: Operand, node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
+def _choosing(choice: Operand, node: Node) -> Iterator[tuple[Operand, Vertex]]:
     """Yield the edges from a predicate or an index to the vertices that depend on it."""
     for result in node.results:
         yield choice, result

@@ -81,6 +81,7 @@ class Literal:
 
 
 Operand: TypeAlias = Value | Literal
+Operands: TypeAlias = tuple[Operand, ...]
 Params: TypeAlias = Mapping[str, object]
 
 
@@ -101,7 +102,7 @@ class Op:
     """
 
     name: str
-    rule: Callable[..., tuple[Type, ...]] | None = None
+    rule: Callable[..., Types] | None = None
     has_effect: bool = False
     is_collective: bool = False
     varies: bool = False
@@ -110,7 +111,9 @@ class Op:
 
 
 P = TypeVar("P", bound=Parameters)
-TypeRule: TypeAlias = Callable[[Sequence[Type], P, "Sequence[Graph]"], tuple[Type, ...]]
+Types: TypeAlias = Sequence[Type]
+Graphs: TypeAlias = "Sequence[Graph]"
+TypeRule: TypeAlias = Callable[[Types, P, Graphs], Types]
 """Return the types of the results from operand types, parameters and nested graphs."""
 
 
@@ -216,7 +219,7 @@ class Node:
     """
 
     op: Op
-    operands: tuple[Operand, ...]
+    operands: Operands
     params: Params
     graphs: tuple[Graph, ...]
     results: tuple[Value, ...]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast  # Any: the mode of JAX's accesses by index
 
 from graphdist.ir.graph import Node
+from graphdist.ir.types import is_inexact, is_integer
 
 Alternatives: TypeAlias = tuple[tuple[int, ...], ...]
 LinearIn: TypeAlias = Callable[[Node], Alternatives]
@@ -41,14 +42,9 @@ def _if_of_numbers(node: Node, alternatives: Alternatives) -> Alternatives:
     places = {place for alternative in alternatives for place in alternative}
     values = (*(node.operands[place] for place in places), *node.results)
     dtypes = {value.type.dtype for value in values}
-    are_inexact = all(is_inexact(dtype) for dtype in dtypes)
-    is_of_integers = len(dtypes) == 1 and all(dtype[0] in "iu" for dtype in dtypes)
+    are_inexact = all(map(is_inexact, dtypes))
+    is_of_integers = len(dtypes) == 1 and all(map(is_integer, dtypes))
     return alternatives if are_inexact or is_of_integers else _NOT_LINEAR
-
-
-def is_inexact(dtype: str) -> bool:
-    """Return whether values of a dtype are rounded: real or complex floating point."""
-    return dtype.startswith(("f", "bf", "c"))
 
 
 def division(node: Node) -> Alternatives:

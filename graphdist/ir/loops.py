@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeVar
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Node, Operand, Value
 from graphdist.ir.op_parameters import Looping, Scanning
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.types import PER_REPLICA, Type
 
 T = TypeVar("T")
@@ -160,13 +160,14 @@ class While:
 class ScanEdit:
     """A scan that is built from another one: its operands, its results, the nodes of its body.
 
-    `inside` is the builder of the new body, and `environment` maps values of the old body to the
-    operands that replace them.
+    `inside` builds the new body; its `environment` maps values of the old body to the operands that
+    replace them.
     """
 
     def __init__(self, scan: Scan, origin: str) -> None:
         """Begin with the operands and results of the scan, and no nodes in the body."""
-        self.inside, self.environment = Builder(origin), dict[Operand, Operand]()
+        self.inside = Copier(origin)
+        self.environment = self.inside.environment
         self._node, self._params, self._body = scan.node, scan.params, scan.body
         self._constants = list(scan.constants)
         self._carries = [Taken(carry.first, carry.value) for carry in scan.carries]
@@ -227,9 +228,7 @@ class ScanEdit:
 
     def keep_node(self, node: Node) -> None:
         """Add a node of the old body."""
-        operands = substitute(self.environment, node.operands)
-        results = self.inside.keep(node, operands, node.graphs)
-        self.environment.update(zip(node.results, results, strict=True))
+        self.inside.copy(node)
 
     def finish(self, builder: Builder) -> tuple[Value, ...]:
         """Add the loop to the builder; return a value for each result of the old scan."""
@@ -238,7 +237,7 @@ class ScanEdit:
         body = self._body.replace(
             inputs=tuple(value for _, value in taken),
             nodes=tuple(self.inside.nodes),
-            outputs=substitute(self.environment, outputs),
+            outputs=self.inside.now(outputs),
         )
         operands, node = tuple(operand for operand, _ in taken), self._node
         num_constants, num_carries = len(self._constants), len(self._carries)

@@ -9,14 +9,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from graphdist.ir.types import dtype_name, is_dtype, numpy_dtype
+from graphdist.ir.types import dtype_name, is_dtype, is_inexact, is_integer, numpy_dtype
 
 __all__ = [
     "MAX_INLINE",
@@ -24,6 +23,7 @@ __all__ = [
     "array_from_numbers",
     "array_text",
     "number_text",
+    "plain_number",
     "rounded_to",
     "scalar_text",
 ]
@@ -34,8 +34,6 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 MAX_INLINE = 16
 """The largest number of elements of an array that is written into the text."""
 
-_INTEGER = re.compile(r"[iu]\d+")
-_INEXACT = re.compile(r"b?f\d+|c\d+|float\d\w*")
 _PARTS = {"c64": "f32", "c128": "f64"}
 
 
@@ -50,13 +48,13 @@ def rounded_to(value: Number, dtype: str) -> Number:
     if dtype == "bool":
         if isinstance(value, bool):
             return value
-    elif _INTEGER.fullmatch(dtype):
+    elif is_integer(dtype):
         if isinstance(value, int) and not isinstance(value, bool) and _holds(dtype, value):
             return value
     elif dtype in _PARTS:
         value, part = complex(value), _PARTS[dtype]
         return complex(*(float(_float_text(x, part)) for x in (value.real, value.imag)))
-    elif _INEXACT.fullmatch(dtype) and not isinstance(value, bool | complex):
+    elif is_inexact(dtype) and not isinstance(value, bool | complex):
         return float(_float_text(float(value), dtype))
     raise ValueError(f"{value} is not a number of dtype {dtype}")
 
@@ -75,7 +73,7 @@ def number_text(value: Number, dtype: str) -> str:
     """
     if dtype == "bool":
         return "true" if value else "false"
-    if isinstance(value, int) and _INTEGER.fullmatch(dtype):
+    if isinstance(value, int) and is_integer(dtype):
         return str(int(value))
     if dtype in _PARTS or isinstance(value, complex):
         value, part = complex(value), _PARTS.get(dtype, "f64")
@@ -92,7 +90,7 @@ def _float_text(value: float, dtype: str) -> str:
 
 @lru_cache
 def _short_text(value: float, dtype: str) -> str:
-    if not _INEXACT.fullmatch(dtype):
+    if not is_inexact(dtype):
         return repr(value)
     make = numpy_dtype(dtype).type
     with np.errstate(all="ignore"):
@@ -127,7 +125,7 @@ def array_text(array: Array) -> str | None:
     dtype = dtype_name(array.dtype)
     if array.size > MAX_INLINE or not _is_number(dtype):
         return None
-    values = [_plain(element, dtype) for element in array.ravel()]
+    values = [plain_number(element, dtype) for element in array.ravel()]
     # Text loses only the sign and the payload of a nan.
     if array_from_numbers(dtype, array.shape, values).tobytes() != array.tobytes():
         return None
@@ -146,18 +144,21 @@ def scalar_text(scalar: np.generic) -> str | None:
     dtype = dtype_name(array.dtype)
     if array_text(array) is None or numpy_dtype(dtype).type is not type(scalar):
         return None
-    return f"{number_text(_plain(scalar, dtype), dtype)}:{dtype}"
+    return f"{number_text(plain_number(scalar, dtype), dtype)}:{dtype}"
 
 
 def _is_number(dtype: str) -> bool:
-    return dtype == "bool" or bool(_INTEGER.fullmatch(dtype) or _INEXACT.fullmatch(dtype))
+    return dtype == "bool" or is_integer(dtype) or is_inexact(dtype)
 
 
-def _plain(element: np.generic, dtype: str) -> Number:
-    """Return the Python number of an element; `item()` fails for the dtypes of ml_dtypes."""
+def plain_number(element: np.generic | Array, dtype: str) -> Number:
+    """Return the Python number of an element, or of an array of rank 0.
+
+    `item()` fails for the dtypes of ml_dtypes.
+    """
     if dtype == "bool":
         return bool(element)
-    if _INTEGER.fullmatch(dtype):
+    if is_integer(dtype):
         return int(element)
     if dtype in _PARTS:
         return complex(element)

@@ -32,10 +32,10 @@ from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import ParamsOfShards, Rule, sizes_of_shards
 from graphdist.ir.factors import Factors, shard_shape
 from graphdist.ir.graph import Node, Op, Operand, Params, Value, is_zero
-from graphdist.ir.linearity import Alternatives, LinearIn, is_inexact
+from graphdist.ir.linearity import Alternatives, LinearIn
 from graphdist.ir.mesh import MeshAxis
 from graphdist.ir.opaque_placeholders import Placeholder
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, is_partial
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, is_inexact, is_partial
 
 if TYPE_CHECKING:
     from graphdist.ir.builder import Builder
@@ -72,8 +72,20 @@ def _of_jax(names: str, row: Row) -> dict[str, Row]:
     return {f"jax.{name}": row for name in names.split()}
 
 
-def _elementwise(names: str, linear_in: LinearIn = linear.nowhere) -> dict[str, Row]:
-    row = Row(rules.elementwise, linear_in=linear_in, is_elementwise=True, is_cheap=True)
+def _elementwise(
+    names: str,
+    linear_in: LinearIn = linear.nowhere,
+    *,
+    only_moves: bool = False,
+    is_cheap: bool = True,
+) -> dict[str, Row]:
+    row = Row(
+        rules.elementwise,
+        linear_in=linear_in,
+        only_moves=only_moves,
+        is_elementwise=True,
+        is_cheap=is_cheap,
+    )
     return _of_jax(names, row)
 
 
@@ -89,23 +101,8 @@ def _reduction(reducer: str | None, linear_in: LinearIn = linear.nowhere, of: st
     return Row(rules.reduction(reducer, of=of), linear_in=linear_in, is_cheap=True)
 
 
-_COPY = Row(
-    rules.elementwise,
-    linear_in=_IN_THE_FIRST,
-    only_moves=True,
-    is_elementwise=True,
-    is_cheap=True,
-)
-_SELECTION = Row(
-    rules.elementwise,
-    linear_in=linear.cases,
-    only_moves=True,
-    is_elementwise=True,
-    is_cheap=True,
-)
 # Rows that several operations share, so that their traits are stated once.
 _IDENTITY = Row(rules.identity, linear_in=linear.together(), only_moves=True)
-_SPECIAL = Row(rules.elementwise, is_elementwise=True)  # series and loops, for each element
 _RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes"))
 _OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape"))
 
@@ -125,14 +122,14 @@ _ELEMENTS: Mapping[str, Row] = {
         """
     ),
     **_of_jax("bitcast_convert_type", Row(rules.bitcast, is_elementwise=True, is_cheap=True)),
-    **_of_jax("copy name", _COPY),
-    **_of_jax("select_n", _SELECTION),
-    **_of_jax(
+    **_elementwise("copy name", _IN_THE_FIRST, only_moves=True),
+    **_elementwise("select_n", linear.cases, only_moves=True),
+    **_elementwise(  # series and loops, for each element
         """
         bessel_i0e bessel_i1e digamma igamma igamma_grad_a igammac lgamma polygamma
         regularized_incomplete_beta zeta
         """,
-        _SPECIAL,
+        is_cheap=False,
     ),
     "scale": Row(rules.elementwise, linear_in=_IN_THE_FIRST, is_elementwise=True, is_cheap=True),
 }

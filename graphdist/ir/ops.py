@@ -19,12 +19,12 @@ Each operation has a class of parameters (`op_parameters.py`): `ALL_GATHER.of(no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import dimension_after_reshape
-from graphdist.ir.graph import Graph, GraphVariable, Node, Op, TypedOp
+from graphdist.ir.graph import Graphs, GraphVariable, Node, Op, P, TypedOp, Types
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     Aggregating,
@@ -58,6 +58,7 @@ from graphdist.ir.types import (
     PER_REPLICA,
     Type,
     dtype_name,
+    is_integer,
     join,
     join_alike,
     own_slice,
@@ -68,18 +69,12 @@ from graphdist.ir.types import (
 REDUCERS = ("sum", "mean", "max", "min")
 
 
-def _one(types: Sequence[Type], name: str) -> Type:
-    if len(types) != 1:
-        raise TypeRuleError(f"{name} takes 1 operand, not {len(types)}")
-    return types[0]
-
-
-def _read(types: Sequence[Type], params: OfVariable, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+def _read(types: Types, params: OfVariable, graphs: Graphs) -> Types:
     return (params.variable.type,)
 
 
-def _assign(types: Sequence[Type], params: OfVariable, graphs: Sequence[Graph]) -> tuple[Type, ...]:
-    type, variable = _one(types, "assign"), params.variable
+def _assign(type: Type, params: OfVariable) -> Types:
+    variable = params.variable
     if (type.dtype, type.shape) != (variable.type.dtype, variable.type.shape):
         raise TypeRuleError(
             f"variable {variable.name!r} is {variable.type}, the value assigned to it is {type}"
@@ -87,10 +82,8 @@ def _assign(types: Sequence[Type], params: OfVariable, graphs: Sequence[Graph]) 
     return ()
 
 
-def _aggregate(
-    types: Sequence[Type], params: Aggregating, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type, variable = _one(types, "aggregate"), params.variable
+def _aggregate(type: Type, params: Aggregating) -> Types:
+    variable = params.variable
     if type.layout is None:
         return (type,)
     if variable.type.layout is not MIRRORED:
@@ -99,41 +92,37 @@ def _aggregate(
     return (type.with_layout(MIRRORED) if reduces else type,)
 
 
-def _of_each_replica(type: Type, params: OverReplicas) -> tuple[Type, ...]:
+def _same(type: Type, params: Parameters) -> Types:
+    return (type,)
+
+
+def _of_each_replica(type: Type, params: OverReplicas) -> Types:
     """Return the type with a per-replica layout; mirrored for one replica."""
     return (type.with_layout(MIRRORED if params.group_size == 1 else PER_REPLICA),)
 
 
-def _replica_id(
-    types: Sequence[Type], params: OverReplicas, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def _replica_id(types: Types, params: OverReplicas, graphs: Graphs) -> Types:
     return _of_each_replica(Type("i32", ()), params)
 
 
-def _to_replicas(
-    types: Sequence[Type], params: OverReplicas, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    return (_one(types, "to_replicas"),)
-
-
-def _check_reducer(type: Type, reducer: str, name: str) -> None:
+def _check_reducer(type: Type, params: Reducing, name: str) -> None:
+    reducer = params.reducer
     if reducer not in REDUCERS:
         raise TypeRuleError(f"{name} reduces by one of {', '.join(REDUCERS)}, not {reducer!r}")
     orders = reducer in ("max", "min")
     if (type.dtype == "bool" and not orders) or type.dtype.startswith("key"):
         raise TypeRuleError(f"{name} by {reducer} is not defined for {type}")
-    if reducer == "mean" and type.dtype[0] in "iu":
+    if reducer == "mean" and is_integer(type.dtype):
         raise TypeRuleError(
             f"{name} by mean is not defined for {type}: convert it to a float first"
         )
+    held = type.layout.reducer if type.layout else ""
+    if held not in ("", reducer):
+        raise TypeRuleError(f"{name} by {reducer} of {type}, whose terms are for {held}")
 
 
-def _all_reduce(
-    types: Sequence[Type], params: Reducing, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type = _one(types, "all_reduce")
-    _check_reducer(type, params.reducer, "all_reduce")
-    _check_partial(type, params, "all_reduce")
+def _all_reduce(type: Type, params: Reducing) -> Types:
+    _check_reducer(type, params, "all_reduce")
     return (type.with_layout(MIRRORED),)
 
 
@@ -143,35 +132,26 @@ def _grown(type: Type, axis: int, group_size: int, name: str) -> Type:
         raise TypeRuleError(
             f"{name} along dimension {axis} of {type}, which has {len(type.shape)} dimensions"
         )
-    shape = (*type.shape[:axis], type.shape[axis] * group_size, *type.shape[axis + 1 :])
-    return Type(type.dtype, shape, MIRRORED)
+    return type.resized(axis, type.shape[axis] * group_size).with_layout(MIRRORED)
 
 
-def _all_gather(
-    types: Sequence[Type], params: AlongAxis, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type, axis = _one(types, "all_gather"), params.mesh.axis
+def _all_gather(type: Type, params: AlongAxis) -> Types:
+    axis = params.mesh.axis
     held = type.layout
     if held is not None and held.dimension is not None and held.axis != axis:
         raise TypeRuleError(f"all_gather over {axis} of {type}, which is sharded over {held.axis}")
     return (_grown(type, params.axis, params.group_size, "all_gather"),)
 
 
-def _reduce_scatter(
-    types: Sequence[Type], params: ReduceScattering, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type = _one(types, "reduce_scatter")
+def _reduce_scatter(type: Type, params: ReduceScattering) -> Types:
     if params.reducer not in ("sum", "mean"):
         raise TypeRuleError(f"reduce_scatter is by sum or mean, not by {params.reducer!r}")
-    _check_reducer(type, params.reducer, "reduce_scatter")
-    _check_partial(type, params, "reduce_scatter")
+    _check_reducer(type, params, "reduce_scatter")
     return (_slice_of(type, params.axis, params, "reduce_scatter"),)
 
 
-def _collective_permute(
-    types: Sequence[Type], params: Permuting, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type, group_size, pairs = _one(types, "collective_permute"), params.group_size, params.pairs
+def _collective_permute(type: Type, params: Permuting) -> Types:
+    group_size, pairs = params.group_size, params.pairs
     for what, ends in zip(("source", "target"), zip(*pairs, strict=True), strict=False):
         outside = [replica for replica in ends if not 0 <= replica < group_size]
         if outside:
@@ -185,29 +165,21 @@ def _collective_permute(
     return _of_each_replica(type, params)
 
 
-def _all_to_all(
-    types: Sequence[Type], params: Exchanging, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type, split, size = _one(types, "all_to_all"), params.split_axis, params.group_size
+def _all_to_all(type: Type, params: Exchanging) -> Types:
+    split, size = params.split_axis, params.group_size
     _slice_of(type, split, params, "all_to_all")
-    part = (*type.shape[:split], type.shape[split] // size, *type.shape[split + 1 :])
-    joined = _grown(type.shaped(part), params.concat_axis, size, "all_to_all")
+    part = type.resized(split, type.shape[split] // size)
+    joined = _grown(part, params.concat_axis, size, "all_to_all")
     return _of_each_replica(joined, params)
 
 
-def _own_slice(
-    types: Sequence[Type], params: AlongAxis, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type = _one(types, "own_slice")
+def _own_slice(type: Type, params: AlongAxis) -> Types:
     if type.layout not in (MIRRORED, None):
         raise TypeRuleError(f"own_slice of {type}: it takes a mirrored value")
     return (_slice_of(type, params.axis, params, "own_slice"),)
 
 
-def _random_shard(
-    types: Sequence[Type], params: RandomBits, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    key = _one(types, "random_shard")
+def _random_shard(key: Type, params: RandomBits) -> Types:
     if not key.dtype.startswith("key<") or key.shape or key.layout not in (MIRRORED, None):
         raise TypeRuleError(f"random_shard of {key}: it takes one key, the same on all replicas")
     bits = Type(f"u{params.bit_width}", params.shape, MIRRORED)
@@ -224,40 +196,21 @@ def _slice_of(type: Type, axis: int, params: OverReplicas, name: str) -> Type:
     return own_slice(type, axis, params.mesh)
 
 
-def _constant(types: Sequence[Type], params: Holding, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+def _constant(types: Types, params: Holding, graphs: Graphs) -> Types:
     value = params.value
     return (Type(dtype_name(value.dtype), tuple(value.shape), MIRRORED),)
 
 
-def _select_replica(
-    types: Sequence[Type], params: Selecting, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    return _of_each_replica(_one(types, "select_replica"), params)
-
-
-def _to_partial(
-    types: Sequence[Type], params: Reducing, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type = _one(types, "to_partial")
-    _check_reducer(type, params.reducer, "to_partial")
-    if params.reducer not in ("sum", "mean"):
-        raise TypeRuleError(f"to_partial is by sum or mean, not by {params.reducer!r}")
+def _to_partial(type: Type, params: Reducing) -> Types:
     if type.layout not in (MIRRORED, PER_REPLICA, None):
         raise TypeRuleError(f"to_partial of {type}: it takes mirrored and per-replica values")
+    _check_reducer(type, params, "to_partial")
+    if params.reducer not in ("sum", "mean"):
+        raise TypeRuleError(f"to_partial is by sum or mean, not by {params.reducer!r}")
     return (type.with_layout(partial(params.reducer)),)
 
 
-def _check_partial(type: Type, params: Reducing, name: str) -> None:
-    reducer = type.layout.reducer if type.layout else ""
-    if reducer not in ("", params.reducer):
-        raise TypeRuleError(f"{name} by {params.reducer} of {type}, whose terms are for {reducer}")
-
-
-def _scale(types: Sequence[Type], params: Scaling, graphs: Sequence[Graph]) -> tuple[Type, ...]:
-    return (_one(types, "scale"),)
-
-
-def _pack(types: Sequence[Type], params: Parameters, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+def _pack(types: Types, params: Parameters, graphs: Graphs) -> Types:
     dtypes = {type.dtype for type in types}
     if len(dtypes) != 1:
         raise TypeRuleError(f"pack takes operands of one dtype, not {sorted(dtypes)}")
@@ -265,8 +218,7 @@ def _pack(types: Sequence[Type], params: Parameters, graphs: Sequence[Graph]) ->
     return (Type(types[0].dtype, (size,), join(type.layout for type in types)),)
 
 
-def _unpack(types: Sequence[Type], params: Unpacking, graphs: Sequence[Graph]) -> tuple[Type, ...]:
-    type = _one(types, "unpack")
+def _unpack(type: Type, params: Unpacking) -> Types:
     pieces = _pieces(type, params.shapes)
     if params.axes:
         slices = [sharded(axis, params.over) for axis in params.axes]
@@ -283,9 +235,7 @@ def _pieces(type: Type, shapes: Sequence[tuple[int, ...]]) -> tuple[Type, ...]:
     return pieces
 
 
-def _pack_slices(
-    types: Sequence[Type], params: PackingSlices | UnpackingSlices, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def _pack_slices(types: Types, params: PackingSlices | UnpackingSlices, graphs: Graphs) -> Types:
     if len(params.axes) != len(types):
         raise TypeRuleError(
             f"pack_slices of {len(types)} operands along {len(params.axes)} dimensions"
@@ -295,17 +245,13 @@ def _pack_slices(
     return _pack(types, params, graphs)
 
 
-def _unpack_slices(
-    types: Sequence[Type], params: UnpackingSlices, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    pieces = _pieces(_one(types, "unpack_slices"), params.shapes)
-    _pack_slices(pieces, params, graphs)
+def _unpack_slices(type: Type, params: UnpackingSlices) -> Types:
+    pieces = _pieces(type, params.shapes)
+    _pack_slices(pieces, params, ())
     return pieces
 
 
-def _concatenate(
-    types: Sequence[Type], params: Joining, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def _concatenate(types: Types, params: Joining, graphs: Graphs) -> Types:
     axis, first = params.axis, types[0]
     rest = {(t.dtype, t.shape[:axis], t.shape[axis + 1 :]) for t in types if axis < len(t.shape)}
     if len(rest) != 1 or axis >= len(first.shape):
@@ -314,15 +260,13 @@ def _concatenate(
             f"the other dimensions differ"
         )
     length = sum(type.shape[axis] for type in types)
-    shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
     layout = join_alike(type.layout for type in types)
     if layout is not None and layout.dimension == axis:
         layout = PER_REPLICA  # shards of several values, one after the other
-    return (Type(first.dtype, shape, layout),)
+    return (first.resized(axis, length).with_layout(layout),)
 
 
-def _reshape(types: Sequence[Type], params: Reshaping, graphs: Sequence[Graph]) -> tuple[Type, ...]:
-    type = _one(types, "reshape")
+def _reshape(type: Type, params: Reshaping) -> Types:
     result = type.shaped(params.shape)
     if type.layout is not None and type.layout.dimension is not None:
         to = dimension_after_reshape(type.shape, type.layout.dimension, result.shape)
@@ -332,10 +276,7 @@ def _reshape(types: Sequence[Type], params: Reshaping, graphs: Sequence[Graph]) 
     return (result,)
 
 
-def _count_step(
-    types: Sequence[Type], params: CountingSteps, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    type = _one(types, "count_step")
+def _count_step(type: Type, params: CountingSteps) -> Types:
     if (type.dtype, type.shape) != ("i32", ()):
         raise TypeRuleError(f"count_step of {type}: the count is i32[]")
     if params.every < 1:
@@ -343,60 +284,55 @@ def _count_step(
     return (type, type)
 
 
-def _barrier(
-    types: Sequence[Type], params: Parameters, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
-    return tuple(types)
+def _of_one(
+    name: str, parameters: type[P], rule: Callable[[Type, P], Types], **traits: bool
+) -> TypedOp[P]:
+    """Return an operation of one operand."""
+
+    def of_operands(types: Types, params: P, graphs: Graphs) -> Types:
+        if len(types) != 1:
+            raise TypeRuleError(f"{name} takes 1 operand, not {len(types)}")
+        return rule(types[0], params)
+
+    return TypedOp(name, parameters=parameters, rule=of_operands, **traits)
 
 
 READ = TypedOp("read", parameters=OfVariable, rule=_read)
-ASSIGN = TypedOp("assign", parameters=OfVariable, rule=_assign, has_effect=True)
-AGGREGATE = TypedOp("aggregate", parameters=Aggregating, rule=_aggregate)
+ASSIGN = _of_one("assign", OfVariable, _assign, has_effect=True)
+AGGREGATE = _of_one("aggregate", Aggregating, _aggregate)
 REPLICA_ID = TypedOp("replica_id", parameters=OverReplicas, rule=_replica_id)
-TO_REPLICAS = TypedOp("to_replicas", parameters=OverReplicas, rule=_to_replicas)
-REDUCE = TypedOp("reduce", parameters=Reducing, rule=_all_reduce, is_collective=True)
-GATHER = TypedOp("gather", parameters=AlongAxis, rule=_all_gather, is_collective=True)
-ALL_REDUCE = TypedOp("all_reduce", parameters=Reducing, rule=_all_reduce, is_collective=True)
-ALL_GATHER = TypedOp("all_gather", parameters=Gathering, rule=_all_gather, is_collective=True)
-REDUCE_SCATTER = TypedOp(
-    "reduce_scatter", parameters=ReduceScattering, rule=_reduce_scatter, is_collective=True
+TO_REPLICAS = _of_one("to_replicas", OverReplicas, _same)
+REDUCE = _of_one("reduce", Reducing, _all_reduce, is_collective=True)
+GATHER = _of_one("gather", AlongAxis, _all_gather, is_collective=True)
+ALL_REDUCE = _of_one("all_reduce", Reducing, _all_reduce, is_collective=True)
+ALL_GATHER = _of_one("all_gather", Gathering, _all_gather, is_collective=True)
+REDUCE_SCATTER = _of_one("reduce_scatter", ReduceScattering, _reduce_scatter, is_collective=True)
+COLLECTIVE_PERMUTE = _of_one(
+    "collective_permute", Permuting, _collective_permute, is_collective=True
 )
-COLLECTIVE_PERMUTE = TypedOp(
-    "collective_permute", parameters=Permuting, rule=_collective_permute, is_collective=True
-)
-ALL_TO_ALL = TypedOp("all_to_all", parameters=Exchanging, rule=_all_to_all, is_collective=True)
-OWN_SLICE = TypedOp("own_slice", parameters=AlongAxis, rule=_own_slice)
-RANDOM_SHARD = TypedOp("random_shard", parameters=RandomBits, rule=_random_shard)
+ALL_TO_ALL = _of_one("all_to_all", Exchanging, _all_to_all, is_collective=True)
+OWN_SLICE = _of_one("own_slice", AlongAxis, _own_slice)
+RANDOM_SHARD = _of_one("random_shard", RandomBits, _random_shard)
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
-SELECT_REPLICA = TypedOp("select_replica", parameters=Selecting, rule=_select_replica)
-TO_PARTIAL = TypedOp("to_partial", parameters=Reducing, rule=_to_partial)
-SCALE = TypedOp("scale", parameters=Scaling, rule=_scale)
+SELECT_REPLICA = _of_one("select_replica", Selecting, _of_each_replica)
+TO_PARTIAL = _of_one("to_partial", Reducing, _to_partial)
+SCALE = _of_one("scale", Scaling, _same)
 PACK = TypedOp("pack", parameters=Parameters, rule=_pack)
-UNPACK = TypedOp("unpack", parameters=Unpacking, rule=_unpack)
+UNPACK = _of_one("unpack", Unpacking, _unpack)
 PACK_SLICES = TypedOp("pack_slices", parameters=PackingSlices, rule=_pack_slices)
-UNPACK_SLICES = TypedOp("unpack_slices", parameters=UnpackingSlices, rule=_unpack_slices)
+UNPACK_SLICES = _of_one("unpack_slices", UnpackingSlices, _unpack_slices)
 CONCATENATE = TypedOp("concatenate", parameters=Joining, rule=_concatenate)
-RESHAPE = TypedOp("reshape", parameters=Reshaping, rule=_reshape)
+RESHAPE = _of_one("reshape", Reshaping, _reshape)
 TAKE_STEP = TypedOp("take_step", parameters=Parameters, rule=take_step_rule)
 TAKE_PART = TypedOp("take_part", parameters=TakingPart, rule=take_part_rule)
 JOIN_PARTS = TypedOp("join_parts", parameters=Joining, rule=join_parts_rule)
-COUNT_STEP = TypedOp("count_step", parameters=CountingSteps, rule=_count_step)
-BARRIER = TypedOp("barrier", parameters=Parameters, rule=_barrier)
+COUNT_STEP = _of_one("count_step", CountingSteps, _count_step)
+BARRIER = TypedOp("barrier", parameters=Parameters, rule=lambda types, params, graphs: types)
 SCAN = TypedOp("scan", parameters=Scanning, rule=scan_rule)
 WHILE = TypedOp("while", parameters=Looping, rule=while_rule)
 COND = TypedOp("cond", parameters=Branching, rule=cond_rule)
 
-OPS = {
-    op.name: op
-    for op in (
-        READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
-        ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL,
-        OWN_SLICE, RANDOM_SHARD, CONSTANT, SELECT_REPLICA, TO_PARTIAL, SCALE,
-        PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
-        CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, COUNT_STEP,
-        BARRIER, SCAN, WHILE, COND,
-    )
-}  # fmt: skip
+OPS = {op.name: op for op in tuple(globals().values()) if isinstance(op, TypedOp)}
 """Every operation of ours by name; JAX's operations are made by `graphdist.tracing.jax_ops`."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdist.ir.errors import ParseError
 from graphdist.ir.graph import GraphVariable, Literal
 from graphdist.ir.numerals import Array, array_from_numbers, rounded_to
 from graphdist.ir.opaque_placeholders import OpaquePlaceholders, Placeholder
@@ -43,9 +42,7 @@ class ParameterReader:
         """Read `key=value, ..}`."""
         cursor = self.cursor
         items: dict[str, object] = {}
-        while not cursor.accept("}"):
-            if items:
-                cursor.expect(",")
+        for _ in cursor.items("}"):
             start = cursor.place
             key = cursor.name()
             if key in items:
@@ -65,11 +62,8 @@ class ParameterReader:
         value = self._untyped()
         if not isinstance(value, bool | int | float | complex) or not cursor.accept(":"):
             return value
-        dtype = cursor.take("word")
-        try:
-            return array_from_numbers(dtype, (), [value])[()]
-        except (ValueError, TypeError, OverflowError) as error:
-            cursor.fail(str(error), start, because=error)
+        with cursor.refusing(start):
+            return array_from_numbers(cursor.take("word"), (), [value])[()]
 
     def literal(self) -> Literal:
         """Read a number and its dtype, as an operand."""
@@ -79,10 +73,8 @@ class ParameterReader:
             cursor.fail("expected a value or a literal such as 0.5:f32", start)
         cursor.expect(":")
         dtype = cursor.take("word")
-        try:
+        with cursor.refusing(start):
             return Literal.of(rounded_to(number, dtype), Type(dtype, ()))
-        except (ValueError, TypeError, OverflowError) as error:
-            cursor.fail(str(error), start, because=error)
 
     def _untyped(self) -> object:
         """Read one value, without the dtype that may follow a number."""
@@ -133,7 +125,7 @@ class ParameterReader:
     def _constructed(self, text: str, start: tuple[int, int]) -> object:
         """Read the rest of `dtype<..>`, `array<..>` or `complex(..)`."""
         cursor = self.cursor
-        try:
+        with cursor.refusing(start):
             if text == "dtype" and cursor.accept("<"):
                 dtype = numpy_dtype(cursor.take("word"))
                 cursor.expect(">")
@@ -143,10 +135,6 @@ class ParameterReader:
             if text == "complex" and cursor.accept("("):
                 real, imaginary = self._numbers(")")
                 return complex(float(real), float(imaginary))  # type: ignore[arg-type]
-        except ParseError:
-            raise
-        except (ValueError, TypeError, OverflowError) as error:
-            cursor.fail(str(error), start, because=error)
         cursor.fail(f"expected a value, found {text!r}", start)
 
     def _array(self) -> Array:

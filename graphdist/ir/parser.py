@@ -181,10 +181,8 @@ class _Parser:
         for key, value in attributes.items():
             if not isinstance(value, _ATTRIBUTES.get(key, ())):
                 cursor.fail(f"a variable has no {key}={value!r}", start)
-        try:
+        with cursor.refusing(start):
             storage, role = storage_of(attributes), role_of(attributes)
-        except ValueError as error:
-            cursor.fail(str(error), start)
         declared: Any = {key: attributes[key] for key in _DECLARED if key in attributes}
         self.variables[name] = GraphVariable(name, type, storage=storage, role=role, **declared)
 
@@ -202,9 +200,7 @@ class _Parser:
         outputs: list[Operand] = []
         assigned: list[str] = []
         per_replica: list[bool] = []
-        while cursor.kind != "end":
-            if outputs:
-                cursor.expect(",")
+        for _ in cursor.items(""):  # up to the end of the line
             is_per_replica = cursor.accept("per_replica")
             outputs.append(self._operand(scope))
             if not is_per_replica and not per_replica and cursor.accept("->"):
@@ -220,9 +216,7 @@ class _Parser:
         inputs: list[Value] = []
         bound: list[str] = []
         cursor.expect("(")
-        while not cursor.accept(")"):
-            if inputs:
-                cursor.expect(",")
+        for _ in cursor.items(")"):
             place = cursor.place
             name = cursor.take("value")
             cursor.expect(":")
@@ -282,11 +276,7 @@ class _Parser:
             cursor.expect("=" if cursor.text == "=" else ",")
         op = self._op()
         cursor.expect("(")
-        operands: list[Operand] = []
-        while not cursor.accept(")"):
-            if operands:
-                cursor.expect(",")
-            operands.append(self._operand(scope))
+        operands = [self._operand(scope) for _ in cursor.items(")")]
         params = self.reader.items() if cursor.accept("{") else {}
         types: list[Type] = []
         if cursor.accept(":"):

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 
@@ -72,9 +72,7 @@ def print_graph(graph: Graph, sources: bool = False) -> str:
       return per_replica %0
     }
     """
-    printer = Printer(graph, sources)
-    printer.print()
-    return "\n".join(printer.lines)
+    return "\n".join(Printer(graph, sources).print().lines)
 
 
 def print_node(node: Node, graph: Graph | None = None) -> str:
@@ -83,8 +81,7 @@ def print_node(node: Node, graph: Graph | None = None) -> str:
     Names are as in the text of `graph`, the outermost graph, if that is given and has the node.
     """
     if graph is not None:
-        printer = Printer(graph)
-        printer.print()
+        printer = Printer(graph).print()
         if node in printer.line_of:
             return printer.lines[printer.line_of[node]].strip()
     printer = Printer(graph)
@@ -132,23 +129,18 @@ def line_text(
 
 def opaques(graph: Graph) -> tuple[object, ...]:
     """Return the side table: the parameters that tokens of the text name, in index order."""
-    printer = Printer(graph)
-    printer.print()
-    return tuple(printer.opaques)
+    return tuple(Printer(graph).print().opaques)
 
 
 def node_lines(graph: Graph) -> dict[Node, str]:
     """Return the line of each node in the text, nested graphs included."""
-    printer = Printer(graph)
-    printer.print()
+    printer = Printer(graph).print()
     return {node: printer.lines[number].strip() for node, number in printer.line_of.items()}
 
 
 def names(graph: Graph) -> dict[Value, str]:
     """Return the name of each value in the text, with its `%`, nested graphs included."""
-    printer = Printer(graph)
-    printer.print()
-    return printer.names
+    return Printer(graph).print().names
 
 
 class Printer:
@@ -181,8 +173,8 @@ class Printer:
         variables = graph.variables if graph is not None else ()
         self._variables = {variable.name: variable for variable in reversed(variables)}
 
-    def print(self) -> None:
-        """Print the graph."""
+    def print(self) -> Self:
+        """Print the graph; return the printer."""
         graph = self.graph
         assert graph is not None
         s = "" if graph.num_replicas == 1 else "s"
@@ -192,6 +184,7 @@ class Printer:
         self.lines.append(f"graph {name} on {replicas}, stage {stage}")
         self.lines += [self._declaration(variable) for variable in graph.variables]
         self.block("", graph, "")
+        return self
 
     def block(self, head: str, graph: Graph, indent: str) -> None:
         """Print a graph from its inputs on."""

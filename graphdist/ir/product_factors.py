@@ -181,13 +181,13 @@ def scatter_by_index(reducer: str | None = None) -> Rule:
             operand, indices, updates, numbers.update_window_dims, removed, dict(batch)
         )
         rows = {of for of in of_indices if of is not None and of not in of_operand}
-        if reducer is not None:
-            summed = dict.fromkeys(rows, reducer)
-            return Factors((of_operand, of_indices, of_windows), (of_operand,), summed)
-        of_indices, of_windows = (
-            tuple(None if of in rows else of for of in dims) for dims in (of_indices, of_windows)
-        )
-        return Factors((of_operand, of_indices, of_windows), (of_operand,))
+        if reducer is None:
+            of_indices, of_windows = (
+                tuple(None if of in rows else of for of in dims)
+                for dims in (of_indices, of_windows)
+            )
+        summed = {} if reducer is None else dict.fromkeys(rows, reducer)
+        return Factors((of_operand, of_indices, of_windows), (of_operand,), summed)
 
     return rule
 

@@ -4,19 +4,67 @@ A rule sees a node with its operands and nested graphs already rewritten. It ret
 the node, or the operands that replace its results. It adds new nodes to the `Rewriter`, which also
 knows the node that makes a value and how often the value is used. If nothing changed, `rewrite`
 returns the same graph object, by which a caller sees that the pass changed nothing.
+
+A pass that does more than replace nodes walks a graph itself, with a `Copier`:
+
+    copier = Copier("my_pass")
+    for node in graph.nodes:
+        if node is unwanted:
+            copier.put(node.results, operands_that_replace_them)
+        else:
+            copier.copy(node)
+    return copier.changed(graph)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from graphdist.ir.analyses import operations, use_counts
-from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
+from graphdist.ir.builder import Builder, are_same
+from graphdist.ir.graph import Graph, Node, Operand, Operands, Stage, Value
 
 
-class Rewriter(Builder):
+class Copier(Builder):
+    """The builder of a changed copy of a graph.
+
+    `environment` maps values of the old graph to the operands that replace them.
+    """
+
+    def __init__(self, origin: str = "") -> None:
+        """Start with no nodes, and nothing replaced."""
+        super().__init__(origin)
+        self.environment: dict[Operand, Operand] = {}
+
+    def now(self, operands: Sequence[Operand]) -> Operands:
+        """Return the operands with their replacements."""
+        return substitute(self.environment, tuple(operands))
+
+    def put(self, values: Sequence[Operand], operands: Iterable[Operand]) -> None:
+        """Replace values of the old graph by these operands."""
+        if operands is not values:
+            self.environment.update(zip(values, operands, strict=True))
+
+    def copy(self, node: Node, graphs: tuple[Graph, ...] | None = None) -> tuple[Value, ...]:
+        """Append a node of the old graph, maybe with other nested graphs; return its results."""
+        operands = substitute(self.environment, node.operands)
+        if graphs is None and operands is node.operands:
+            self.nodes.append(node)
+            return node.results
+        results = self.keep(node, operands, node.graphs if graphs is None else graphs)
+        self.put(node.results, results)
+        return results
+
+    def changed(self, graph: Graph) -> Graph:
+        """Return the old graph with the nodes of this builder; the same graph if it has them."""
+        nodes, outputs = tuple(self.nodes), self.now(graph.outputs)
+        if nodes == graph.nodes and are_same(outputs, graph.outputs):
+            return graph
+        return graph.replace(nodes=nodes, outputs=outputs)
+
+
+class Rewriter(Copier):
     """The builder of a graph that is rewritten, with the definitions and uses of its values.
 
     Each nested graph has its own rewriter, as it has its own values.
@@ -68,7 +116,9 @@ class Rewriter(Builder):
         return super().take_back(count)
 
 
-Rule: TypeAlias = Callable[[Node, tuple[Operand, ...], Rewriter], Sequence[Operand] | None]
+Answer: TypeAlias = Sequence[Operand] | None
+"""The operands that replace a node's results; None keeps the node."""
+Rule: TypeAlias = Callable[[Node, Operands, Rewriter], Answer]
 
 
 def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None = None) -> Graph:
@@ -79,15 +129,14 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
     if only is not None and operations(graph).isdisjoint(only):
         return graph
     rewriter = Rewriter(graph, origin)
-    environment: dict[Operand, Operand] = {}
     for original in graph.nodes:
-        operands = substitute(environment, original.operands) if environment else original.operands
+        operands = substitute(rewriter.environment, original.operands)
         node = original
         if node.graphs:
             node = with_graphs(
                 node, operands, tuple(rewrite(inner, rule, origin, only) for inner in node.graphs)
             )
-        answer: Sequence[Operand] | None = None
+        answer: Answer = None
         if only is None or node.op.name in only:
             answer = rule(node, operands, rewriter)
         if answer is None and operands is node.operands:
@@ -97,16 +146,11 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
             answer = rewriter.keep(node, operands, node.graphs)
         if answer is not original.results:
             rewriter.stand_for(answer, original.results)
-            environment.update(zip(original.results, answer, strict=True))
-    nodes, outputs = tuple(rewriter.nodes), substitute(environment, graph.outputs)
-    if outputs is graph.outputs and nodes == graph.nodes:
-        return graph
-    return graph.replace(nodes=nodes, outputs=outputs)
+            rewriter.put(original.results, answer)
+    return rewriter.changed(graph)
 
 
-def substitute(
-    environment: Mapping[Operand, Operand], operands: tuple[Operand, ...]
-) -> tuple[Operand, ...]:
+def substitute(environment: Mapping[Operand, Operand], operands: Operands) -> Operands:
     """Return the operands with their replacements; the same tuple if none has one."""
     if not environment:
         return operands
@@ -117,7 +161,7 @@ def substitute(
     return operands
 
 
-def with_graphs(node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, ...]) -> Node:
+def with_graphs(node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> Node:
     """Return the node with these operands and nested graphs; the same node if it has them."""
     if graphs == node.graphs:
         return node
@@ -126,33 +170,14 @@ def with_graphs(node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, 
     return builder.nodes[0]
 
 
-def any_node(graph: Graph, test: Callable[[Node], bool]) -> bool:
-    """Return whether a node of the graph, or of a nested one, passes the test."""
-    pending = [graph]
-    while pending:
-        for node in pending.pop().nodes:
-            if test(node):
-                return True
-            pending.extend(node.graphs)
-    return False
-
-
 def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
     """Return the graph with `function` applied to the graphs nested directly in its nodes."""
     if not any(node.graphs for node in graph.nodes):
         return graph
-    environment: dict[Operand, Operand] = {}
-    builder = Builder()
-    changed = False
+    copier = Copier()
     for node in graph.nodes:
-        graphs = tuple(map(function, node.graphs)) if node.graphs else ()
-        results = builder.keep(node, substitute(environment, node.operands), graphs)
-        if builder.nodes[-1] is not node:
-            changed = True
-            environment.update(zip(node.results, results, strict=True))
-    if not changed:
-        return graph
-    return graph.replace(nodes=tuple(builder.nodes), outputs=substitute(environment, graph.outputs))
+        copier.copy(node, tuple(map(function, node.graphs)))
+    return copier.changed(graph)
 
 
 def restage(graph: Graph, stage: Stage) -> Graph:

@@ -8,19 +8,15 @@ sharded along the same dimension: a part of a shard is then no shard of the part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph
+from graphdist.ir.graph import Graphs, Types
 from graphdist.ir.loops import type_of_slice
 from graphdist.ir.op_parameters import Joining, TakingPart
 from graphdist.ir.parameters import Parameters
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 
 
-def take_step_rule(
-    types: Sequence[Type], params: Parameters, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def take_step_rule(types: Types, params: Parameters, graphs: Graphs) -> Types:
     """Return the type of a stack's slice at an index."""
     stack, step = _value_and_number(types, "take_step", "stack")
     if not stack.shape:
@@ -28,9 +24,7 @@ def take_step_rule(
     return (_at(step, type_of_slice(stack)),)
 
 
-def take_part_rule(
-    types: Sequence[Type], params: TakingPart, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def take_part_rule(types: Types, params: TakingPart, graphs: Graphs) -> Types:
     """Return the type of a value's part at an index."""
     type, number = _value_and_number(types, "take_part", "value")
     axis, count = params.axis, params.count
@@ -41,9 +35,7 @@ def take_part_rule(
     return (_at(number, _resized(type, axis, type.shape[axis] // count)),)
 
 
-def join_parts_rule(
-    types: Sequence[Type], params: Joining, graphs: Sequence[Graph]
-) -> tuple[Type, ...]:
+def join_parts_rule(types: Types, params: Joining, graphs: Graphs) -> Types:
     """Return the type of the value that stacked parts are joined to."""
     (stack,), axis = types, params.axis
     if not 0 <= axis < len(stack.shape) - 1:
@@ -54,7 +46,7 @@ def join_parts_rule(
     return (_resized(part, axis, stack.shape[0] * part.shape[axis]),)
 
 
-def _value_and_number(types: Sequence[Type], name: str, what: str) -> tuple[Type, Type]:
+def _value_and_number(types: Types, name: str, what: str) -> tuple[Type, Type]:
     if len(types) != 2:
         raise TypeRuleError(f"{name} takes a {what} and a number, not {len(types)} operands")
     value, number = types
@@ -70,6 +62,6 @@ def _at(number: Type, taken: Type) -> Type:
 
 def _resized(type: Type, axis: int, length: int) -> Type:
     """Return the type with another length of a dimension, along which it is not sharded then."""
-    resized = type.shaped((*type.shape[:axis], length, *type.shape[axis + 1 :]))
+    resized = type.resized(axis, length)
     is_cut = type.layout is not None and type.layout.dimension == axis
     return resized.with_layout(PER_REPLICA) if is_cut else resized

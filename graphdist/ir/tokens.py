@@ -124,15 +124,23 @@ class Cursor:
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self._found()}")
 
+    def items(self, end: str) -> Iterator[None]:
+        """Yield before each item of a list, and read commas and `end`; "": the end of the line."""
+        is_first = True
+        while self.text != end:
+            if not is_first:
+                self.expect(",")
+            is_first = False
+            yield
+        if end:
+            self.advance()
+
     def name(self) -> str:
         """Read a name, plain or quoted, and return it."""
+        if self.kind == "string":
+            return self.unquote(self.take("string"))
         # `inf` and `nan` are read as numbers, but may be names.
-        if self.kind == "string" or self.text in ("inf", "nan"):
-            text = self.text
-            quoted = self.kind == "string"
-            self.advance()
-            return self.unquote(text) if quoted else text
-        return self.take("word")
+        return self.take("number" if self.text in ("inf", "nan") else "word")
 
     def unquote(self, text: str) -> str:
         """Return the value of a quoted string."""
@@ -154,6 +162,16 @@ class Cursor:
             self._position -= 1
             self.fail(f"a number of {len(text):,} digits; the limit is {LONGEST_NUMBER}")
         return int(text)
+
+    @contextmanager
+    def refusing(self, at: tuple[int, int]) -> Iterator[None]:
+        """Raise a `ParseError` about the token at a place for what a text may get wrong."""
+        try:
+            yield
+        except ParseError:
+            raise
+        except (ValueError, TypeError, OverflowError) as error:
+            self.fail(str(error), at, because=error)
 
     @contextmanager
     def inside(self) -> Iterator[None]:

@@ -38,6 +38,8 @@ __all__ = [
     "Type",
     "dtype_name",
     "is_dtype",
+    "is_inexact",
+    "is_integer",
     "is_partial",
     "join",
     "join_alike",
@@ -178,6 +180,11 @@ class Type(NamedTuple):
         """Return the type with this shape."""
         return Type(self.dtype, shape, self.layout)
 
+    def resized(self, dimension: int, length: int) -> Type:
+        """Return the type with another length of a dimension."""
+        shape = self.shape
+        return self.shaped((*shape[:dimension], length, *shape[dimension + 1 :]))
+
 
 @lru_cache(maxsize=4096)
 def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
@@ -190,10 +197,9 @@ def own_slice(full: Type, dimension: int, mesh: MeshShape) -> Type:
     >>> print(own_slice(Type("f32", (8, 3)), 0, MeshShape(4)))
     f32[2,3] sharded(0)
     """
-    length = full.shape[dimension] // mesh.group_size
-    shape = (*full.shape[:dimension], length, *full.shape[dimension + 1 :])
     layout = MIRRORED if mesh.group_size == 1 else sharded(dimension, mesh.axis)
-    return Type(full.dtype, shape, layout)
+    shard = full.resized(dimension, full.shape[dimension] // mesh.group_size)
+    return shard.with_layout(layout)
 
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
@@ -225,6 +231,16 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """
     long = _NUMPY.get(name, name)
     return np.dtype(getattr(ml_dtypes, long, long))
+
+
+def is_inexact(dtype: str) -> bool:
+    """Return whether values of a dtype are rounded: real or complex floating point."""
+    return dtype.startswith(("f", "bf", "c"))
+
+
+def is_integer(dtype: str) -> bool:
+    """Return whether values of a dtype are integers; booleans are not."""
+    return dtype[0] in "iu" and dtype[1:].isdigit()
 
 
 _KEY = re.compile(r"key<\w{1,32}>", re.ASCII)

@@ -8,21 +8,20 @@ combined: the result of a collective belongs to no replica's rows.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.divergence import links
-from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.ops import AGGREGATE, ASSIGN, READ, reducer_of, variable_named_by
+from graphdist.ir.flow import reachable, uses
+from graphdist.ir.graph import Graph, Node, Value
+from graphdist.ir.ops import AGGREGATE, reducer_of
 
 
 @dataclass(frozen=True, slots=True)
 class FromUnequalRows:
     """The values computed from inputs of unequal rows, and the means of them over replicas."""
 
-    values: frozenset[Operand]
+    values: frozenset[Value]
     means: tuple[Node, ...]
 
 
@@ -39,36 +38,11 @@ def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> FromUnequalRows:
     >>> [node.op.name for node in from_unequal_rows(graph, graph.inputs).means]
     ['reduce']
     """
-    leads_to = _leads_to(graph)
-    found: set[Operand] = set()
-    pending: list[Operand] = list(inputs)
-    while pending:
-        value = pending.pop()
-        if value not in found:
-            found.add(value)
-            pending += leads_to.get(value, ())
+    combined = {value for node in walk(graph) if _combines(node) for value in node.results}
+    found = reachable(uses(graph), inputs, without=combined)
     means = (node for node in walk(graph) if _is_mean(node) and node.operands[0] in found)
-    return FromUnequalRows(frozenset(found), tuple(means))
-
-
-def _leads_to(graph: Graph) -> dict[Operand, list[Value]]:
-    """Return the values that one node computes from each value, without combining replicas."""
-    found: dict[Operand, list[Value]] = defaultdict(list)
-    cells: dict[str, list[Value]] = defaultdict(list)
-    for node in walk(graph):
-        if node.op is READ and variable_named_by(node).is_local:
-            cells[variable_named_by(node).name] += node.results
-    for node in walk(graph):
-        if node.op is ASSIGN:
-            for operand in node.operands:
-                found[operand] += cells[variable_named_by(node).name]
-        elif node.graphs:
-            for value, operand in links(node):
-                found[operand].append(value)
-        elif not node.op.is_collective and not _is_combined(node):
-            for operand in node.operands:
-                found[operand] += node.results
-    return found
+    values = frozenset(vertex for vertex in found if isinstance(vertex, Value))
+    return FromUnequalRows(values, tuple(means))
 
 
 def _is_mean(node: Node) -> bool:
@@ -79,7 +53,9 @@ def _is_mean(node: Node) -> bool:
     return reducer_of(node) == "mean"
 
 
-def _is_combined(node: Node) -> bool:
-    if node.op is not AGGREGATE or AGGREGATE.of(node).context != "replica":
-        return False
-    return variable_named_by(node).aggregation != "none"
+def _combines(node: Node) -> bool:
+    """Return whether the results of a node are combined from the values of all replicas."""
+    if node.op is not AGGREGATE:
+        return node.op.is_collective
+    params = AGGREGATE.of(node)
+    return params.context == "replica" and params.variable.aggregation != "none"

@@ -1,16 +1,13 @@
 """The invariants of graphs: what every pass may rely on, and must keep.
 
-Each invariant is a function that raises `VerifyError` at the first node that breaks it. The tables
-at the end say which hold at which stage. They are listed, with their reasons, in `docs/ir.md`.
+Each check raises `VerifyError` at the first node that breaks an invariant. They are listed, with
+the stages at which they hold and their reasons, in `docs/ir.md`.
 
-The check runs after every pass, so it is fast for correct graphs: `_looks_sound` checks everything
-in one loop and returns whether it holds. Only if not, or with `full`, the slower invariants run,
-which name the fault. With `full`, every type is derived again, too.
+The check runs after every pass, so it is fast for correct graphs: one loop looks at all values and
+nodes. With `full`, every type is derived again, too.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
@@ -45,58 +42,65 @@ def verify(graph: Graph, full: bool = False) -> None:
     graphdist.errors.VerifyError: output 0, %?lost, is not defined in the graph that returns it
       in graph 'f'
     """
-    if not full and _looks_sound(graph):
-        return
-    for invariant in _PLACED if graph.is_placed else _LOGICAL:
-        invariant(graph)
+    _check_values_and_nodes(graph)
+    _variables_have_names_of_their_own(graph)
+    _slices_fit_variables(graph)
+    _returns_are_declared(graph)
+    if graph.is_placed:
+        _first_inputs_are_variables(graph)
+        _first_outputs_are_assigned(graph)
     if full:
         _types_follow_from_operands(graph)
 
 
-def _looks_sound(graph: Graph) -> bool:
-    """Return whether all invariants hold; False may be wrong."""
-    placed, num_replicas, gone = graph.is_placed, graph.num_replicas, _GONE[graph.stage]
-    remarkable = gone | _SPANNING
+def _check_values_and_nodes(graph: Graph) -> None:
+    """Check that values are defined once, before their use, with a layout; check the operations.
+
+    A nested graph sees its own inputs only.
+    """
+    placed, remarkable = graph.is_placed, _GONE[graph.stage] | _SPANNING
     pending = [graph]
     for scope in pending:  # which grows
-        defined: set[Operand] = set(scope.inputs)
-        count = len(scope.inputs)
+        defined: set[Operand] = set()
+        for value in scope.inputs:
+            if value in defined:
+                raise _refuse(graph, f"{_name(graph, value)} stands twice among the inputs")
+            if placed and value.type.layout is None:
+                what = f"input {_name(graph, value)} is {value.type}, without a layout"
+                raise _refuse(graph, what)
+            defined.add(value)
         for node in scope.nodes:
             for operand in node.operands:
                 if operand.__class__ is Value and operand not in defined:
-                    return False
-            if node.op in remarkable and (node.op in gone or _spanned(node) != num_replicas):
-                return False
+                    what = f"operand {node.operands.index(operand)}, {_name(graph, operand)}"
+                    raise _refuse(graph, f"{what}, is not defined before its use", node)
+            if node.op in remarkable:
+                _check_operation(graph, node)
+            for value in node.results:
+                if value in defined:
+                    what = f"{_name(graph, value)} is defined before, and again by this node"
+                    raise _refuse(graph, what, node)
+                if placed and value.type.layout is None:
+                    what = f"{_name(graph, value)} is {value.type}, without a layout"
+                    raise _refuse(graph, what, node)
+                defined.add(value)
             if node.graphs:
                 pending.extend(node.graphs)
-            for value in node.results:
-                if placed and value.type.layout is None:
-                    return False
-                defined.add(value)
-            count += len(node.results)
-        if len(defined) != count:
-            return False
         for output in scope.outputs:
             if output.__class__ is Value and output not in defined:
-                return False
-        # `in` would compare each layout with None, which is slow.
-        if placed and any(value.type.layout is None for value in scope.inputs):
-            return False
-    try:
-        for invariant in _OF_PLACED_GRAPHS if placed else _OF_GRAPHS:
-            invariant(graph)
-    except VerifyError:
-        return False
-    return True
+                what = f"output {scope.outputs.index(output)}, {_name(graph, output)}"
+                raise _refuse(graph, f"{what}, is not defined in the graph that returns it")
 
 
-def _scopes(graph: Graph) -> Iterator[Graph]:
-    """Yield the graph and its nested graphs, an outer one before its inner ones."""
-    pending = [graph]
-    for scope in pending:  # which grows
-        yield scope
-        for node in scope.nodes:
-            pending.extend(node.graphs)
+def _check_operation(graph: Graph, node: Node) -> None:
+    """Check that an operation belongs to the stage, and spans all replicas."""
+    if node.op in _GONE[graph.stage]:
+        what = f"{node.op.name} has no place at stage {graph.stage.value}"
+        raise _refuse(graph, what, node)
+    count = OverReplicas.of(node).mesh.num_replicas
+    if count != graph.num_replicas:
+        what = f"{node.op.name} spans {count} replicas, the graph has {graph.num_replicas}"
+        raise _refuse(graph, what, node)
 
 
 def _refuse(graph: Graph, what: str, node: Node | None = None) -> VerifyError:
@@ -112,51 +116,6 @@ def _name(graph: Graph, operand: Operand) -> str:
     return print_literal(operand)
 
 
-def _values_are_defined_once(graph: Graph) -> None:
-    for scope in _scopes(graph):
-        defined: set[Value] = set()
-        for value in scope.inputs:
-            if value in defined:
-                raise _refuse(graph, f"{_name(graph, value)} stands twice among the inputs")
-            defined.add(value)
-        for node in scope.nodes:
-            for value in node.results:
-                if value in defined:
-                    name = _name(graph, value)
-                    raise _refuse(graph, f"{name} is defined before, and again by this node", node)
-                defined.add(value)
-
-
-def _values_are_defined_before_use(graph: Graph) -> None:
-    for scope in _scopes(graph):
-        # A nested graph sees its own inputs only.
-        defined: set[Operand] = set(scope.inputs)
-        for node in scope.nodes:
-            for position, operand in enumerate(node.operands):
-                if isinstance(operand, Value) and operand not in defined:
-                    name = _name(graph, operand)
-                    raise _refuse(
-                        graph, f"operand {position}, {name}, is not defined before its use", node
-                    )
-            defined.update(node.results)
-        for position, output in enumerate(scope.outputs):
-            if isinstance(output, Value) and output not in defined:
-                name = _name(graph, output)
-                what = f"output {position}, {name}, is not defined in the graph that returns it"
-                raise _refuse(graph, what)
-
-
-def _replicas_are_counted_alike(graph: Graph) -> None:
-    for node in walk(graph):
-        if node.op in _SPANNING and (count := _spanned(node)) != graph.num_replicas:
-            what = f"{node.op.name} spans {count} replicas, the graph has {graph.num_replicas}"
-            raise _refuse(graph, what, node)
-
-
-def _spanned(node: Node) -> int:
-    return OverReplicas.of(node).mesh.num_replicas
-
-
 def _slices_fit_variables(graph: Graph) -> None:
     if graph.num_groups < 1 or graph.num_replicas % graph.num_groups:
         what = f"{graph.num_replicas} replicas form no {graph.num_groups} groups of one size"
@@ -169,27 +128,6 @@ def _slices_fit_variables(graph: Graph) -> None:
         ):
             what = f"variable {variable.name!r}, {type}, has no {slices} slices along {along}"
             raise _refuse(graph, what)
-
-
-def _operations_are_of_the_stage(graph: Graph) -> None:
-    for node in walk(graph):
-        if node.op in _GONE[graph.stage]:
-            stage = graph.stage.value
-            raise _refuse(graph, f"{node.op.name} has no place at stage {stage}", node)
-
-
-def _values_have_layouts(graph: Graph) -> None:
-    for scope in _scopes(graph):
-        for value in scope.inputs:
-            if value.type.layout is None:
-                name = _name(graph, value)
-                raise _refuse(graph, f"input {name} is {value.type}, without a layout")
-        for node in scope.nodes:
-            for value in node.results:
-                if value.type.layout is None:
-                    name = _name(graph, value)
-                    what = f"{name} is {value.type}, without a layout"
-                    raise _refuse(graph, what, node)
 
 
 def _variables_have_names_of_their_own(graph: Graph) -> None:
@@ -258,26 +196,3 @@ def _types_follow_from_operands(graph: Graph) -> None:
                 f"not {', '.join(map(str, declared)) or 'nothing'}"
             )
             raise _refuse(graph, what, node)
-
-
-_Invariants = tuple[Callable[[Graph], None], ...]
-
-_OF_VALUES: _Invariants = (_values_are_defined_once, _values_are_defined_before_use)
-_OF_NODES: _Invariants = (_replicas_are_counted_alike, _operations_are_of_the_stage)
-_OF_GRAPHS: _Invariants = (
-    _variables_have_names_of_their_own,
-    _slices_fit_variables,
-    _returns_are_declared,
-)
-_OF_PLACED_GRAPHS: _Invariants = (
-    *_OF_GRAPHS,
-    _first_inputs_are_variables,
-    _first_outputs_are_assigned,
-)
-_LOGICAL: _Invariants = (*_OF_VALUES, *_OF_NODES, *_OF_GRAPHS)
-_PLACED: _Invariants = (
-    *_OF_VALUES,
-    *_OF_NODES,
-    _values_have_layouts,
-    *_OF_PLACED_GRAPHS,
-)

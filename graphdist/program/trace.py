@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -41,8 +40,9 @@ from graphdist.context import (
 )
 from graphdist.errors import ContextError
 from graphdist.garbage import collection_put_off
-from graphdist.ir.divergence import Sources
+from graphdist.ir.analyses import all_producers
 from graphdist.ir.errors import GraphdistError
+from graphdist.ir.flow import Vertex, reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, READ, REDUCE, REPLICA_ID
 from graphdist.ir.types import MIRRORED
@@ -346,7 +346,10 @@ def proven_equal(graph: Graph, means: IntegerMeans, on_read: Collection[str]) ->
     elif means.uses_replica_id:
         return frozenset()
     else:
-        is_same = partial(_is_independent, graph, Sources(graph), on_read)
+        different = _dependent(graph, on_read)
+
+        def is_same(value: Value) -> bool:
+            return value not in different
 
     def is_equal(operand: Operand | None) -> bool:
         return is_same(operand) if isinstance(operand, Value) else operand is not None
@@ -372,20 +375,12 @@ def _mirrored(graph: Graph) -> set[Value]:
     return mirrored
 
 
-def _is_independent(graph: Graph, sources: Sources, on_read: Collection[str], value: Value) -> bool:
-    """Return whether a value depends on no value that may differ between replicas."""
-    pending, seen = list[Operand]([value]), set[Operand]()
-    while pending:
-        current = pending.pop()
-        if not isinstance(current, Value) or current in seen:
-            continue
-        seen.add(current)
-        node = sources.made_by.get(current)
-        if current in graph.inputs or (node is not None and _may_differ(node, on_read)):
-            return False
-        if node is None or node.op not in (READ, *_MIRRORED_RESULTS):
-            pending += sources.of(current)
-    return True
+def _dependent(graph: Graph, on_read: Collection[str]) -> set[Vertex]:
+    """Return the values that depend on a value which may differ between replicas."""
+    made_by = all_producers(graph)
+    different = [value for value, node in made_by.items() if _may_differ(node, on_read)]
+    same = [value for value, node in made_by.items() if node.op in (READ, *_MIRRORED_RESULTS)]
+    return reachable(uses(graph), [*graph.inputs, *different], without=set(same))
 
 
 def _may_differ(node: Node, on_read: Collection[str]) -> bool:

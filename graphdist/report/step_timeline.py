@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from graphdist.ir.cost import executions, of_node
+from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph
 from graphdist.report.json_records import NOT_IN_JSON
 from graphdist.report.step_memory import StepMemory, memory_of_step
@@ -134,7 +134,7 @@ def _model_flops(graph: Graph) -> int:
         round(count * times)
         for node, times in executions(graph)
         if not node.graphs and "rematted_computation" not in node.source.scope
-        for count in of_node(node).flops.values()
+        for count in node_cost(node).flops.values()
     )
 
 

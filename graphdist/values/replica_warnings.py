@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' arguments
 
 import jax
 
-from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.graph import Graph, Value
 from graphdist.ir.source import Source
 from graphdist.ir.unequal_means import from_unequal_rows
 from graphdist.passes.layouts.gather_positions import gathered_stacks
@@ -50,7 +50,7 @@ def warn_once(what: str, message: str, source: Source | None = None) -> None:
 
 def warn_of_unequal_means(
     graph: Graph, inputs: Sequence[tuple[Value, Rows]]
-) -> list[tuple[frozenset[Operand], Rows]]:
+) -> list[tuple[frozenset[Value], Rows]]:
     """Warn of means over replicas whose operands depend on inputs with unequal counts of rows.
 
     Returns, for each distinct `Rows`, the values that depend on an input with these counts.

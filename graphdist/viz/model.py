@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from graphdist.ir.analyses import held_values
 from graphdist.ir.collective_records import Exchange, collective_of
-from graphdist.ir.cost import of_node, trips
+from graphdist.ir.cost import node_cost, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import Printer, line_text, op_text
@@ -205,8 +205,8 @@ class _FactsCache:
             op_text(node),
             parameters,
             *self._results(*[value.type for value in node.results]),
-            flops=of_node(node).total_flops,
-            trips=trips(node) if node.op.name == "scan" else 0,
+            flops=node_cost(node).total_flops,
+            trips=trip_count(node) if node.op.name == "scan" else 0,
             origin=node.origin,
             scope=node.source.scope,
             variable=f"@{params.variable.name}" if isinstance(params, OfVariable) else "",
@@ -264,7 +264,7 @@ class _Records:
             position = self.position_of[node] = len(self.records)
             self._node(node, again, parent, times)
             for nested in node.graphs:
-                self._add(nested, node.operands, position, times * trips(node))
+                self._add(nested, node.operands, position, times * trip_count(node))
 
     def _inputs(
         self, graph: Graph, operands: tuple[Operand, ...], again: bool, parent: int
@@ -305,7 +305,7 @@ class _Records:
 
 def node_estimate(node: Node, topology: Topology) -> Roofline:
     """Return the estimated time of a node, all trips of a loop included."""
-    work = of_node(node)
+    work = node_cost(node)
     return estimate_step(topology, work.flops, work.bytes, _exchanges(node))
 
 
@@ -333,7 +333,7 @@ def _exchanges(node: Node, times: int = 1) -> Iterator[Exchange]:
             yield exchange._replace(bytes=exchange.bytes * times)
     for nested in node.graphs:
         for inner in nested.nodes:
-            yield from _exchanges(inner, times * trips(node))
+            yield from _exchanges(inner, times * trip_count(node))
 
 
 @dataclass(frozen=True)

@@ -20,56 +20,45 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.jax_parameters import is_plain, permutation
 from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import CONSTANT, RESHAPE, SCALE, UNPACK
-from graphdist.ir.rewrite import Rewriter, rewrite, substitute
-from graphdist.ir.types import MIRRORED, PER_REPLICA
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite, substitute
+from graphdist.ir.types import MIRRORED, PER_REPLICA, is_integer
 
 NAME = "canonicalize"
 
-Operands: TypeAlias = tuple[Operand, ...]
-Answer: TypeAlias = Sequence[Operand] | None
 Number: TypeAlias = bool | int | float | complex
+Rule: TypeAlias = Callable[[Node, Operands, Rewriter], Answer]
 
 
 def canonicalize(graph: Graph) -> Graph:
     """Return the graph without operations that change nothing."""
-    return rewrite(graph, _Canonicalizer().apply, NAME, _RULES)
+    return rewrite(graph, _simplified, NAME, _RULES)
 
 
-class _Canonicalizer:
-    """Applies the rules, each of which may look at the nodes that make its operands."""
+def _simplified(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+    """Return the operands that replace the node's results, or None to keep the node."""
+    first = len(rewriter.nodes)
+    answer = _RULES[node.op.name](node, operands, rewriter)
+    if answer is not None and not all(map(_fits, answer, node.results)):
+        rewriter.take_back(first)
+        return None
+    return answer
 
-    def __init__(self) -> None:
-        self.builder: Rewriter
 
-    def apply(self, node: Node, operands: Operands, builder: Rewriter) -> Answer:
-        """Return the operands that replace the node's results, or None to keep the node."""
-        self.builder = builder
-        first = len(builder.nodes)
-        answer = _RULES[node.op.name](self, node, operands)
-        if answer is not None and not all(map(_fits, answer, node.results)):
-            builder.take_back(first)
-            return None
-        return answer
-
-    def definition(self, operand: Operand, name: str) -> Node | None:
-        """Return the node that makes the operand, if its operation has this name."""
-        return self.builder.definition(operand, name)
-
-    def splat(self, operand: Operand) -> Number | None:
-        """Return the scalar that every element of the operand equals, if it is known."""
-        if type(operand) is Literal:
-            return operand.value
-        node = self.builder.definition(operand, CONSTANT.name, "jax.broadcast_in_dim")
-        if node is None:
-            return None
-        if node.op is CONSTANT:
-            array = CONSTANT.of(node).value
-            return array.item(0) if _is_splat(array) else None
-        return node.operands[0].value if isinstance(node.operands[0], Literal) else None
+def _splat(operand: Operand, rewriter: Rewriter) -> Number | None:
+    """Return the scalar that every element of the operand equals, if it is known."""
+    if type(operand) is Literal:
+        return operand.value
+    node = rewriter.definition(operand, CONSTANT.name, "jax.broadcast_in_dim")
+    if node is None:
+        return None
+    if node.op is CONSTANT:
+        array = CONSTANT.of(node).value
+        return array.item(0) if _is_splat(array) else None
+    return node.operands[0].value if isinstance(node.operands[0], Literal) else None
 
 
 def _is_splat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
@@ -89,41 +78,34 @@ def _fits(answer: Operand, result: Value) -> bool:
     )
 
 
-Rule: TypeAlias = Callable[[_Canonicalizer, Node, Operands], Answer]
-
-
 # Rules that return an operand. They need not check its type, since `_fits` does.
 
 
-def _operand(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _operand(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Return the first operand, which such an operation leaves as it is if it keeps the shape."""
     return operands[:1]
 
 
-def _single(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _single(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     return operands if len(operands) == len(node.results) == 1 else None
 
 
 def _neutral(right: Callable[[Number, str], bool], *, commutes: bool) -> Rule:
     """Return the rule for a binary operation with a neutral operand."""
 
-    def rule(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    def rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
         left, other = operands
         dtype = left.type.dtype
-        number = self.splat(other)
+        number = _splat(other, rewriter)
         if number is not None and right(number, dtype):
             return (left,)
         if commutes:
-            number = self.splat(left)
+            number = _splat(left, rewriter)
             if number is not None and right(number, dtype):
                 return (other,)
         return None
 
     return rule
-
-
-def _is_integer(dtype: str) -> bool:
-    return dtype[0] in "iu" and dtype[1:].isdigit()
 
 
 def _is_real(dtype: str) -> bool:
@@ -141,36 +123,36 @@ def _is_zero(sign: int) -> Callable[[Number, str], bool]:
     def test(number: Number, dtype: str) -> bool:
         if isinstance(number, complex) or number != 0 or dtype == "bool":
             return False
-        return _is_integer(dtype) or (_is_real(dtype) and copysign(1, number) == sign)
+        return is_integer(dtype) or (_is_real(dtype) and copysign(1, number) == sign)
 
     return test
 
 
 def _is_no_bits(number: Number, dtype: str) -> bool:
-    return number == 0 and (dtype == "bool" or _is_integer(dtype))
+    return number == 0 and (dtype == "bool" or is_integer(dtype))
 
 
 def _is_all_bits(number: Number, dtype: str) -> bool:
     if dtype == "bool":
         return bool(number)
-    return _is_integer(dtype) and number == (-1 if dtype[0] == "i" else 2 ** int(dtype[1:]) - 1)
+    return is_integer(dtype) and number == (-1 if dtype[0] == "i" else 2 ** int(dtype[1:]) - 1)
 
 
-def _multiply(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    if _is_integer(operands[0].type.dtype):
+def _multiply(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+    if is_integer(operands[0].type.dtype):
         for operand in operands:
-            if self.splat(operand) == 0 and operand.type.shape == node.results[0].type.shape:
+            if _splat(operand, rewriter) == 0 and operand.type.shape == node.results[0].type.shape:
                 return (operand,)
-    return _TIMES_ONE(self, node, operands)
+    return _TIMES_ONE(node, operands, rewriter)
 
 
 def _idempotent(otherwise: Rule | None = None) -> Rule:
     """Return the rule for an operation that gives x for (x, x)."""
 
-    def rule(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    def rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
         if operands[0] is operands[1]:
             return operands[:1]
-        return otherwise(self, node, operands) if otherwise else None
+        return otherwise(node, operands, rewriter) if otherwise else None
 
     return rule
 
@@ -178,22 +160,22 @@ def _idempotent(otherwise: Rule | None = None) -> Rule:
 _TIMES_ONE = _neutral(_is_one, commutes=True)
 
 
-def _own_inverse(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    inner = self.definition(operands[0], node.op.name)
+def _own_inverse(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+    inner = rewriter.definition(operands[0], node.op.name)
     return inner.operands if inner else None
 
 
-def _select(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _select(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     predicate, *cases = operands
     if all(case is cases[0] for case in cases):
         return cases[:1]
-    chosen = self.splat(predicate)
+    chosen = _splat(predicate, rewriter)
     if chosen is None or not 0 <= int(cast(int, chosen)) < len(cases):
         return None
     return (cases[int(cast(int, chosen))],)
 
 
-def _update_all(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _update_all(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Return an update that is as large as its operand: its start is clamped to 0."""
     return operands[1:2]
 
@@ -201,36 +183,42 @@ def _update_all(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 # Rules that replace two nodes by one.
 
 
-def _transpose(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _transpose(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     outer = permutation(node)
     if outer == tuple(range(len(outer))):
         return operands
-    inner = self.definition(operands[0], node.op.name)
+    inner = rewriter.definition(operands[0], node.op.name)
     if inner is None:
         return None
     first = permutation(inner)
     composed = tuple(first[axis] for axis in outer)
     if composed == tuple(range(len(composed))):
         return inner.operands
-    return _rebuilt(self, node, inner.operands, permutation=composed)
+    return rewriter.again(node, inner.operands, permutation=composed)
 
 
-def _reshape(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _reshape(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if not _is_plain_of_one(node):
         return None
     wanted = node.results[0].type.shape
     if operands[0].type.shape == wanted:
         return operands
-    inner = self.definition(operands[0], node.op.name)
-    if inner is None or not _is_plain_of_one(inner):
+    inner = _plain_before(node, operands, rewriter)
+    if inner is None:
         return None
     is_undone = inner.operands[0].type.shape == wanted
-    return inner.operands if is_undone else _rebuilt(self, node, inner.operands)
+    return inner.operands if is_undone else rewriter.again(node, inner.operands)
 
 
 def _is_plain_of_one(node: Node) -> bool:
     """Return whether the node has one operand and asks for no memory order and no sharding."""
     return len(node.operands) == 1 and is_plain(node)
+
+
+def _plain_before(node: Node, operands: Operands, rewriter: Rewriter) -> Node | None:
+    """Return the plain node of the same operation that makes the operand."""
+    inner = rewriter.definition(operands[0], node.op.name)
+    return inner if inner is not None and _is_plain_of_one(inner) else None
 
 
 _WIDENS = {
@@ -248,31 +236,31 @@ _WIDENS = {
 """The dtypes that represent every value of a dtype."""
 
 
-def _convert(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _convert(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if not _is_plain_of_one(node):
         return None
     wanted = node.results[0].type.dtype
     if operands[0].type.dtype == wanted:
         return operands
-    inner = self.definition(operands[0], node.op.name)
-    if inner is None or not _is_plain_of_one(inner):
+    inner = _plain_before(node, operands, rewriter)
+    if inner is None:
         return None
     original = inner.operands[0].type.dtype
     if operands[0].type.dtype not in _WIDENS.get(original, "").split():
         return None
     # A float out of an integer's range is clamped, an integer out of it wraps around.
-    is_by_float = _is_integer(original) and not _is_integer(operands[0].type.dtype)
-    if is_by_float and _is_integer(wanted) and wanted not in (original, *_WIDENS[original].split()):
+    is_by_float = is_integer(original) and not is_integer(operands[0].type.dtype)
+    if is_by_float and is_integer(wanted) and wanted not in (original, *_WIDENS[original].split()):
         return None
-    return inner.operands if original == wanted else _rebuilt(self, node, inner.operands)
+    return inner.operands if original == wanted else rewriter.again(node, inner.operands)
 
 
-def _scale(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _scale(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     factor = SCALE.of(node).factor
     dtype = operands[0].type.dtype
     if factor == 1 and _is_real(dtype):
         return operands
-    inner = self.definition(operands[0], node.op.name)
+    inner = rewriter.definition(operands[0], node.op.name)
     if inner is None:
         return None
     before = SCALE.of(inner).factor
@@ -280,9 +268,9 @@ def _scale(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
     if abs(product) >= 2**15:  # some dtypes cannot represent it
         return None
     is_exact = dtype in ("f16", "bf16", "f32", "f64") and _grows(before) and _grows(factor)
-    if _is_integer(dtype):
+    if is_integer(dtype):
         is_exact = isinstance(product, int)
-    return _rebuilt(self, node, inner.operands, factor=product) if is_exact else None
+    return rewriter.again(node, inner.operands, factor=product) if is_exact else None
 
 
 def _grows(factor: float) -> bool:
@@ -293,51 +281,40 @@ def _grows(factor: float) -> bool:
     return factor >= 1 and frexp(factor)[0] == 0.5
 
 
-def _pack(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _pack(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if len(operands) == 1:
         return operands
-    inner = self.definition(operands[0], UNPACK.name)
+    inner = rewriter.definition(operands[0], UNPACK.name)
     return inner.operands if inner and inner.results == operands else None
 
 
-def _unpack(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
-    inner = self.definition(operands[0], "pack")
+def _unpack(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+    inner = rewriter.definition(operands[0], "pack")
     if inner and len(inner.operands) == len(node.results):
         return inner.operands
     if len(node.results) == 1:
         if node.results[0].type.shape == operands[0].type.shape:
             return operands
         shape = Reshaping(node.results[0].type.shape)
-        return self.builder.add(RESHAPE, operands, shape, at=node.source)
+        return rewriter.add(RESHAPE, operands, shape, at=node.source)
     return None
 
 
-def _rebuilt(
-    self: _Canonicalizer, node: Node, operands: Operands, **params: object
-) -> Sequence[Operand]:
-    """Add the node's operation on other operands, with some parameters changed."""
-    types = None if node.op.rule else [value.type for value in node.results]
-    params, hint = {**node.params, **params}, node.results[0].hint if node.results else ""
-    return self.builder.add(
-        node.op, operands, params, node.graphs, at=node.source, types=types, hint=hint
-    )
-
-
-def _cond(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+def _cond(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Replace a `cond` by the branch that is known to be taken."""
     index, *rest = operands
-    number = self.splat(index)
+    number = _splat(index, rewriter)
     if number is None:
         return None
     branch = node.graphs[min(max(int(cast(int, number)), 0), len(node.graphs) - 1)]
     environment: dict[Operand, Operand] = dict(zip(branch.inputs, rest, strict=True))
     for inner in branch.nodes:
         # New nodes, since another `cond` of this graph may have the same branch.
-        results = _rebuilt(self, inner, substitute(environment, inner.operands))
+        results: Sequence[Operand] = rewriter.again(inner, substitute(environment, inner.operands))
         if inner.op.name in _RULES:  # outside the branch more is known about its operands
-            (made,) = self.builder.take_back(len(self.builder.nodes) - 1)
-            answer = self.apply(made, made.operands, self.builder)
-            results = answer or self.builder.keep(made, made.operands, made.graphs)
+            (made,) = rewriter.take_back(len(rewriter.nodes) - 1)
+            answer = _simplified(made, made.operands, rewriter)
+            results = answer or rewriter.keep(made, made.operands, made.graphs)
         environment.update(zip(inner.results, results, strict=True))
     return substitute(environment, branch.outputs)
 

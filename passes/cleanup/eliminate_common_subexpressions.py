@@ -14,16 +14,17 @@ cannot be compared. Nodes of different nested graphs are not merged.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
+from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operands, Value
 from graphdist.ir.ops import ASSIGN, READ, variable_named_by
-from graphdist.ir.rewrite import any_node, rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 
 __all__ = ["eliminate_common_subexpressions"]
 
@@ -39,9 +40,7 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
     """Return the graph with every value computed once."""
     seen: dict[Builder, _Seen] = {}  # each graph, nested or not, has its own builder
 
-    def rule(
-        node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
+    def rule(node: Node, operands: Operands, builder: Builder) -> Answer:
         here = seen.get(builder)
         if here is None:
             here = seen[builder] = _Seen()
@@ -62,7 +61,7 @@ class _Seen:
     further: dict[Hashable, dict[Hashable, Results]] = field(default_factory=dict)
     writes: dict[str, int] = field(default_factory=dict)
 
-    def merge(self, node: Node, operands: tuple[Operand, ...], builder: Builder) -> Results | None:
+    def merge(self, node: Node, operands: Operands, builder: Builder) -> Results | None:
         """Return the results of an equal earlier node; without one, keep and remember this node."""
         key = self._key(node, operands)
         if key is None:
@@ -82,7 +81,7 @@ class _Seen:
         results = others[exact] = builder.keep(node, operands, node.graphs)
         return results
 
-    def _key(self, node: Node, operands: tuple[Operand, ...]) -> Hashable:
+    def _key(self, node: Node, operands: Operands) -> Hashable:
         """Return a key that equal nodes share and few others do; None if the node must stay."""
         op = node.op
         if _is_impure(node):
@@ -90,26 +89,24 @@ class _Seen:
                 # Reads merge only if no assignment is between them: it changes the value.
                 name = variable_named_by(node).name
                 return op, name, self.writes.get(name, 0)
-            if op is ASSIGN:
-                self._written(node)
+            self._written(node)
             return None
         if node.graphs:
-            is_pure = True
-            for graph in node.graphs:
-                if any_node(graph, _is_impure):
-                    is_pure = False
-                    any_node(graph, self._written)  # it may assign variables that later nodes read
-            return (op, node.graphs, operands) if is_pure else None
+            inner = [each for graph in node.graphs for each in walk(graph)]
+            if not any(map(_is_impure, inner)):
+                return op, node.graphs, operands
+            for each in inner:
+                self._written(each)  # later nodes may read the variable
+            return None
         for operand in operands:
             if type(operand) is not Value:  # a literal, slow to hash
                 return (op, *[o if isinstance(o, Value) else o.value for o in operands])
         return op, operands
 
-    def _written(self, node: Node) -> bool:
+    def _written(self, node: Node) -> None:
         if node.op is ASSIGN:
             name = variable_named_by(node).name
             self.writes[name] = self.writes.get(name, 0) + 1
-        return False
 
 
 def _is_impure(node: Node) -> bool:
@@ -117,7 +114,7 @@ def _is_impure(node: Node) -> bool:
     return op.has_effect or op.varies or op is READ or op.name in _NOT_REPEATABLE
 
 
-def _exact(params: Mapping[str, object], operands: tuple[Operand, ...]) -> Hashable:
+def _exact(params: Mapping[str, object], operands: Operands) -> Hashable:
     # In Python 0.0 equals -0.0 and True equals 1, but neither may replace the other.
     literals = [(o.type.dtype, _frozen(o.value)) for o in operands if isinstance(o, Literal)]
     return _frozen(params), *literals

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import has_effect
-from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.loops import returned_parts
 from graphdist.ir.ops import COND, SCAN
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 
 __all__ = ["eliminate_dead_code"]
 
@@ -80,17 +79,13 @@ def _narrow(node: Node, live: set[Value]) -> _Narrowed:
 
 def _rebuild(graph: Graph, nodes: list[Node], narrowed: dict[Node, _Narrowed]) -> Graph:
     """Return the graph with these nodes, some of which have fewer results."""
-    builder = Builder(NAME)
-    environment: dict[Operand, Operand] = {}
+    copier = Copier(NAME)
     for node in nodes:
-        operands = substitute(environment, node.operands)
         less = narrowed.get(node)
         if less is not None and len(less.kept) < len(node.results):
             old = [node.results[position] for position in less.kept]
-            new = builder.add(node.op, operands, node.params, less.graphs, at=node.source)
+            operands = copier.now(node.operands)
+            copier.put(old, copier.add(node.op, operands, node.params, less.graphs, at=node.source))
         else:
-            old = list(node.results)
-            new = builder.keep(node, operands, less.graphs if less else node.graphs)
-        environment.update(pair for pair in zip(old, new, strict=True) if pair[0] is not pair[1])
-    outputs = substitute(environment, graph.outputs)
-    return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+            copier.copy(node, None if less is None else less.graphs)
+    return copier.changed(graph)

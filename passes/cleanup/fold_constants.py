@@ -20,18 +20,19 @@ and f64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 
 from graphdist.ir.arrays import Array, literal_array, reduce_arrays
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.jax_parameters import broadcast_dimensions, has_other_dtype, is_plain
+from graphdist.ir.numerals import plain_number
 from graphdist.ir.op_parameters import Holding, Reducing
 from graphdist.ir.ops import ALL_REDUCE, CONSTANT, REDUCE, SCALE
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 from graphdist.ir.types import Type, numpy_dtype
 
 __all__ = ["fold_constants"]
@@ -52,34 +53,24 @@ def fold_constants(graph: Graph) -> Graph:
     """Return the graph with known results computed."""
     constants: dict[Operand, Array] = {}
 
-    def rule(
-        node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
-        if node.op is CONSTANT:
-            array = CONSTANT.of(node).value
-        else:
-            folded = _fold(node, operands, constants)
-            if folded is None:
-                return None
-            array = folded
-        type, hint = node.results[0].type, node.results[0].hint
-        if not _is_small(type):
+    def rule(node: Node, operands: Operands, builder: Builder) -> Answer:
+        is_constant, type = node.op is CONSTANT, node.results[0].type
+        array = CONSTANT.of(node).value if is_constant else _fold(node, operands, constants)
+        if array is None or not _is_small(type):
             return None
         if not type.shape:
-            return (_literal(array, type),)
-        if node.op is CONSTANT or (isinstance(operands[0], Literal) and len(operands) == 1):
+            return (Literal.of(plain_number(array, type.dtype), type),)
+        if is_constant or (isinstance(operands[0], Literal) and len(operands) == 1):
             answer = builder.keep(node, operands, ())  # its users are folded
         else:
-            answer = builder.add(CONSTANT, (), Holding(array), at=node.source, hint=hint)
+            answer = builder.add(CONSTANT, (), Holding(array), at=node)
         constants[answer[0]] = array
         return answer
 
     return rewrite(graph, rule, NAME, _FOLDS)
 
 
-def _fold(
-    node: Node, operands: tuple[Operand, ...], constants: Mapping[Operand, Array]
-) -> Array | None:
+def _fold(node: Node, operands: Operands, constants: Mapping[Operand, Array]) -> Array | None:
     """Return the result of the node, or None if it is not known to the bit."""
     for operand in operands:
         if type(operand) is Value and operand not in constants:
@@ -116,14 +107,6 @@ def _is_doubtful(array: Array) -> bool:
 
 _SMALLEST_EXPONENT = {"float16": -14, "bfloat16": -126, "float32": -126, "float64": -1022}
 """The exponent of the smallest normal value, by dtype."""
-
-
-def _literal(array: Array, type: Type) -> Literal:
-    if type.dtype == "bool":
-        return Literal.of(bool(array), type)
-    if type.dtype in _INTEGERS:
-        return Literal.of(int(cast("np.ndarray[tuple[()], np.dtype[np.int64]]", array)), type)
-    return Literal.of(float(array.astype(np.float64)), type)
 
 
 def _by(function: Callable[..., object], dtypes: frozenset[str] = _INTEGERS | _FLOATS) -> Fold:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operands, Value
 from graphdist.ir.loops import scan_parts, type_of_slice, while_parts
 from graphdist.ir.ops import COND, SCAN, WHILE
-from graphdist.ir.rewrite import rewrite, substitute
+from graphdist.ir.rewrite import Answer, Copier, rewrite
 from graphdist.ir.types import Layout, Type, join
 from graphdist.passes.logical.refused_per_replica_values import refuse_per_replica_values
 
@@ -39,9 +39,7 @@ Derive: TypeAlias = Callable[[Graph, Sequence[Layout | None]], Graph]
 """A function that returns a nested graph with these input layouts and all types derived again."""
 
 
-def _infer_node(
-    node: Node, operands: tuple[Operand, ...], builder: Builder
-) -> Sequence[Operand] | None:
+def _infer_node(node: Node, operands: Operands, builder: Builder) -> Answer:
     graphs = nested_graphs(node, [operand.type for operand in operands], _with_inputs)
     return None if graphs == node.graphs else builder.keep(node, operands, graphs)
 
@@ -97,26 +95,22 @@ def _layouts(types: Sequence[Type]) -> list[Layout | None]:
 
 def _with_inputs(graph: Graph, layouts: Sequence[Layout | None]) -> Graph:
     """Return the graph with these layouts of its inputs, and all other types derived again."""
-    environment: dict[Operand, Operand] = {}
-    inputs = []
-    for value, layout in zip(graph.inputs, layouts, strict=True):
-        if value.type.layout is not layout:
-            changed = Value(value.type.with_layout(layout), value.hint)
-            environment[value] = value = changed
-        inputs.append(value)
-    builder = Builder(NAME)
+    copier = Copier(NAME)
+    inputs = with_layouts(graph.inputs, layouts)
+    copier.put(graph.inputs, inputs)
     for node in graph.nodes:
-        operands = substitute(environment, node.operands)
-        graphs = node.graphs
-        if graphs:
-            graphs = nested_graphs(node, [operand.type for operand in operands], _with_inputs)
-        results = builder.keep(node, operands, graphs)
-        if builder.nodes[-1] is not node:
-            environment.update(zip(node.results, results, strict=True))
-    if not environment and tuple(builder.nodes) == graph.nodes:
-        return graph
-    return graph.replace(
-        inputs=tuple(inputs),
-        nodes=tuple(builder.nodes),
-        outputs=substitute(environment, graph.outputs),
+        if node.graphs:
+            types = [operand.type for operand in copier.now(node.operands)]
+            copier.copy(node, nested_graphs(node, types, _with_inputs))
+        else:
+            copier.copy(node)
+    changed = copier.changed(graph)
+    return changed if inputs == graph.inputs else changed.replace(inputs=inputs)
+
+
+def with_layouts(values: Sequence[Value], layouts: Sequence[Layout | None]) -> tuple[Value, ...]:
+    """Return values of these layouts; a value that has its layout stays as it is."""
+    return tuple(
+        value if value.type.layout is layout else Value(value.type.with_layout(layout), value.hint)
+        for value, layout in zip(values, layouts, strict=True)
     )

@@ -57,7 +57,7 @@ from typing import Any, Protocol  # Any: arrays, of which passes know nothing
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Stage, Value
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Operands, Stage
 from graphdist.ir.op_parameters import Branching, CountingSteps, OfVariable, Reducing, Scaling
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -71,11 +71,11 @@ from graphdist.ir.ops import (
     reducer_of,
     variable_named_by,
 )
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, Layout, Type
 from graphdist.ir.variable_storage import AddedRole, Anchor, OuterSlot, StepCount
-from graphdist.passes.logical.infer_layouts import infer_layouts, nested_graphs
+from graphdist.passes.logical.infer_layouts import infer_layouts, nested_graphs, with_layouts
 from graphdist.passes.logical.local_variables import (
     add_assign,
     add_read,
@@ -214,28 +214,19 @@ class _Localizer:
 
     def _derived(self, graph: Graph, entering: Sequence[Layout | None]) -> Graph:
         """Return the graph, or one nested in it, for inputs of these layouts."""
-        inputs = [
-            value
-            if value.type.layout is layout
-            else Value(value.type.with_layout(layout), value.hint)
-            for value, layout in zip(graph.inputs, entering, strict=True)
-        ]
-        environment: dict[Operand, Operand] = dict(zip(graph.inputs, inputs, strict=True))
-        builder = Builder(NAME)
+        inputs = with_layouts(graph.inputs, entering)
+        copier = Copier(NAME)
+        copier.put(graph.inputs, inputs)
         for node in graph.nodes:
-            operands = substitute(environment, node.operands)
-            results = self._rebuilt(builder, node, operands)
-            environment.update(zip(node.results, results, strict=True))
+            copier.put(node.results, self._rebuilt(copier, node, copier.now(node.operands)))
         if graph in self.step.bodies:
-            self._synchronize(builder)
-        outputs = substitute(environment, graph.outputs)
+            self._synchronize(copier)
+        outputs = copier.now(graph.outputs)
         if graph is self.graph:
-            outputs = tuple(self._returned(builder, outputs))
-        return graph.replace(inputs=tuple(inputs), nodes=tuple(builder.nodes), outputs=outputs)
+            outputs = tuple(self._returned(copier, outputs))
+        return graph.replace(inputs=inputs, nodes=tuple(copier.nodes), outputs=outputs)
 
-    def _rebuilt(
-        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
-    ) -> Sequence[Operand]:
+    def _rebuilt(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         differs = any(operand.type.layout is not MIRRORED for operand in operands)
         if node in self.step.removed or (differs and node in self.step.redundant):
             return self._own_value(builder, node, operands[0])
@@ -256,9 +247,7 @@ class _Localizer:
             return (own,)
         return builder.add(SCALE, (own,), Scaling(replicas), at=node.source)
 
-    def _of_variable(
-        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
-    ) -> Sequence[Operand]:
+    def _of_variable(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         variable = variable_named_by(node)
         differs = self.is_divergent or any(
             operand.type.layout is not MIRRORED for operand in operands
@@ -271,12 +260,9 @@ class _Localizer:
             return builder.keep(node, operands, ())
         if node.op is AGGREGATE:
             return self._aggregated(builder, node, operands)
-        hint = node.results[0].hint if node.results else ""
-        return builder.add(node.op, operands, OfVariable(local), at=node.source, hint=hint)
+        return builder.add(node.op, operands, OfVariable(local), at=node)
 
-    def _aggregated(
-        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
-    ) -> Sequence[Operand]:
+    def _aggregated(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         """Return the value to write to each replica's copy of a local variable."""
         aggregation = variable_named_by(node).aggregation
         if AGGREGATE.of(node).context != "replica" or aggregation not in ("max", "min", "sum"):
@@ -284,9 +270,7 @@ class _Localizer:
         params = Reducing(aggregation, group_size=self.graph.num_replicas)
         return builder.add(ALL_REDUCE, operands, params, at=node.source)
 
-    def _control_flow(
-        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
-    ) -> Sequence[Operand]:
+    def _control_flow(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         types = [operand.type for operand in operands]
         before = self.is_divergent
         graphs = nested_graphs(node, types, self._derived)
@@ -339,16 +323,13 @@ class _Localizer:
         slots = [added for role, added in self.added.items() if isinstance(role, OuterSlot)]
         held = [value for variable in anchors for value in add_read(builder, variable, at)]
         kept = [value for variable in slots for value in add_read(builder, variable, at)]
-        new = _inlined(builder, self._outer_graph(), (*held, *copies, *kept))
+        update, outer = self._outer_graph(), Copier(NAME)
+        outer.put(update.inputs, (*held, *copies, *kept))
+        for node in update.nodes:
+            outer.copy(node)
+        builder.nodes.extend(outer.nodes)
+        new = outer.now(update.outputs)
         for variable, value in zip((*anchors, *slots), new, strict=True):
             add_assign(builder, variable, value, at)
         for variable, value in zip(parameters, new, strict=False):
             add_assign(builder, variable, value, at)
-
-
-def _inlined(builder: Builder, graph: Graph, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-    environment: dict[Operand, Operand] = dict(zip(graph.inputs, operands, strict=True))
-    for node in graph.nodes:
-        results = builder.keep(node, substitute(environment, node.operands), node.graphs)
-        environment.update(zip(node.results, results, strict=True))
-    return substitute(environment, graph.outputs)

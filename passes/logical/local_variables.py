@@ -8,17 +8,16 @@ variable. If the graph assigns that, the new value is written to all copies and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Operands, Value
 from graphdist.ir.op_parameters import OfVariable, Reducing
 from graphdist.ir.ops import ALL_REDUCE, ASSIGN, READ, variable_named_by
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_inexact
 from graphdist.ir.variable_storage import (
     UNSHARDED,
     AddedRole,
@@ -26,7 +25,6 @@ from graphdist.ir.variable_storage import (
     StoredInCopies,
     StoredUnsharded,
 )
-from graphdist.passes.logical.training_steps import is_float
 
 _NAME = "local_steps"
 
@@ -50,16 +48,11 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
         for name, variable in stored.items()
     }
 
-    def of_cells(
-        node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
-        params = OfVariable.of(node)
-        cell = cells.get(params.variable.name)
+    def of_cells(node: Node, operands: Operands, builder: Builder) -> Answer:
+        cell = cells.get(variable_named_by(node).name)
         if cell is None:
             return None
-        params = replace(params, variable=cell)
-        hint = node.results[0].hint if node.results else ""
-        return builder.add(node.op, operands, params, at=node.source, hint=hint)
+        return builder.again(node, operands, variable=cell)
 
     inner = rewrite(graph, of_cells, _NAME, {"read", "assign", "aggregate"})
     assigned = {
@@ -128,6 +121,6 @@ def add_assign(builder: Builder, variable: GraphVariable, value: Operand, at: So
 
 def one_value(builder: Builder, value: Operand, replicas: int, at: Source) -> Operand:
     """Return the mean of the replicas' values; for integers and booleans the maximum."""
-    reducer = "mean" if is_float(value.type) else "max"
+    reducer = "mean" if is_inexact(value.type.dtype) else "max"
     params = Reducing(reducer, group_size=replicas)
     return builder.add(ALL_REDUCE, (value,), params, at=at)[0]

@@ -24,13 +24,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
-from graphdist.ir.builder import Builder
 from graphdist.ir.choice_of_storage import stored_for_scan
 from graphdist.ir.definitions import definitions
-from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Params, Stage, Value
+from graphdist.ir.graph import (
+    Graph,
+    GraphVariable,
+    Node,
+    Op,
+    Operand,
+    Operands,
+    Params,
+    Stage,
+    Value,
+)
 from graphdist.ir.loops import scan_parts, while_parts
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import AlongAxis, Looping, Reducing, Selecting
@@ -47,12 +56,13 @@ from graphdist.ir.ops import (
     WHILE,
     variable_named_by,
 )
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.layouts.shard_dimensions import is_scanned
 
 NAME = "place_variables"
+
 
 _OF_VARIABLES = frozenset({AGGREGATE, ASSIGN, READ})
 
@@ -66,18 +76,16 @@ def place_variables(graph: Graph) -> Graph:
         if not variable.is_local
     )
     entering = tuple(Value(variable.held(graph.mesh), variable.name) for variable in variables)
-    builder = Builder(NAME)
-    state = _State(graph.mesh, builder, variables, entering)
+    state = _State(graph.mesh, variables, entering)
     outputs = _Placer(state).run(graph)
     leaving = tuple(state.stored(variable.name) for variable in variables if variable.assigned)
-    placed = graph.replace(
+    return graph.replace(
         stage=Stage.PLACED,
         inputs=(*entering, *graph.inputs),
-        nodes=tuple(builder.nodes),
+        nodes=tuple(state.copier.nodes),
         outputs=(*leaving, *outputs),
         variables=variables,
     )
-    return placed
 
 
 def _stored(variable: GraphVariable, graph: Graph) -> GraphVariable:
@@ -104,14 +112,10 @@ class _State:
     """The current value of each variable in one graph: unsharded, sharded, or in both forms."""
 
     def __init__(
-        self,
-        mesh: MeshShape,
-        builder: Builder,
-        variables: Iterable[GraphVariable],
-        values: Iterable[Value],
+        self, mesh: MeshShape, variables: Iterable[GraphVariable], values: Iterable[Value]
     ) -> None:
         """Start with the graph's input for each variable: the full value, or a shard."""
-        self.mesh, self.builder = mesh, builder
+        self.mesh, self.copier = mesh, Copier(NAME)
         self.variables: dict[str, GraphVariable] = {}
         self._fulls: dict[str, Operand] = {}
         self._slices: dict[str, Operand] = {}
@@ -150,29 +154,32 @@ class _State:
         along = variable.sharded_along
         assert along is not None
         params = AlongAxis(along, group_size=self.mesh.group_size, num_groups=self.mesh.num_groups)
-        return self.builder.add(op, (value,), params, at=at, hint=name)[0]
+        return self.copier.add(op, (value,), params, at=at, hint=name)[0]
+
+
+class _Threaded(NamedTuple):
+    """The variables that a loop or branch only reads, and the ones that it assigns."""
+
+    read: Sequence[GraphVariable]
+    written: Sequence[GraphVariable]
 
 
 class _Placer:
-    """Adds the nodes of one graph to a builder; `state` has the variables' current values."""
+    """Copies the nodes of one graph; `state` has the variables' current values."""
 
     def __init__(self, state: _State) -> None:
-        self.state, self.builder, self.mesh = state, state.builder, state.mesh
+        self.state, self.copier, self.mesh = state, state.copier, state.mesh
 
-    def run(self, graph: Graph) -> tuple[Operand, ...]:
+    def run(self, graph: Graph) -> Operands:
         """Add the graph's nodes and return its outputs."""
-        environment: dict[Operand, Operand] = {}
         for node in graph.nodes:
-            operands = substitute(environment, node.operands)
-            if operands is node.operands and node.op not in _OF_VARIABLES and not node.graphs:
-                self.builder.nodes.append(node)
-                continue
-            results = self._place(node, operands)
-            if results is not node.results:
-                environment.update(zip(node.results, results, strict=True))
-        return substitute(environment, graph.outputs)
+            if node.graphs or node.op in _OF_VARIABLES:
+                self.copier.put(node.results, self._place(node, self.copier.now(node.operands)))
+            else:
+                self.copier.copy(node)
+        return self.copier.now(graph.outputs)
 
-    def _place(self, node: Node, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    def _place(self, node: Node, operands: Operands) -> Operands:
         if node.op is READ:
             return (self.state.full(variable_named_by(node).name, node.source),)
         if node.op is ASSIGN:
@@ -180,9 +187,7 @@ class _Placer:
             return ()
         if node.op is AGGREGATE:
             return (self._aggregate(node, operands[0]),)
-        if node.graphs:
-            return self._control_flow(node, operands)
-        return self.builder.keep(node, operands, ())
+        return self._control_flow(node, operands)
 
     def _aggregate(self, node: Node, value: Operand) -> Operand:
         variable = variable_named_by(node)
@@ -197,82 +202,58 @@ class _Placer:
             if value.type.layout is MIRRORED:
                 return value
             params = Selecting(0, group_size=self.mesh.num_replicas)
-            (value,) = self.builder.add(SELECT_REPLICA, (value,), params, at=node.source)
+            (value,) = self.copier.add(SELECT_REPLICA, (value,), params, at=node.source)
             aggregation = "max" if value.type.dtype == "bool" else "sum"
         reduction = Reducing(aggregation, group_size=self.mesh.num_replicas)
-        (result,) = self.builder.add(ALL_REDUCE, (value,), reduction, at=node.source)
+        (result,) = self.copier.add(ALL_REDUCE, (value,), reduction, at=node.source)
         return result
 
-    def _control_flow(self, node: Node, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    def _control_flow(self, node: Node, operands: Operands) -> Operands:
         known = self.state.variables
         used = [known[name] for name in _variables(node.graphs) if name in known]
         if not _is_run_by_all(node):  # a branch that only some replicas run cannot gather
             used = [variable.stored_along(None) for variable in used]
         assigned = _variables(node.graphs, ASSIGN)
-        written = [variable for variable in used if variable.name in assigned]
-        read = [variable for variable in used if variable.name not in assigned]
+        threaded = _Threaded(
+            read=[variable for variable in used if variable.name not in assigned],
+            written=[variable for variable in used if variable.name in assigned],
+        )
         thread = {SCAN: self._scan, WHILE: self._while, COND: self._cond}[node.op]
-        return thread(node, operands, read, written)
+        return thread(node, operands, threaded)
 
-    def _scan(
-        self,
-        node: Node,
-        operands: tuple[Operand, ...],
-        read: Sequence[GraphVariable],
-        written: Sequence[GraphVariable],
-    ) -> tuple[Operand, ...]:
+    def _scan(self, node: Node, operands: Operands, used: _Threaded) -> Operands:
         params = SCAN.of(node)
         constants, first, scanned = scan_parts(params, operands)
         num_constants, num_carries = len(constants), len(first)
-        params = replace(
-            params, num_consts=num_constants + len(read), num_carry=num_carries + len(written)
-        )
-        threaded = (*constants, *self._now(read), *first, *self._now(written), *scanned)
         (body,) = node.graphs
         positions = num_constants, num_constants + num_carries
-        inner = self._nested(body, read, written, positions, num_carries)
-        return self._finish(node, threaded, params, (inner,), written, num_carries)
+        inner = self._nested(body, used, positions, num_carries)
+        threaded = (*constants, *self._now(used.read), *first, *self._now(used.written), *scanned)
+        num_constants, num_carries = num_constants + len(used.read), num_carries + len(used.written)
+        params = replace(params, num_consts=num_constants, num_carry=num_carries)
+        return self._finish(node, threaded, params, (inner,), used, len(first))
 
-    def _while(
-        self,
-        node: Node,
-        operands: tuple[Operand, ...],
-        read: Sequence[GraphVariable],
-        written: Sequence[GraphVariable],
-    ) -> tuple[Operand, ...]:
+    def _while(self, node: Node, operands: Operands, used: _Threaded) -> Operands:
         of_condition, of_body, first = while_parts(WHILE.of(node), operands)
         condition, body = node.graphs
         positions = len(of_condition), len(condition.inputs)
-        tests = self._nested(condition, read, written, positions, returns_at=None)
+        tests = self._nested(condition, used, positions, returns_at=None)
         positions = len(of_body), len(body.inputs)
-        inner = self._nested(body, read, written, positions, returns_at=len(first))
-        params = Looping(len(of_condition) + len(read), len(of_body) + len(read))
-        state, changing = self._now(read), self._now(written)
+        inner = self._nested(body, used, positions, returns_at=len(first))
+        state, changing = self._now(used.read), self._now(used.written)
+        params = Looping(len(of_condition) + len(state), len(of_body) + len(state))
         threaded = (*of_condition, *state, *of_body, *state, *first, *changing)
-        return self._finish(node, threaded, params, (tests, inner), written, len(first))
+        return self._finish(node, threaded, params, (tests, inner), used, len(first))
 
-    def _cond(
-        self,
-        node: Node,
-        operands: tuple[Operand, ...],
-        read: Sequence[GraphVariable],
-        written: Sequence[GraphVariable],
-    ) -> tuple[Operand, ...]:
+    def _cond(self, node: Node, operands: Operands, used: _Threaded) -> Operands:
         count = len(node.results)
         end = len(operands) - 1  # the branches have no input for the index
-        branches = tuple(
-            self._nested(branch, read, written, (end, end), count) for branch in node.graphs
-        )
-        threaded = (*operands, *self._now(read), *self._now(written))
-        return self._finish(node, threaded, node.params, branches, written, count)
+        branches = tuple(self._nested(branch, used, (end, end), count) for branch in node.graphs)
+        threaded = (*operands, *self._now(used.read), *self._now(used.written))
+        return self._finish(node, threaded, node.params, branches, used, count)
 
     def _nested(
-        self,
-        graph: Graph,
-        read: Sequence[GraphVariable],
-        written: Sequence[GraphVariable],
-        positions: tuple[int, int],
-        returns_at: int | None,
+        self, graph: Graph, used: _Threaded, positions: tuple[int, int], returns_at: int | None
     ) -> Graph:
         """Return a nested graph that takes its variables' values, and returns the assigned ones.
 
@@ -280,37 +261,39 @@ class _Placer:
         variables that it assigns before the second. The new values are inserted before output
         `returns_at`; None if there are none.
         """
-        held = [Value(v.held(self.mesh), v.name) for v in (*read, *written)]
-        reads, writes = tuple(held[: len(read)]), tuple(held[len(read) :])
-        builder = Builder(NAME)
-        state = _State(self.mesh, builder, (*read, *written), held)
+        reads, writes = (
+            tuple(Value(variable.held(self.mesh), variable.name) for variable in variables)
+            for variables in used
+        )
+        state = _State(self.mesh, (*used.read, *used.written), (*reads, *writes))
         outputs = _Placer(state).run(graph)
         if returns_at is not None:
-            outputs = _insert(outputs, (returns_at, tuple(state.stored(v.name) for v in written)))
+            new = tuple(state.stored(variable.name) for variable in used.written)
+            outputs = _insert(outputs, (returns_at, new))
         return graph.replace(
             stage=Stage.PLACED,
             inputs=_insert(graph.inputs, (positions[0], reads), (positions[1], writes)),
-            nodes=tuple(builder.nodes),
+            nodes=tuple(state.copier.nodes),
             outputs=outputs,
         )
 
     def _finish(
         self,
         node: Node,
-        operands: tuple[Operand, ...],
+        operands: Operands,
         params: Params,
         graphs: tuple[Graph, ...],
-        written: Sequence[GraphVariable],
+        used: _Threaded,
         state_at: int,
-    ) -> tuple[Operand, ...]:
+    ) -> Operands:
         """Add the node, record the variables' new values, and return the other results."""
-        results = self.builder.add(node.op, operands, params, graphs, at=node.source)
-        end = state_at + len(written)
-        for variable, value in zip(written, results[state_at:end], strict=True):
+        results = self.copier.add(node.op, operands, params, graphs, at=node.source)
+        end = state_at + len(used.written)
+        for variable, value in zip(used.written, results[state_at:end], strict=True):
             self.state.assign(variable, value, node.source)
         return (*results[:state_at], *results[end:])
 
-    def _now(self, variables: Sequence[GraphVariable]) -> tuple[Operand, ...]:
+    def _now(self, variables: Sequence[GraphVariable]) -> Operands:
         """Return the variables' current values, sharded if the given variables are."""
         return tuple(
             self.state.full(variable.name, UNKNOWN)

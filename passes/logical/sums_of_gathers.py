@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdist.ir.graph import Graph, Node, Op, Operand
+from graphdist.ir.graph import Graph, Node, Op, Operand, Operands
 from graphdist.ir.jax_parameters import axes
 from graphdist.ir.op_parameters import AlongAxis, Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, REDUCE
-from graphdist.ir.rewrite import Rewriter, rewrite
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.ir.types import PER_REPLICA, Type
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 
@@ -35,9 +35,7 @@ def reduced_sums_of_gathers(graph: Graph) -> Graph:
     return graph if made is graph else eliminate_dead_code(made)
 
 
-def _rule(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     conversion = rewriter.definition(operands[0], _CONVERT)
     gathered = operands[0] if conversion is None else conversion.operands[0]
     gather = rewriter.definition(gathered, GATHER.name, ALL_GATHER.name)

@@ -24,7 +24,7 @@ from graphdist.ir.ops import (
     variable_named_by,
 )
 from graphdist.ir.source import Source
-from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.types import MIRRORED, is_inexact
 
 OF_GATHERS = (
     ': write all_reduce("MEAN", x) for the mean of what is gathered, all_reduce("SUM", x) for its '
@@ -103,7 +103,7 @@ def gathered_updates(graph: Graph) -> list[Node]:
     return [
         node
         for node in walk(graph)
-        if node.op in (GATHER, ALL_GATHER) and is_float(node.results[0].type)
+        if node.op in (GATHER, ALL_GATHER) and is_inexact(node.results[0].type.dtype)
         if node.results[0] in needed and node.results[0] in made_of_parameters
     ]
 
@@ -114,12 +114,7 @@ def is_mirrored(variable: GraphVariable) -> bool:
 
 
 def _is_parameter(variable: GraphVariable) -> bool:
-    return variable.trainable and is_mirrored(variable) and is_float(variable.type)
-
-
-def is_float(type: Type) -> bool:
-    """Return whether a type has a floating-point or complex dtype, whose values have a mean."""
-    return type.dtype[0] in "fbc" and type.dtype != "bool"
+    return variable.trainable and is_mirrored(variable) and is_inexact(variable.type.dtype)
 
 
 def _is_sum_or_mean(node: Node) -> bool:
@@ -131,7 +126,7 @@ def _is_sum_or_mean(node: Node) -> bool:
         reducer = variable_named_by(node).aggregation if is_of_replicas else "none"
     else:
         return False
-    return reducer in ("sum", "mean") and is_float(node.operands[0].type)
+    return reducer in ("sum", "mean") and is_inexact(node.operands[0].type.dtype)
 
 
 def why_kept(node: Node) -> str:
@@ -140,7 +135,7 @@ def why_kept(node: Node) -> str:
         return f"only sums and means are made local{OF_GATHERS * (node.op in (GATHER, ALL_GATHER))}"
     if reducer_of(node) not in ("sum", "mean"):
         return f"a {reducer_of(node)} is not made local"
-    if not is_float(node.operands[0].type):
+    if not is_inexact(node.operands[0].type.dtype):
         return "reductions of integers are not made local"
     return "no assigned variable depends on it"
 

@@ -10,12 +10,10 @@ After:   %l = all_reduce(%x) {reducer="mean", group_size=2}   %y is %w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Op, Operand, Stage
+from graphdist.ir.graph import Graph, Node, Op, Operands, Stage
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, CROSS_REPLICA, GATHER, REDUCE
-from graphdist.ir.rewrite import restage, rewrite
+from graphdist.ir.rewrite import Answer, restage, rewrite
 
 NAME = "lower_cross_replica"
 
@@ -28,8 +26,8 @@ def lower_cross_replica(graph: Graph) -> Graph:
     return restage(rewrite(graph, _lower, NAME, _LOWERED), Stage.SPMD)
 
 
-def _lower(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
+def _lower(node: Node, operands: Operands, builder: Builder) -> Answer:
     collective = _COLLECTIVE.get(node.op)
     if collective is None:
         return operands
-    return builder.add(collective, operands, node.params, at=node.source, hint=node.results[0].hint)
+    return builder.add(collective, operands, node.params, at=node)

@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.op_parameters import Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID, is_over_all
-from graphdist.ir.rewrite import Rewriter, rewrite
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.ir.types import Layout, sharded
 
 NAME = "own_slices"
@@ -41,29 +41,28 @@ def own_slices(graph: Graph) -> Graph:
     return rewrite(graph, _rule, NAME, {ALL_GATHER.name, "jax.dynamic_slice"})
 
 
-def _rule(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Return the operands that replace the node's results; None to keep the node."""
     if node.op is ALL_GATHER:
         return _gathered(node, operands[0], rewriter)
     return _sliced(node, operands, rewriter)
 
 
-def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
+def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Answer:
     conversion = rewriter.definition(operand, _CONVERT)
     if conversion is not None and conversion.params.get("sharding") is None:
         return _converted_after(node, conversion, rewriter)
     scatter = rewriter.definition(operand, REDUCE_SCATTER.name)
-    if scatter is None or scatter.results[0].type.layout is not _layout_taken(node):
+    params = ALL_GATHER.of(node)
+    joined = sharded(params.axis, params.mesh.axis)
+    if scatter is None or scatter.results[0].type.layout is not joined:
         return None
     # If the shard has other uses, the reduce_scatter stays, and an all_reduce would be added to it.
     if rewriter.uses(operand) > 1:
         return None
     scattered = REDUCE_SCATTER.of(scatter)
-    params = Reducing(scattered.reducer, group_size=scattered.mesh.num_replicas)
-    hint = node.results[0].hint
-    return rewriter.add(ALL_REDUCE, scatter.operands, params, at=node.source, hint=hint)
+    total = Reducing(scattered.reducer, group_size=scattered.mesh.num_replicas)
+    return rewriter.add(ALL_REDUCE, scatter.operands, total, at=node)
 
 
 def _layout_taken(gather: Node) -> Layout:
@@ -72,25 +71,15 @@ def _layout_taken(gather: Node) -> Layout:
     return sharded(params.axis, params.mesh.axis)
 
 
-def _converted_after(
-    gather: Node, conversion: Node, rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _converted_after(gather: Node, conversion: Node, rewriter: Rewriter) -> Answer:
     """Gather a value before it is converted; `place_conversions.py` finds the fewest bytes."""
     made = rewriter.add(ALL_GATHER, conversion.operands, gather.params, at=gather.source)
-    result = gather.results[0]
-    return rewriter.add(
-        conversion.op,
-        made,
-        conversion.params,
-        at=conversion.source,
-        types=[result.type],
-        hint=result.hint,
-    )
+    (full,) = gather.results
+    types, at = [full.type], conversion.source
+    return rewriter.add(conversion.op, made, conversion.params, at=at, types=types, hint=full.hint)
 
 
-def _sliced(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _sliced(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     full, *starts = operands
     made = rewriter.definition(full, ALL_GATHER.name, ALL_REDUCE.name)
     if made is None or not is_over_all(made):
@@ -103,8 +92,7 @@ def _sliced(
         return made.operands if made.params["axis"] == axis else None
     if rewriter.uses(full) > 1 or made.params["reducer"] not in ("sum", "mean"):
         return None
-    hint = node.results[0].hint
-    params = {**made.params, "axis": axis}
+    params, hint = {**made.params, "axis": axis}, node.results[0].hint
     return rewriter.add(REDUCE_SCATTER, made.operands, params, at=made.source, hint=hint)
 
 

@@ -26,14 +26,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import cast
 
 from graphdist.ir.analyses import operations
-from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
+from graphdist.ir.op_parameters import Scaling
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_REDUCE, SCALE
-from graphdist.ir.rewrite import Rewriter, rewrite
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.layouts.placed_values import is_reduced
 
@@ -54,9 +53,7 @@ def reassociate(graph: Graph) -> Graph:
     return rewrite(graph, _rule, NAME, _LOOKED_AT)
 
 
-def _rule(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Return the operands that replace the node's results; None to keep the node."""
     name = node.op.name
     if node.results[0].type.dtype not in _DTYPES:
@@ -70,9 +67,7 @@ def _rule(
     return None
 
 
-def _multiply_unflattened(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _multiply_unflattened(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Return the dot product of two flattened values, computed without flattening them.
 
     The unflattened values may be sharded along a dimension that the flattened ones do not have.
@@ -84,10 +79,8 @@ def _multiply_unflattened(
     if any(made.params.get("dimensions") is not None for made in flattened if made is not None):
         return None
     dimensions = tuple(range(len(*shapes)))
-    params = {**node.params, "dimension_numbers": ((dimensions, dimensions), ((), ()))}
     values = [made.operands[0] for made in flattened if made is not None]
-    types, hint = [node.results[0].type], node.results[0].hint
-    return rewriter.add(node.op, values, params, at=node.source, types=types, hint=hint)
+    return rewriter.again(node, values, dimension_numbers=((dimensions, dimensions), ((), ())))
 
 
 def _single(operand: Operand, rewriter: Rewriter) -> Node | None:
@@ -95,7 +88,7 @@ def _single(operand: Operand, rewriter: Rewriter) -> Node | None:
     return rewriter.definition(operand) if rewriter.uses(operand) == 1 else None
 
 
-def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
+def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Answer:
     """Reduce the operand of a chain of linear operations, and apply the chain to the result."""
     moved = []
     while (node := _single(operand, rewriter)) is not None:
@@ -108,17 +101,15 @@ def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Seque
     if not moved:
         return None
     node, place = moved[-1]
-    operand = node.operands[place]
-    at = reduction.source
-    results: Sequence[Operand] = rewriter.add(ALL_REDUCE, (operand,), reduction.params, at=at)
+    reduced = (node.operands[place],)
+    results = rewriter.add(ALL_REDUCE, reduced, reduction.params, at=reduction.source)
     for node, place in reversed(moved):
-        results = _again(node, place, results[0], rewriter)
+        operands = (*node.operands[:place], *results, *node.operands[place + 1 :])
+        results = rewriter.again(node, operands)
     return results
 
 
-def _join_factors(
-    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-) -> Sequence[Operand] | None:
+def _join_factors(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     """Multiply once by the product of constant factors."""
     outer = _factor(node, operands)
     made = None if outer is None else _single(outer[1], rewriter)
@@ -128,8 +119,7 @@ def _join_factors(
     product = outer[0] * inner[0]
     if not _SMALLEST <= abs(product) <= _LARGEST:
         return None
-    hint = node.results[0].hint
-    return rewriter.add(SCALE, inner[1:], {"factor": product}, at=node.source, hint=hint)
+    return rewriter.add(SCALE, inner[1:], Scaling(product), at=node)
 
 
 def _worth_moving(chain: Sequence[tuple[Node, int]]) -> int:
@@ -157,21 +147,13 @@ def _only_varying(node: Node) -> int | None:
     return varying[0] if len(varying) == 1 and varying[0] in _linear_in(node) else None
 
 
-def _again(node: Node, place: int, operand: Operand, builder: Builder) -> Sequence[Operand]:
-    """Add a node like another one, with one operand replaced."""
-    operands = (*node.operands[:place], operand, *node.operands[place + 1 :])
-    types = None if node.op.rule else [node.results[0].type]
-    hint = node.results[0].hint
-    return builder.add(node.op, operands, node.params, at=node.source, types=types, hint=hint)
-
-
 def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | None:
     """Return the constant that a node multiplies an operand by, and that operand."""
     name = node.op.name
     if name == "jax.neg":
         return -1.0, operands[0]
     if node.op is SCALE:
-        return float(cast(float, node.params["factor"])), operands[0]
+        return float(SCALE.of(node).factor), operands[0]
     if name not in ("jax.mul", "jax.div") or not _keeps_dtype(node):
         return None
     *rest, last = operands if type(operands[-1]) is Literal else reversed(operands)

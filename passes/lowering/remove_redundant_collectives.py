@@ -12,12 +12,10 @@ After:   %y = scale(%w) {factor=2} : f32[4] mirrored
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand
+from graphdist.ir.graph import Graph, Literal, Node, Operands
 from graphdist.ir.op_parameters import Holding, Joining, OverReplicas, Scaling
 from graphdist.ir.ops import (
     ALL_GATHER,
@@ -31,23 +29,13 @@ from graphdist.ir.ops import (
     SCALE,
     SELECT_REPLICA,
 )
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 
 NAME = "remove_redundant_collectives"
 
-_CANDIDATES = frozenset(
-    op.name
-    for op in (
-        ALL_REDUCE,
-        ALL_GATHER,
-        REDUCE_SCATTER,
-        COLLECTIVE_PERMUTE,
-        ALL_TO_ALL,
-        REPLICA_ID,
-        SELECT_REPLICA,
-    )
-)
+_COLLECTIVES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL)
+_CANDIDATES = frozenset(op.name for op in (*_COLLECTIVES, REPLICA_ID, SELECT_REPLICA))
 
 
 def remove_redundant_collectives(graph: Graph) -> Graph:
@@ -55,9 +43,7 @@ def remove_redundant_collectives(graph: Graph) -> Graph:
     return rewrite(graph, _remove, NAME, _CANDIDATES)
 
 
-def _remove(
-    node: Node, operands: tuple[Operand, ...], builder: Builder
-) -> Sequence[Operand] | None:
+def _remove(node: Node, operands: Operands, builder: Builder) -> Answer:
     group_size = OverReplicas.of(node).group_size
     if node.op is REPLICA_ID:
         return (Literal.of(0, Type("i32", ())),) if group_size == 1 else None
@@ -67,16 +53,14 @@ def _remove(
     type = node.results[0].type
     if not type.size and not type.dtype.startswith("key"):
         nothing = Holding(np.empty(type.shape, numpy_dtype(type.dtype)))
-        return builder.add(CONSTANT, (), nothing, at=node.source, hint=node.results[0].hint)
+        return builder.add(CONSTANT, (), nothing, at=node)
     if operands[0].type.layout is not MIRRORED:
         return None
     if node.op is ALL_REDUCE:
         if ALL_REDUCE.of(node).reducer != "sum":
             return operands
-        factor = Scaling(group_size)
-        return builder.add(SCALE, operands, factor, at=node.source, hint=node.results[0].hint)
+        return builder.add(SCALE, operands, Scaling(group_size), at=node)
     if node.op is ALL_GATHER:
         params = Joining(ALL_GATHER.of(node).axis)
-        copies = operands * group_size
-        return builder.add(CONCATENATE, copies, params, at=node.source, hint=node.results[0].hint)
+        return builder.add(CONCATENATE, operands * group_size, params, at=node)
     return None

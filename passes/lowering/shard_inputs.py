@@ -12,11 +12,10 @@ After:   (%x: f32[1] per_replica) { %0 = reshape(%x) {shape=()}  %1 = reshape(%0
 from __future__ import annotations
 
 from graphdist.ir.boundary import input_layouts, output_layouts
-from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.graph import Graph, Value
 from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import RESHAPE
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED
 
@@ -25,31 +24,22 @@ NAME = "shard_inputs"
 
 def shard_inputs(graph: Graph) -> Graph:
     """Return the graph with no rank-0 per-replica value at its boundary."""
-    builder = Builder(NAME)
-    environment: dict[Operand, Operand] = {}
+    copier = Copier(NAME)
     inputs = []
     for value, layout in zip(graph.inputs, input_layouts(graph), strict=True):
-        if layout is MIRRORED or value.type.shape:
+        if layout is not MIRRORED and not value.type.shape:
+            shard = Value(value.type.shaped((1,)), value.hint)
+            copier.put((value,), copier.add(RESHAPE, (shard,), Reshaping(()), at=UNKNOWN))
+            inputs.append(shard)
+        else:
             inputs.append(value)
-            continue
-        shard = Value(value.type.shaped((1,)), value.hint)
-        (environment[value],) = builder.add(RESHAPE, (shard,), Reshaping(()), at=UNKNOWN)
-        inputs.append(shard)
-    if not environment:
-        builder.nodes.extend(graph.nodes)
-    else:
-        for node in graph.nodes:
-            operands = substitute(environment, node.operands)
-            results = builder.keep(node, operands, node.graphs)
-            if results is not node.results:
-                environment.update(zip(node.results, results, strict=True))
+    for node in graph.nodes:
+        copier.copy(node)
     outputs = []
-    before = len(builder.nodes)
-    layouts = output_layouts(graph)
-    for output, layout in zip(substitute(environment, graph.outputs), layouts, strict=True):
+    for output, layout in zip(copier.now(graph.outputs), output_layouts(graph), strict=True):
         if layout is not MIRRORED and not output.type.shape:
-            (output,) = builder.add(RESHAPE, (output,), Reshaping((1,)), at=UNKNOWN)
+            (output,) = copier.add(RESHAPE, (output,), Reshaping((1,)), at=UNKNOWN)
         outputs.append(output)
-    if not environment and len(builder.nodes) == before:
+    if len(copier.nodes) == len(graph.nodes):
         return graph
-    return graph.replace(inputs=tuple(inputs), nodes=tuple(builder.nodes), outputs=tuple(outputs))
+    return graph.replace(inputs=tuple(inputs), nodes=tuple(copier.nodes), outputs=tuple(outputs))

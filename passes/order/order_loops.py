@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from graphdist.ir.analyses import operations, producers, use_counts
-from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.analyses import operations, producers, use_counts, values_behind
+from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.ops import BARRIER, SCAN
-from graphdist.ir.rewrite import map_nested, substitute
+from graphdist.ir.rewrite import Copier, map_nested
 
 NAME = "order_loops"
 
@@ -38,17 +37,13 @@ def order_loops(graph: Graph) -> Graph:
     joined = _joined(graph)
     if not joined:
         return graph
-    builder = Builder(NAME)
-    environment: dict[Operand, Operand] = {}
+    copier = Copier(NAME)
     for node in graph.nodes:
         if node in joined:
-            passing = substitute(environment, joined[node])
-            passed = builder.add(BARRIER, passing, at=node.source)
-            environment.update(zip(joined[node], passed, strict=True))
-        results = builder.keep(node, substitute(environment, node.operands), node.graphs)
-        environment.update(zip(node.results, results, strict=True))
-    outputs = substitute(environment, graph.outputs)
-    return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+            passed = copier.add(BARRIER, copier.now(joined[node]), at=node.source)
+            copier.put(joined[node], passed)
+        copier.copy(node)
+    return copier.changed(graph)
 
 
 def _joined(graph: Graph) -> dict[Node, tuple[Value, Value]]:
@@ -93,16 +88,4 @@ def _waiting(loop: Node, graph: Graph) -> list[Value]:
 
 def _depends(node: Node, on: Node, graph: Graph) -> bool:
     """Return whether a node depends on an earlier one, directly or indirectly."""
-    made_by = producers(graph)
-    pending, seen = list(node.operands), set[Value]()
-    while pending:
-        operand = pending.pop()
-        if type(operand) is not Value or operand in seen:
-            continue
-        seen.add(operand)
-        made = made_by.get(operand)
-        if made is on:
-            return True
-        if made is not None:
-            pending += made.operands
-    return False
+    return not values_behind(graph, node.operands).isdisjoint(on.results)

@@ -29,16 +29,15 @@ slice first and sends only the result over the network, where stages would send 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 
 from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.graph import Graph, Node, Operands
 from graphdist.ir.op_parameters import Gathering, ReduceScattering
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 
 NAME = "stage_collectives"
 
@@ -70,9 +69,7 @@ class StageCollectives:
         staged = {REDUCE_SCATTER.name, ALL_GATHER.name} & operations(graph)
         return rewrite(graph, self._rule, NAME, staged) if staged else graph
 
-    def _rule(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
+    def _rule(self, node: Node, operands: Operands, builder: Builder) -> Answer:
         params = node.params
         assert isinstance(params, Gathering | ReduceScattering)
         crosses_network = self.num_slices > 1 and params.num_groups == 1
@@ -81,9 +78,7 @@ class StageCollectives:
         stages = stages_of(params.group_size)
         if not stages:
             return None
-        hint = node.results[0].hint
-        params = replace(params, stages=stages)
-        return builder.add(node.op, operands, params, at=node.source, hint=hint)
+        return builder.again(node, operands, stages=stages)
 
     def _is_reduced(self, node: Node, group_size: int) -> bool:
         """Return whether the compiler would make the collective an all_reduce."""

@@ -24,26 +24,23 @@ There is no recursion, since chains of operations may be long.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
-
-from graphdist.ir.analyses import producers, users
-from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.op_parameters import Unpacking
+from graphdist.ir.analyses import kept_analysis, producers, users
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import Source, joined_source
 from graphdist.ir.types import Type
-from graphdist.passes.packs.bucket_collectives import Packing
+from graphdist.passes.packs.bucket_collectives import add_packed
+from graphdist.passes.packs.pack_limits import PackLimits
 
 NAME = "compute_on_packs"
 
-Row: TypeAlias = tuple[Operand, ...]
+Row: TypeAlias = Operands
 Key: TypeAlias = tuple[Hashable, ...]
 
 
@@ -51,11 +48,11 @@ Key: TypeAlias = tuple[Hashable, ...]
 class ComputeOnPacks:
     """The pass for one target, whose limits say which collectives may be packed."""
 
-    packing: Packing
+    limits: PackLimits
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with packs computed from packs where that is possible."""
-        rows = _Rows(graph, self.packing)
+        rows = _Rows(graph, self.limits)
         packs = [
             node
             for node in graph.nodes
@@ -91,7 +88,7 @@ class _Rows:
     """The plans of rows, each made once."""
 
     graph: Graph
-    packing: Packing
+    limits: PackLimits
     plans: dict[Key, _Plan] = field(default_factory=dict)
 
     def is_worth_it(self, row: Row) -> bool:
@@ -100,23 +97,12 @@ class _Rows:
 
     def plan(self, row: Row) -> _Plan:
         """Return the plan of a row."""
-        pending = [row]
-        while pending:
-            current = pending[-1]
-            key = _row_key(current)
-            if key in self.plans:
-                pending.pop()
-                continue
-            needed = [row for row in self._operand_rows(current) if _row_key(row) not in self.plans]
-            if needed:
-                pending += needed
-                continue
-            pending.pop()
-            self.plans[key] = self._planned(current, key)
+        for needed in _bottom_up(row, self._operand_rows, self.plans):
+            self.plans[_row_key(needed)] = self._planned(needed)
         return self.plans[_row_key(row)]
 
-    def _planned(self, row: Row, key: Key) -> _Plan:
-        as_it_stands = _Plan("packed", packed=frozenset((key,)))
+    def _planned(self, row: Row) -> _Plan:
+        as_it_stands = _Plan("packed", packed=frozenset((_row_key(row),)))
         if len({_key(operand) for operand in row}) == 1 and not row[0].type.shape:
             return _Plan("same", row[0])
         nodes = self._producers(row)
@@ -126,20 +112,16 @@ class _Rows:
         if first.op is UNPACK and all(node is first for node in nodes):
             takes_all = row == first.results and not UNPACK.of(first).axes
             return _Plan("buffer", first.operands[0]) if takes_all else as_it_stands
-        if len(set(map(id, nodes))) < len(nodes) or not _are_alike(nodes):
+        if len(set(nodes)) < len(nodes) or not _are_alike(nodes):
             return as_it_stands
         if first.op.name == _BROADCAST and _is_broadcast_of_one(nodes):
             return _Plan("broadcast", first.operands[0], nodes)
         if first.op is ALL_REDUCE and self._are_reduced_together(nodes):
             return _Plan("reduced", nodes=nodes, operands=_operand_rows(nodes))
         operands = self._operand_rows(row)
-        packed = frozenset().union(
-            *(self.of_operand(needed_row, row).packed for needed_row in operands)
-        )
-        is_of_scalars = all(
-            self.of_operand(needed_row, row).kind == "same" for needed_row in operands
-        )
-        if is_of_scalars or len(packed) > 1:
+        plans = [self.of_operand(operand_row, row) for operand_row in operands]
+        packed = frozenset[Key]().union(*(plan.packed for plan in plans))
+        if all(plan.kind == "same" for plan in plans) or len(packed) > 1:
             return as_it_stands
         return _Plan("computed", nodes=nodes, operands=operands, packed=packed)
 
@@ -171,12 +153,12 @@ class _Rows:
     def _are_reduced_together(self, nodes: Sequence[Node]) -> bool:
         """Return whether all_reduces may become one, at the position of the last of them."""
         size = sum(node.operands[0].type.bytes for node in nodes)
-        if size > self.packing.buffer or not all(map(self.packing.takes, nodes)):
+        if size > self.limits.buffer_bytes or not all(map(self.limits.takes, nodes)):
             return False
         place = _places(self.graph)
-        last = max(place[id(node)] for node in nodes)
+        last = max(map(place.__getitem__, nodes))
         used = (user for node in nodes for user in users(self.graph)[node.results[0]])
-        return all(place[id(user)] > last for user in used)
+        return all(place[user] > last for user in used)
 
 
 def _fits(operands: Row, row: Row) -> bool:
@@ -200,29 +182,35 @@ def _are_alike(nodes: Sequence[Node]) -> bool:
     first = nodes[0]
     if first.op.name == _BROADCAST:
         return all(node.op is first.op for node in nodes)
+    if first.op is not ALL_REDUCE and first.op.name not in ELEMENTWISE:
+        return False
     return all(
         node is first
         or (
             node.op is first.op
             and len(node.operands) == len(first.operands)
             and node.results[0].type.dtype == first.results[0].type.dtype
-            and _are_equal(node.params, first.params)
+            and node.params == first.params
         )
         for node in nodes
     )
 
 
-def _are_equal(params: Mapping[str, object], others: Mapping[str, object]) -> bool:
-    """Return whether parameters are equal; the value of a constant is an array."""
-    return params.keys() == others.keys() and all(
-        _is_equal(value, others[name]) for name, value in params.items()
-    )
-
-
-def _is_equal(value: object, other: object) -> bool:
-    if isinstance(value, np.ndarray) and isinstance(other, np.ndarray):
-        return value.dtype == other.dtype and np.array_equal(value, other)
-    return value is other or bool(value == other)
+def _bottom_up(
+    row: Row, rows_of: Callable[[Row], Sequence[Row]], done: Container[Key]
+) -> Iterator[Row]:
+    """Yield a row after all rows that it needs; `done` grows meanwhile by the yielded rows."""
+    pending = [row]
+    while pending:
+        current = pending[-1]
+        is_done = _row_key(current) in done
+        missing = [r for r in rows_of(current) if _row_key(r) not in done] if not is_done else []
+        if missing:
+            pending += missing
+            continue
+        pending.pop()
+        if not is_done:
+            yield current
 
 
 def _is_broadcast_of_one(nodes: Sequence[Node]) -> bool:
@@ -232,12 +220,9 @@ def _is_broadcast_of_one(nodes: Sequence[Node]) -> bool:
     )
 
 
-def _places(graph: Graph) -> Mapping[int, int]:
-    places = graph._cache.get(_places)
-    if places is None:
-        places = graph._cache[_places] = {id(node): i for i, node in enumerate(graph.nodes)}
-    assert isinstance(places, dict)
-    return places
+@kept_analysis
+def _places(graph: Graph) -> Mapping[Node, int]:
+    return {node: place for place, node in enumerate(graph.nodes)}
 
 
 class _Rewriting:
@@ -245,31 +230,28 @@ class _Rewriting:
 
     def __init__(self, graph: Graph, rows: _Rows) -> None:
         self.graph, self.rows = graph, rows
-        self.builder = Builder(NAME)
-        self.environment: dict[Operand, Operand] = {}
+        self.copier = Copier(NAME)
         self.made: dict[Key, Operand] = {}
         self.packed: dict[Key, Operand] = {}
 
     def of(self, packs: Sequence[Node]) -> Graph:
         """Return the graph with these packs computed from packs."""
-        chosen = {id(node) for node in packs}
-        reduced = self._reduced(packs)
+        chosen, reduced = set(packs), self._reduced(packs)
         for node in self.graph.nodes:
-            if id(node) in reduced:
-                self._reduce(reduced[id(node)])
-            elif id(node) in chosen:
-                self.environment[node.results[0]] = self._value(node.operands, node.source)
+            if node in reduced:
+                row = _row_key(reduced[node])
+                nodes = self.rows.plans[row].nodes
+                self.made[row] = add_packed(self.copier, nodes, self.rows.limits)
+            elif node in chosen:
+                self.copier.put(node.results, (self._value(node.operands, node.source),))
             elif not (node.op is ALL_REDUCE and node.results[0] in self.together):
-                operands = substitute(self.environment, node.operands)
-                results = self.builder.keep(node, operands, node.graphs)
-                self.environment.update(zip(node.results, results, strict=True))
-        outputs = substitute(self.environment, self.graph.outputs)
-        return self.graph.replace(nodes=tuple(self.builder.nodes), outputs=outputs)
+                self.copier.copy(node)
+        return self.copier.changed(self.graph)
 
-    def _reduced(self, packs: Sequence[Node]) -> dict[int, Row]:
+    def _reduced(self, packs: Sequence[Node]) -> dict[Node, Row]:
         """Return the rows to be reduced, by the last all_reduce of each."""
         self.together: set[Operand] = set()
-        found: dict[int, Row] = {}
+        found: dict[Node, Row] = {}
         place = _places(self.graph)
         pending: list[Row] = [node.operands for node in packs]
         seen: set[Key] = set()
@@ -284,45 +266,21 @@ class _Rewriting:
                 pending += plan.operands
             elif plan.kind == "reduced" and self.together.isdisjoint(row):
                 self.together.update(row)
-                found[id(max(plan.nodes, key=lambda node: place[id(node)]))] = row
+                found[max(plan.nodes, key=place.__getitem__)] = row
         return found
-
-    def _reduce(self, row: Row) -> None:
-        nodes = self.rows.plans[_row_key(row)].nodes
-        at = joined_source(tuple(node.source for node in nodes))
-        (operands,) = _operand_rows(nodes)
-        packed = self.builder.add(PACK, substitute(self.environment, operands), at=at)
-        (total,) = self.builder.add(ALL_REDUCE, packed, nodes[0].params, at=at)
-        shapes = tuple(operand.type.shape for operand in row)
-        at_run_time = self.rows.packing.starts_at_run_time(len(row))
-        apart = Unpacking(shapes, starts_at_run_time=at_run_time)
-        pieces = self.builder.add(UNPACK, (total,), apart, at=at)
-        self.made[_row_key(row)] = total
-        self.environment.update(zip(row, pieces, strict=True))
 
     def _value(self, row: Row, at: Source) -> Operand:
         """Return the flat value of a row, which is added if it is missing."""
-        pending = [row]
-        while pending:
-            current = pending[-1]
-            key = _row_key(current)
-            if key in self.made:
-                pending.pop()
-                continue
-            plan = self.rows.plans[key]
-            needed = [
-                needed_row for needed_row in plan.operands if self._missing(needed_row, current)
-            ]
-            if plan.kind == "computed" and needed:
-                pending += needed
-                continue
-            pending.pop()
-            self.made[key] = self._made(current, plan, at)
+        for needed in _bottom_up(row, self._made_before, self.made):
+            key = _row_key(needed)
+            self.made[key] = self._made(needed, self.rows.plans[key], at)
         return self.made[_row_key(row)]
 
-    def _missing(self, operands: Row, row: Row) -> bool:
-        is_packed = self.rows.of_operand(operands, row).kind == "packed"
-        return not is_packed and _row_key(operands) not in self.made
+    def _made_before(self, row: Row) -> list[Row]:
+        """Return the rows whose flat values a row is computed from, without new packs."""
+        plan = self.rows.plans[_row_key(row)]
+        needed = plan.operands if plan.kind == "computed" else ()
+        return [each for each in needed if self.rows.of_operand(each, row).kind != "packed"]
 
     def _operand(self, operands: Row, row: Row, at: Source) -> Operand:
         key, plan = _row_key(operands), self.rows.of_operand(operands, row)
@@ -336,17 +294,17 @@ class _Rewriting:
         size = sum(operand.type.size for operand in row)
         if plan.kind in ("same", "buffer"):
             assert plan.operand is not None
-            return substitute(self.environment, (plan.operand,))[0]
+            return self.copier.now((plan.operand,))[0]
         if plan.kind in ("packed", "reduced"):  # another row's all_reduce made its pieces
-            return self.builder.add(PACK, substitute(self.environment, row), at=at)[0]
+            return self.copier.add(PACK, self.copier.now(row), at=at)[0]
         first = plan.nodes[0]
         source = joined_source(tuple(node.source for node in plan.nodes))
         type = Type(row[0].type.dtype, (size,))
         if plan.kind == "broadcast":
             assert plan.operand is not None
-            scalar = substitute(self.environment, (plan.operand,))
+            scalar = self.copier.now((plan.operand,))
             params = {**first.params, "shape": (size,), "broadcast_dimensions": ()}
-            return self.builder.add(first.op, scalar, params, at=source, types=(type,))[0]
+            return self.copier.add(first.op, scalar, params, at=source, types=(type,))[0]
         operands = [self._operand(needed_row, row, at) for needed_row in plan.operands]
         types = None if first.op.rule else (type,)
-        return self.builder.add(first.op, operands, first.params, at=source, types=types)[0]
+        return self.copier.add(first.op, operands, first.params, at=source, types=types)[0]

@@ -22,20 +22,21 @@ The runtime stores variables as the final graph of the program that ran last sta
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
-from graphdist.ir.builder import Builder
 from graphdist.ir.choice_of_storage import may_enter_pack
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import Unpacking
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, Type
 from graphdist.ir.variable_storage import PackOf
-from graphdist.passes.packs.bucket_collectives import Packing
+from graphdist.passes.packs.pack_limits import PackLimits
 
 NAME = "pack_variables"
 FEWEST = 4
@@ -46,37 +47,38 @@ FEWEST = 4
 class PackVariables:
     """The pass for one target, whose limits say up to which size a variable is small."""
 
-    packing: Packing
+    limits: PackLimits
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with packs, which are its first variables, for packed variables."""
-        packs = [*_existing(graph), *_new(graph, self.packing.largest_variable)]
-        return _Rewriting(graph, packs, self.packing).packed() if packs else graph
+        packs = [*_existing(graph), *_new(graph, self.limits.largest_variable)]
+        return _Rewriting(graph, packs, self.limits).packed() if packs else graph
+
+
+class _Part(NamedTuple):
+    """A part of a pack: the name and shape of a variable, or "" for one that is not used here."""
+
+    name: str
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """A buffer of several variables, by the start of each."""
+    """A buffer of several variables, in the order of its parts."""
 
     name: str
     dtype: str
-    size: int
-    pieces: Mapping[int, GraphVariable]
-    gaps: Mapping[int, int] = field(default_factory=dict)
-    """The sizes of the parts of variables that this program does not use, by their starts."""
+    parts: Sequence[_Part]
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of all parts, in order."""
-        known = {start: variable.type.shape for start, variable in self.pieces.items()}
-        unknown = {start: (size,) for start, size in self.gaps.items()}
-        return tuple(shape for _, shape in sorted({**known, **unknown}.items()))
+        """Return the shapes of all parts."""
+        return tuple(part.shape for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the name of the variable in each part, "" for an unknown part."""
-        known = {start: variable.name for start, variable in self.pieces.items()}
-        return tuple(name for _, name in sorted({**dict.fromkeys(self.gaps, ""), **known}.items()))
+        return tuple(part.name for part in self.parts)
 
 
 def _existing(graph: Graph) -> list[_Pack]:
@@ -89,19 +91,18 @@ def _existing(graph: Graph) -> list[_Pack]:
 
 
 def _around(name: str, variables: Sequence[GraphVariable]) -> _Pack:
-    """Return the pack of these pieces, with the gaps between them."""
-    pieces: dict[int, GraphVariable] = {}
-    gaps: dict[int, int] = {}
+    """Return the pack of these variables, with the gaps between them."""
+    parts: list[_Part] = []
     end = size = 0
     places = {variable: variable.piece for variable in variables if variable.piece is not None}
     for variable, piece in sorted(places.items(), key=lambda item: item[1].start):
         if piece.start > end:
-            gaps[end] = piece.start - end
-        pieces[piece.start] = variable
+            parts.append(_Part("", (piece.start - end,)))
+        parts.append(_Part(variable.name, variable.type.shape))
         end, size = piece.start + variable.type.size, piece.size
     if size > end:
-        gaps[end] = size - end
-    return _Pack(name, variables[0].type.dtype, size, pieces, gaps)
+        parts.append(_Part("", (size - end,)))
+    return _Pack(name, variables[0].type.dtype, parts)
 
 
 def _new(graph: Graph, largest: int) -> list[_Pack]:
@@ -114,7 +115,14 @@ def _new(graph: Graph, largest: int) -> list[_Pack]:
     groups = [variables for variables in alike.values() if len(variables) >= FEWEST]
     taken = {variable.name for variable in graph.variables}
     taken |= {variable.piece.pack for variable in graph.variables if variable.piece is not None}
-    return [_joined(_unused(taken), variables) for variables in groups]
+    return [
+        _Pack(
+            _unused(taken),
+            variables[0].type.dtype,
+            [_Part(variable.name, variable.type.shape) for variable in variables],
+        )
+        for variables in groups
+    ]
 
 
 def _unused(taken: set[str]) -> str:
@@ -126,22 +134,12 @@ def _unused(taken: set[str]) -> str:
     return f"pack_{number}"
 
 
-def _joined(name: str, variables: Iterable[GraphVariable]) -> _Pack:
-    pieces: dict[int, GraphVariable] = {}
-    size, dtype = 0, ""
-    for variable in variables:
-        pieces[size] = variable
-        size, dtype = size + variable.type.size, variable.type.dtype
-    return _Pack(name, dtype, size, pieces)
-
-
 class _Rewriting:
     """The new graph in the making."""
 
-    def __init__(self, graph: Graph, packs: Sequence[_Pack], packing: Packing) -> None:
-        self.graph, self.packs, self.packing = graph, packs, packing
-        self.builder = Builder(NAME)
-        self.environment: dict[Operand, Operand] = {}
+    def __init__(self, graph: Graph, packs: Sequence[_Pack], limits: PackLimits) -> None:
+        self.graph, self.packs, self.limits = graph, packs, limits
+        self.copier = Copier(NAME)
         self.inputs = dict(
             zip((variable.name for variable in graph.variables), graph.inputs, strict=False)
         )
@@ -157,8 +155,7 @@ class _Rewriting:
         buffers = [Value(variable.type, variable.name) for variable in variables]
         before = [self._apart(pack, buffer) for pack, buffer in zip(packs, buffers, strict=True)]
         for node in graph.nodes:
-            results = self.builder.keep(node, self._now(node.operands), node.graphs)
-            self.environment.update(zip(node.results, results, strict=True))
+            self.copier.copy(node)
         joined = [
             self._together(pack, pieces)
             for pack, variable, pieces in zip(packs, variables, before, strict=True)
@@ -173,14 +170,14 @@ class _Rewriting:
                 *(self.inputs[variable.name] for variable in alone),
                 *graph.inputs[len(graph.variables) :],
             ),
-            nodes=tuple(self.builder.nodes),
-            outputs=(*joined, *self._now((*kept, *rest))),
+            nodes=tuple(self.copier.nodes),
+            outputs=(*joined, *self.copier.now((*kept, *rest))),
         )
 
     def _variable(self, pack: _Pack) -> GraphVariable:
         return GraphVariable(
             pack.name,
-            Type(pack.dtype, (pack.size,), MIRRORED),
+            Type(pack.dtype, (sum(map(prod, pack.shapes)),), MIRRORED),
             assigned=any(name in self.assigned for name in pack.names),
             role=PackOf(pack.names),
         )
@@ -188,24 +185,21 @@ class _Rewriting:
     def _apart(self, pack: _Pack, buffer: Value) -> Sequence[Operand]:
         """Unpack a pack at the beginning of the step; return all its parts."""
         shapes = pack.shapes
-        at_run_time = self.packing.starts_at_run_time(len(shapes))
+        at_run_time = self.limits.starts_at_run_time(len(shapes))
         params = Unpacking(shapes, starts_at_run_time=at_run_time)
-        parts = self.builder.add(UNPACK, (buffer,), params, at=UNKNOWN)
+        parts = self.copier.add(UNPACK, (buffer,), params, at=UNKNOWN)
         for name, part in zip(pack.names, parts, strict=True):
             if name:
-                self.environment[self.inputs[name]] = part
+                self.copier.put((self.inputs[name],), (part,))
         return parts
 
     def _together(self, pack: _Pack, parts: Sequence[Operand]) -> Operand:
         """Pack the parts at the end of the step; a part that is not assigned keeps its value."""
         new = [
-            self._now((self.assigned[name],))[0] if name in self.assigned else part
+            self.copier.now((self.assigned[name],))[0] if name in self.assigned else part
             for name, part in zip(pack.names, parts, strict=True)
         ]
-        return self.builder.add(PACK, new, at=UNKNOWN)[0]
-
-    def _now(self, operands: Sequence[Operand]) -> tuple[Operand, ...]:
-        return substitute(self.environment, tuple(operands))
+        return self.copier.add(PACK, new, at=UNKNOWN)[0]
 
 
 def _update_kinds(graph: Graph) -> dict[str, Hashable]:

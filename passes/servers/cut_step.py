@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from graphdist.ir.graph import Graph, GraphVariable, Operand, Value
+from graphdist.ir.graph import Graph, GraphVariable, Operands, Value
 from graphdist.ir.printer import names, print_graph, print_literal
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type
@@ -117,7 +117,7 @@ class CutStep:
         return len({index for update in self.updates for index in update.sent})
 
     @property
-    def sent(self) -> tuple[Operand, ...]:
+    def sent(self) -> Operands:
         """Return the outputs of the worker's graph that are sent."""
         return self.worker.outputs[len(self.worker.outputs) - self.num_sent :]
 

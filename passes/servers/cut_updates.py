@@ -50,20 +50,19 @@ the variables. `CutStep.notes` reports this, with the user's line, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
-from graphdist.ir.analyses import has_effect, producers
-from graphdist.ir.builder import Builder
+from graphdist.ir.analyses import has_effect, producers, users
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.flow import reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
 from graphdist.ir.minimum_cut import minimum_cut
 from graphdist.ir.operation_table import ADDITIONS
 from graphdist.ir.ops import ALL_REDUCE, REDUCE, TO_REPLICAS
-from graphdist.ir.rewrite import restage, substitute
+from graphdist.ir.rewrite import Copier, restage
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
@@ -280,15 +279,6 @@ class _Cut:
         results = (result for node in self.graph.nodes for result in node.results)
         return [*self.graph.inputs, *results]
 
-    @cached_property
-    def _users(self) -> Mapping[Operand, Sequence[Node]]:
-        found: dict[Operand, list[Node]] = {}
-        for node in self.graph.nodes:
-            for operand in dict.fromkeys(node.operands):
-                if isinstance(operand, Value):
-                    found.setdefault(operand, []).append(node)
-        return found
-
     def _graph_of(self, group: _Group, taken: list[Value]) -> Update:
         nodes = [node for node in self.graph.nodes if node in group.region]
         outputs = tuple(self.new[name] for name in group.names)
@@ -298,28 +288,26 @@ class _Cut:
             if value.type.layout is not MIRRORED and not self.is_alone:
                 raise self._refused(value, group)
             inputs.append(value)
-        builder = Builder(NAME)
+        copier = Copier(NAME)
         fresh = [Value(value.type.with_layout(MIRRORED), value.hint) for value in inputs]
-        environment: dict[Operand, Operand] = dict(zip(inputs, fresh, strict=True))
+        copier.put(inputs, fresh)
         for node in nodes:
-            operands = substitute(environment, node.operands)
             if node.op in _NOTHING_ON_ONE_REPLICA:
-                environment.update(zip(node.results, operands, strict=True))
-                continue
-            results = builder.keep(node, operands, node.graphs)
-            environment.update(zip(node.results, results, strict=True))
+                copier.put(node.results, copier.now(node.operands))
+            else:
+                copier.copy(node)
         graph = Graph(
             f"update_{group.names[0]}",
             self.graph.stage,
             1,
             tuple(fresh),
-            tuple(builder.nodes),
-            substitute(environment, outputs),
+            tuple(copier.nodes),
+            copier.now(outputs),
             tuple(declared[name] for name in group.names),
         )
         sent = tuple(self.sent.setdefault(value, len(self.sent)) for value in taken)
         makers = [self.producers[value] for value in taken if value in self.producers]
-        sources = [node.source for node in [*reversed(builder.nodes), *makers]]
+        sources = [node.source for node in [*reversed(copier.nodes), *makers]]
         source = next((source for source in sources if source.frame), UNKNOWN)
         return Update(simplify(restage(graph, Stage.SPMD)), sent, source)
 
@@ -356,8 +344,8 @@ class _Cut:
             value = self.inputs[name]
             if name not in reads or name in self.found.parameters or value.type.size == 1:
                 continue
-            users = [node for node in self._users.get(value, ()) if node not in inside]
-            for node in users[:1]:
+            using = [node for node in users(self.graph)[value] if node not in inside]
+            for node in using[:1]:
                 yield (
                     f"variable {name!r} is read by the worker: {node.op.name} at {node.source} "
                     f"{self._why_outside(node)}"

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import cast
 
-from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.jax_parameters import (
     concatenated_along,
@@ -36,7 +35,7 @@ from graphdist.ir.jax_parameters import (
     slice_ranges,
 )
 from graphdist.ir.operation_table import ELEMENTWISE
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.servers.by_element import is_rearranged
 
@@ -92,8 +91,7 @@ class _Parts:
 
     def __init__(self, graph: Graph, partitions: Mapping[tuple[int, ...], _Partition]) -> None:
         self.graph, self.partitions = graph, partitions
-        self.builder = Builder(NAME)
-        self.environment: dict[Operand, Operand] = {}
+        self.copier = Copier(NAME)
         self.parts: dict[Operand, list[Operand]] = {}
         """The parts of values of the new graph."""
         named = {node.op.name: node for node in reversed(graph.nodes)}
@@ -102,16 +100,13 @@ class _Parts:
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
-            operands = substitute(self.environment, node.operands)
+            operands = self.copier.now(node.operands)
             found = self._taken(node, operands)
             if found is None:
-                found = self.builder.keep(node, operands, node.graphs)
-                self._note(node, operands, found)
-            self.environment.update(zip(node.results, found, strict=True))
-        outputs = substitute(self.environment, self.graph.outputs)
-        return eliminate_dead_code(
-            self.graph.replace(nodes=tuple(self.builder.nodes), outputs=outputs)
-        )
+                self._note(node, operands, self.copier.copy(node))
+            else:
+                self.copier.put(node.results, found)
+        return eliminate_dead_code(self.copier.changed(self.graph))
 
     def _note(self, node: Node, operands: Sequence[Operand], results: Sequence[Value]) -> None:
         """Record the parts of a node's result, if it has the shape of a joined value."""
@@ -153,7 +148,7 @@ class _Parts:
         """Add a node that applies another node's operation to one part."""
         type = node.results[0].type.shaped(shape)
         params = {**node.params, **(changed or {})}
-        return self.builder.add(node.op, operands, params, at=node.source, types=[type])[0]
+        return self.copier.add(node.op, operands, params, at=node.source, types=[type])[0]
 
     def _slice(self, value: Operand, dimension: int, start: int, end: int) -> Operand:
         shape = value.type.shape
@@ -173,7 +168,7 @@ class _Parts:
             sizes = tuple(length for length in lengths if length)
             types = [value.type.shaped(_resized(shape, dimension, size)) for size in sizes]
             params = {"sizes": sizes, "axis": dimension}
-            return list(self.builder.add(self.cut.op, [value], params, at=at, types=types))
+            return list(self.copier.add(self.cut.op, [value], params, at=at, types=types))
         found: list[Operand] = []
         for start, end in pairwise([0, *accumulate(lengths)]):
             if start == end:
@@ -184,7 +179,7 @@ class _Parts:
                 "strides": None,
             }
             type = value.type.shaped(_resized(shape, dimension, end - start))
-            found += self.builder.add(self.cut.op, [value], params, at=at, types=[type])
+            found += self.copier.add(self.cut.op, [value], params, at=at, types=[type])
         return found
 
     def _taken(self, node: Node, operands: Sequence[Operand]) -> Sequence[Operand] | None:
@@ -217,7 +212,7 @@ class _Parts:
             shift = Literal.of(sign * start, indices.type.shaped(()))
             of_part = indices
             if start:
-                (of_part,) = self.builder.add(
+                (of_part,) = self.copier.add(
                     self.adds, [indices, shift], at=node.source, types=[indices.type]
                 )
             changed = {"mode": mode_named(node, "FILL_OR_DROP")}
@@ -259,6 +254,3 @@ def _ranges(node: Node, partition: _Partition) -> list[tuple[int, int]]:
 
 def _resized(shape: Sequence[int], dimension: int, length: int) -> tuple[int, ...]:
     return (*shape[:dimension], length, *shape[dimension + 1 :])
-
-
-__all__ = ["with_parts"]

@@ -159,10 +159,10 @@ def _is_mask(
     pending = [value]
     while pending:
         found = pending.pop()
-        found = of_worker.get(found, found) if isinstance(found, Value) else found
+        found = of_worker.get(found, found)
         if found.type.dtype == "bool":
             return True
-        node = made.get(found) if isinstance(found, Value) else None
+        node = made.get(found)
         if node is not None and node.op.name in _OF_MASKS:
             pending += node.operands
     return False
@@ -185,15 +185,11 @@ def _kinds(graph: Graph, given: Sequence[Kind]) -> list[Kind]:
     kinds: dict[Operand, Kind] = dict(zip(graph.inputs, given, strict=True))
     for node in graph.nodes:
         kinds.update(zip(node.results, _of_node(node, kinds), strict=True))
-    return [_kind(kinds, output) for output in graph.outputs]
-
-
-def _kind(kinds: Mapping[Operand, Kind], operand: Operand) -> Kind:
-    return kinds.get(operand, Kind.NEW) if isinstance(operand, Value) else Kind.NEW
+    return [kinds.get(output, Kind.NEW) for output in graph.outputs]
 
 
 def _of_node(node: Node, kinds: Mapping[Operand, Kind]) -> Sequence[Kind]:
-    operands = [_kind(kinds, operand) for operand in node.operands]
+    operands = [kinds.get(operand, Kind.NEW) for operand in node.operands]
     name = node.op.name
     if node.op is COND:
         branches = [_kinds(branch, operands[1:]) for branch in node.graphs]

@@ -17,13 +17,13 @@ per-replica indices on a worker with several replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 
-from graphdist.ir.analyses import has_effect, producers, users
+from graphdist.ir.analyses import has_effect, producers, users, values_behind
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Operands, Value
 from graphdist.ir.jax_parameters import (
     concatenated_along,
     fill_value,
@@ -33,9 +33,9 @@ from graphdist.ir.jax_parameters import (
 )
 from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import RESHAPE
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.types import MIRRORED, Type, is_integer
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.servers.cut_step import ServerRead
 
@@ -69,7 +69,7 @@ class _Reads:
         )
         self.arguments = graph.inputs[len(graph.variables) :]
         self.lookups: dict[Node, _Lookup] = {}
-        self.tables: dict[Operand, tuple[Operand, ...]] = {}
+        self.tables: dict[Operand, Operands] = {}
         """The values whose only uses are lookups, with the variables that they are made of."""
         for node in graph.nodes:
             if self._joins_rows(node):
@@ -86,7 +86,7 @@ class _Reads:
             if value in self.graph.outputs or not is_by_rows:
                 source = using[0].source if using else UNKNOWN
                 read[value] = ServerRead((variable,), value.type, source)
-        builder, environment = Builder(NAME), dict[Operand, Operand]()
+        copier = Copier(NAME)
         known: dict[tuple[Operand, Value, str], Value] = {}
         for node in self.graph.nodes:
             if node in self.lookups:
@@ -96,17 +96,11 @@ class _Reads:
                     of_rows = self._read_of_rows(node)
                     known[key] = Value(of_rows.type, of_rows.variables[0].name)
                     read[known[key]] = of_rows
-                environment[node.results[0]] = known[key]
+                copier.put(node.results, (known[key],))
             elif not self._is_table(node):
-                operands = substitute(environment, node.operands)
-                results = builder.keep(node, operands, node.graphs)
-                environment.update(zip(node.results, results, strict=True))
-        worker = self.graph.replace(
-            inputs=(*self.arguments, *read),
-            nodes=tuple(builder.nodes),
-            outputs=substitute(environment, self.graph.outputs),
-            variables=(),
-        )
+                copier.copy(node)
+        inputs = (*self.arguments, *read)
+        worker = copier.changed(self.graph).replace(inputs=inputs, variables=())
         wanted = [(indices, read[value].source) for (_, indices, _), value in known.items()]
         rows = self._of_indices(wanted) if wanted else None
         return eliminate_dead_code(worker), rows, tuple(read.values())
@@ -119,10 +113,8 @@ class _Reads:
     def _of_indices(self, wanted: Sequence[tuple[Value, Source]]) -> Graph:
         """Return the graph that computes the indices of rows from the arguments."""
         builder, returned = Builder(NAME), list[Value]()
-        needed = _behind(self.graph, [indices for indices, _ in wanted])
-        for node in self.graph.nodes:
-            if not needed.isdisjoint(node.results):
-                builder.keep(node, node.operands, node.graphs)
+        needed = values_behind(self.graph, [indices for indices, _ in wanted])
+        builder.nodes.extend(n for n in self.graph.nodes if not needed.isdisjoint(n.results))
         for indices, source in wanted:
             if not indices.type.shape:  # the index of a single row
                 (indices,) = builder.add(RESHAPE, [indices], Reshaping((1, 1)), at=source)
@@ -146,7 +138,7 @@ class _Reads:
     def _is_table(self, node: Node) -> bool:
         return any(result in self.tables for result in node.results)
 
-    def _note(self, table: Value, shards: tuple[Operand, ...]) -> None:
+    def _note(self, table: Value, shards: Operands) -> None:
         """Record a table that is read by rows, with its lookups."""
         if found := self._lookups_of(table):
             self.tables[table] = shards
@@ -172,22 +164,8 @@ class _Reads:
         return not any(
             value in self.variables
             or (value in made and (has_effect(made[value]) or made[value].op.is_collective))
-            for value in _behind(self.graph, (indices,))
+            for value in values_behind(self.graph, (indices,))
         )
-
-
-def _behind(graph: Graph, values: Iterable[Operand]) -> set[Operand]:
-    """Return these values and all values from which they are computed."""
-    made = producers(graph)
-    pending, found = list(values), set[Operand]()
-    while pending:
-        value = pending.pop()
-        if value in found or not isinstance(value, Value):
-            continue
-        found.add(value)
-        if value in made:
-            pending += made[value].operands
-    return found
 
 
 def _lookup(node: Node, table: Value) -> _Lookup | None:
@@ -231,7 +209,7 @@ def _fill(dtype: str, given: float | bool | None) -> float | bool:
         return given
     if dtype == "bool":
         return True
-    if dtype[0] in "iu":
+    if is_integer(dtype):
         bits = int(dtype[1:])
         return 2**bits - 1 if dtype[0] == "u" else -(2 ** (bits - 1))
     return nan

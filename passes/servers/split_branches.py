@@ -20,7 +20,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.flow import reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import COND
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.servers.update_groups import UpdateGroups
 
@@ -35,19 +35,15 @@ def split_branches(graph: Graph, *, reads_all: bool = False) -> Graph:
     parts = _Parts(graph, reads_all).found
     if not parts:
         return graph
-    builder, environment = Builder(NAME), dict[Operand, Operand]()
+    copier = Copier(NAME)
     for node in graph.nodes:
-        operands = substitute(environment, node.operands)
         if node not in parts:
-            results = builder.keep(node, operands, node.graphs)
-            environment.update(zip(node.results, results, strict=True))
+            copier.copy(node)
             continue
         for positions in parts[node]:
-            results = _add_part(builder, node, operands, positions)
-            old = (node.results[position] for position in positions)
-            environment.update(zip(old, results, strict=True))
-    outputs = substitute(environment, graph.outputs)
-    return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+            results = _add_part(copier, node, copier.now(node.operands), positions)
+            copier.put([node.results[position] for position in positions], results)
+    return copier.changed(graph)
 
 
 class _Parts:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from graphdist.ir.flow import Vertex, reachable, uses
-from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.graph import Graph, Value
 from graphdist.ir.ops import COND
 from graphdist.passes.servers.by_element import is_by_element, is_movable
 
@@ -37,16 +37,11 @@ class UpdateGroups:
     @cached_property
     def reached(self) -> Mapping[str, frozenset[str]]:
         """Return the assigned variables that depend on each variable; "" stands for a result."""
-        ends: dict[Operand, set[str]] = {}
-        for name, output in self.new.items():
-            ends.setdefault(output, set()).add(name)
-        for output in self.results:
-            ends.setdefault(output, set()).add("")
+        ends = [*self.new.items(), *(("", output) for output in self.results)]
         found = {}
         for value, variable in self.held.items():
-            values = reachable(uses(self.graph), [value]) if isinstance(value, Value) else set()
-            of_value = (ends[end] for end in ends if end in values)
-            found[variable.name] = frozenset[str]().union(*of_value)
+            values = reachable(uses(self.graph), [value])
+            found[variable.name] = frozenset(name for name, end in ends if end in values)
         return found
 
     @cached_property

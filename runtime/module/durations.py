@@ -39,7 +39,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from graphdist.ir.cost import executions, of_node
+from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph
 from graphdist.ir.kernels import KERNEL
 from graphdist.runtime.module.collective_instructions import exchange_of
@@ -161,7 +161,7 @@ def kernels_of(graph: Graph) -> KernelFlops:
     for node, _ in executions(graph):
         if node.op.name == KERNEL:
             results = tuple((hlo_dtype(r.type.dtype), r.type.shape) for r in node.results)
-            flops = of_node(node).flops
+            flops = node_cost(node).flops
             dtype = max(flops, key=lambda dtype: flops[dtype], default="bf16")
             found[results] = dtype, sum(flops.values())
     return found

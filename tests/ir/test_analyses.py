@@ -17,7 +17,6 @@ from graphdist.ir.analyses import (
     users,
     walk,
 )
-from graphdist.ir.cost import bytes_touched, critical_path
 from graphdist.ir.export import to_networkx
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.ops import reducer_of
@@ -151,32 +150,3 @@ def test_every_graph_is_exported_without_cycles(graph: Graph) -> None:
     assert nx.is_directed_acyclic_graph(exported)
     assert len(exported) == len(graph.inputs) + len(graph.nodes) + 1
     nx.write_gml(exported, io.BytesIO())  # which takes attributes of simple types only
-
-
-def test_the_critical_path_costs_most() -> None:
-    graph = parse("""\
-graph f on 1 replica, stage spmd
-(%x: f32[4] mirrored) {
-  %a = jax.neg(%x) : f32[4] mirrored
-  %b = jax.neg(%a) : f32[4] mirrored
-  %big = jax.exp(%x) : f32[64] mirrored
-  %c = jax.neg(%b) : f32[4] mirrored
-  %end = jax.dot(%big, %c) : f32[] mirrored
-  return %end
-}""")
-    a, b, big, c, end = graph.nodes
-    assert critical_path(graph) == (big, end)
-    assert critical_path(graph, lambda node: 1) == (a, b, c, end)
-    assert bytes_touched(end) == 4 * (64 + 4 + 1)
-
-
-def test_the_critical_path_of_nothing_is_empty() -> None:
-    assert critical_path(NESTED.replace(nodes=(), outputs=())) == ()
-
-
-@given(graphs())
-def test_the_critical_path_is_networkx_longest(graph: Graph) -> None:
-    exported = to_networkx(graph)
-    exported.remove_nodes_from([*list(exported)[: len(graph.inputs)], "return"])
-    path = critical_path(graph, lambda node: 1)
-    assert len(path) == len(nx.dag_longest_path(exported))

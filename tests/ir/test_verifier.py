@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from graphdist.ir import ops, verifier
+from graphdist.ir import ops
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Node, Op, Operand, TypedOp, Value
 from graphdist.ir.parser import parse
@@ -260,5 +260,3 @@ def test_a_full_check_tells_what_a_rule_refuses() -> None:
 @given(graphs())
 def test_drawn_graphs_are_sound(graph: Graph) -> None:
     verify(graph, full=True)
-    # False would be a false alarm, and the check after every pass a slow one.
-    assert verifier._looks_sound(graph)

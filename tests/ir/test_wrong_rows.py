@@ -20,7 +20,7 @@ from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph
 from graphdist.ir.interpreter import interpret_placed
 from graphdist.ir.operation_table import TABLE, divides
-from graphdist.runtime.evaluate import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node
 from tests.ir.linear_operations import Combined
 from tests.ir.mutated_rows import WrongFactors, mutated_factors, mutated_linear_operands
 from tests.ir.sharded_operations import COUNTS, Applied, Sharded

@@ -43,8 +43,9 @@ from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.manager import Pass, run_on
 from graphdist.passes.order.stage_collectives import StageCollectives
-from graphdist.passes.packs.bucket_collectives import PACKING, BucketCollectives
+from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
+from graphdist.passes.packs.pack_limits import PACK_LIMITS
 from graphdist.passes.packs.pack_variables import PackVariables
 from graphdist.passes.pipelines import PASSES, Run, module_of_pass
 from graphdist.passes.servers.cut_step import CutStep, graphs_of
@@ -55,8 +56,8 @@ from tests.passes.execution import TO_THE_BIT, check_same_meaning
 
 FOLDER = Path(__file__).parent
 OPTIONS: dict[str, Run] = {
-    "bucket_collectives": BucketCollectives(PACKING["cpu"]),
-    "compute_on_packs": ComputeOnPacks(PACKING["cpu"]),
+    "bucket_collectives": BucketCollectives(PACK_LIMITS["cpu"]),
+    "compute_on_packs": ComputeOnPacks(PACK_LIMITS["cpu"]),
     "cut_updates": CutUpdates(),
     "delay_reductions": DelayReductions(),
     "limit_gathered": LimitGathered(most_bytes=64),
@@ -64,7 +65,7 @@ OPTIONS: dict[str, Run] = {
     "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
     "place_conversions": PlaceConversions(Sharding(), most_bytes=32),
     "reductions_into_loops": ReductionsIntoLoops(Sharding()),
-    "pack_variables": PackVariables(PACKING["cpu"]),
+    "pack_variables": PackVariables(PACK_LIMITS["cpu"]),
     "scatter_in_parts": ScatterInParts(most_bytes=64),
     "stage_collectives": StageCollectives(),
 }

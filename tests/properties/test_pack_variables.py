@@ -16,7 +16,7 @@ from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
 from graphdist.ir.variable_storage import StoredUnsharded
 from graphdist.ir.verifier import verify
-from graphdist.passes.packs.bucket_collectives import PACKING
+from graphdist.passes.packs.pack_limits import PACK_LIMITS
 from graphdist.passes.packs.pack_variables import PackVariables
 from graphdist.tracing.jax_ops import resolve
 from tests.properties.effort import programs
@@ -100,7 +100,7 @@ ALONE = StoredUnsharded(is_alone=True)
 @programs(100)
 @given(variable_graphs())
 def test_what_is_packed(graph: Graph) -> None:
-    packed = PackVariables(PACKING["cpu"])(graph)
+    packed = PackVariables(PACK_LIMITS["cpu"])(graph)
     assert parse(print_graph(packed), ops=resolve).variables == packed.variables
     inside = {name for variable in packed.variables for name in variable.pieces if name}
     alone = {variable.name for variable in packed.variables if not variable.pieces}

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
-from graphdist.ir.cost import trips
+from graphdist.ir.cost import trip_count
 from graphdist.ir.graph import Graph
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass, run_passes
@@ -100,7 +100,7 @@ def count(graph: Graph) -> int:
     """Return how many collectives a replica runs, those of a loop once a turn."""
     total = 0
     for node in graph.nodes:
-        turns = trips(node)
+        turns = trip_count(node)
         total += node.op.is_collective + turns * sum(map(count, node.graphs))
     return total
 

@@ -36,7 +36,7 @@ from graphdist.ir.ops import (
 from graphdist.passes import manager
 from graphdist.passes.layouts.sharded_variables import Sharding
 from graphdist.passes.manager import ANY_STAGE, Pass
-from graphdist.passes.packs.bucket_collectives import Packing
+from graphdist.passes.packs.pack_limits import PackLimits
 from graphdist.passes.pipelines import PASSES, module_of_pass
 from graphdist.tools.console import console_tool
 
@@ -58,7 +58,7 @@ _OF_PARAMETERS = """
 Some passes take parameters, which depend on the platform.
 """
 
-_PARAMETERS = {Sharding: "sharding", Packing: "packing"}
+_PARAMETERS = {Sharding: "sharding", PackLimits: "limits"}
 """The classes of parameters, and the field of a pass that has them."""
 
 _OF_ERRORS = """
@@ -229,7 +229,7 @@ def ops_page() -> str:
     kinds = [f"* {name}: {meaning}" for name, meaning, _ in _KINDS]
     order = [name for name, _, _ in _KINDS]
     ops = sorted(OPS.values(), key=lambda op: order.index(_kind(op)))
-    rows = [(f"`{op.name}`", _kind(op), DESCRIPTIONS[op]) for op in ops]
+    rows = [(f"`{op.name}`", _kind(op), DESCRIPTIONS[op.name]) for op in ops]
     return _page(
         "The operations",
         markdown(_OF_OPS),
