@@ -22,7 +22,7 @@ from graphdist.context import current_entry
 from graphdist.errors import ArgumentTypeError, UnsupportedError
 from graphdist.options import VariableAggregation
 from graphdist.state.aggregation import warn_of_changes_in_turn
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 
 from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import Frame, Source
-from graphdist.tracing.state import TraceError
+from graphdist.tracing.trace_in_progress import TraceError
 
 
 class Versions:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex
 
-from graphdist.tracing.calls import CALLS, called_jaxpr
+from graphdist.tracing.control_flow import CALLS, called_jaxpr
 from graphdist.tracing.named_collectives import is_over_replicas, lowered_collective, size_in_scope
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.synchronization_points import holds_synchronization_point

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, GraphdistError
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.operators import Operators
 
