@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple  # Any: datasets of all kinds
 
 import jax
@@ -100,7 +101,7 @@ def dataset_source(dataset: Any) -> DatasetSource:
             hint="distribute a list of batches, or an object whose __iter__ gives them",
         )
     declared = Description(cardinality=_length(dataset))
-    return DatasetSource(OtherDataset(dataset, declared, lambda: iter(dataset)))
+    return DatasetSource(OtherDataset(dataset, declared, partial(iter, dataset)))
 
 
 def _of_dataset(dataset: Dataset) -> DatasetSource:
