@@ -28,7 +28,7 @@ from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import CollectiveTimeoutError
 from graphdist.runtime.processes.workers import WorkerTimeoutError
 from graphdist.runtime.targets.topologies import DeviceError
-from graphdist.tracing.state import TraceError
+from graphdist.tracing.trace_in_progress import TraceError
 from graphdist.tracing.user_lines import here
 
 __all__ = [

@@ -24,7 +24,7 @@ from typing import Any  # Any: settings of JAX have no type
 import jax
 
 from graphdist.errors import GraphdistError, VerifyError
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import CodeOwner, owner_of
 
 _SWITCH = "JAX_TRACEBACK_FILTERING"

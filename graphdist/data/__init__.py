@@ -1,6 +1,5 @@
 """Input: datasets, and their distribution over replicas."""
 
-from graphdist.data.autosharding import auto_shard
 from graphdist.data.dataset import Dataset
 from graphdist.data.datasets_from_function import DistributedDatasetsFromFunction
 from graphdist.data.distributed_dataset import DistributedDataset
@@ -9,6 +8,7 @@ from graphdist.data.iterators import DatasetIterator, DistributedIterator, Optio
 from graphdist.data.rebatching import batch_sizes_for_worker
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from graphdist.data.transformations import AUTOTUNE, SHARD_HINT
+from graphdist.data.worker_input import auto_shard
 
 __all__ = [
     "AUTOTUNE",

@@ -16,21 +16,25 @@ iterated once. A second attempt is an error: it would look like an empty epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any  # Any: datasets of all kinds
+from functools import partial
+from typing import Any, NamedTuple  # Any: datasets of all kinds
 
 import jax
 import numpy as np
 
-from graphdist.data.autosharding import sharded_for_worker
 from graphdist.data.dataset import Dataset
-from graphdist.data.elements import UNKNOWN, Element, Flat
+from graphdist.data.elements import UNKNOWN, Element
 from graphdist.data.failures import caught
 from graphdist.data.input_options import AutoShardPolicy
-from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, DatasetNode
-from graphdist.data.transformations import observed_spec
+from graphdist.data.sources import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    DatasetNode,
+    Description,
+)
+from graphdist.data.worker_input import sharded_for_worker
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.values.distributed import type_name
 from graphdist.values.specs import ArraySpec
@@ -39,51 +43,42 @@ _NO_END = 2**48
 """A length from here on means no end: grain's is `sys.maxsize`, divided by the size of a batch."""
 
 
-@dataclass
-class DatasetSource:
-    """A dataset to distribute, with what it declares.
+class DatasetSource(NamedTuple):
+    """A dataset to distribute.
 
-    `element_spec` is a pytree of `ArraySpec`, or UNKNOWN. `batching` is None where elements are not
-    known to be batches. `declares`: whether the dataset describes its elements; if it does not, all
-    elements must be like the first.
+    `declares`: whether the dataset describes its elements; if it does not, all elements must be
+    like the first.
     """
 
-    elements: Iterable[Element]
-    element_spec: Any = UNKNOWN
-    cardinality: int = UNKNOWN_CARDINALITY
+    node: DatasetNode
     policy: AutoShardPolicy = AutoShardPolicy.AUTO
-    batching: Batching | None = None
     declares: bool = False
+
+
+@dataclass(eq=False)
+class OtherDataset(DatasetNode):
+    """The elements of a dataset of another library, or of any iterable."""
+
+    dataset: Any
+    declared: Description
+    iterate: Callable[[], Iterator[Element]]
     _is_used_up: bool = False
+    """Whether the only iterator was handed out."""
 
-    @property
-    def is_used_up(self) -> bool:
-        """Return whether the only iterator was handed out."""
-        return self._is_used_up
-
-    def iterate(self, elements: Any, start: int = 0) -> Iterator[Element]:
-        """Return an iterator from element `start` on, with `FailedElement` for those that fail.
-
-        `elements` are the nodes of the iteration, or the dataset of another library. Raises
-        `ArgumentError` if the only iterator was handed out before.
-        """
+    def __iter__(self) -> Iterator[Element]:
         if self._is_used_up:
             raise ArgumentError(
-                f"a {type_name(self.elements)} can be iterated once, and this one was",
+                f"a {type_name(self.dataset)} can be iterated once, and this one was",
                 hint="distribute a list, or an object whose __iter__ starts again",
             )
-        if isinstance(elements, DatasetNode):
-            return elements.elements_from(start)
-        own = iter(elements)
-        self._is_used_up = own is elements
-        return islice(caught(lambda: own), start, None)
+        elements = self.iterate()
+        self._is_used_up = elements is self.dataset
+        return caught(lambda: elements)
 
-    def describe(self, first: Flat) -> Any:
-        """Return the declared specs of the elements, or else the specs of the first."""
-        if self.element_spec is not UNKNOWN:
-            return self.element_spec
-        batching = self.batching or Batching()
-        return observed_spec([jax.tree.unflatten(first.structure, first.arrays)], batching)
+    @property
+    def description(self) -> Description:
+        """Return what the dataset declares."""
+        return self.declared
 
 
 def dataset_source(dataset: Any) -> DatasetSource:
@@ -105,7 +100,8 @@ def dataset_source(dataset: Any) -> DatasetSource:
             f"a dataset is an iterable of batches, and {kind} has no __iter__",
             hint="distribute a list of batches, or an object whose __iter__ gives them",
         )
-    return DatasetSource(dataset, cardinality=_length(dataset))
+    declared = Description(cardinality=_length(dataset))
+    return DatasetSource(OtherDataset(dataset, declared, partial(iter, dataset)))
 
 
 def _of_dataset(dataset: Dataset) -> DatasetSource:
@@ -113,29 +109,16 @@ def _of_dataset(dataset: Dataset) -> DatasetSource:
     node = dataset.node
     if policy is AutoShardPolicy.HINT:
         node = sharded_for_worker(node, 1, 0, policy)
-    return DatasetSource(
-        node, node.element_spec, node.cardinality, policy, node.batching, declares=True
-    )
-
-
-@dataclass(frozen=True)
-class _NumpyElements:
-    """The elements of a dataset of tf.data, as NumPy arrays."""
-
-    dataset: Any
-
-    def __iter__(self) -> Iterator[Element]:
-        return self.dataset.as_numpy_iterator()
+    return DatasetSource(node, policy, declares=True)
 
 
 def _of_tf_data(dataset: Any) -> DatasetSource:
     spec = jax.tree.map(_array_spec, dataset.element_spec)
     is_known = not any(leaf is UNKNOWN for leaf in jax.tree.leaves(spec))
+    declared = Description(spec if is_known else UNKNOWN, int(dataset.cardinality()))
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return DatasetSource(
-        _NumpyElements(dataset),
-        spec if is_known else UNKNOWN,
-        int(dataset.cardinality()),
+        OtherDataset(dataset, declared, dataset.as_numpy_iterator),
         AutoShardPolicy[getattr(policy, "name", "AUTO")],
         declares=True,
     )

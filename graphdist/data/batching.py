@@ -10,9 +10,17 @@ from typing import Any  # Any: pytrees of specs and shapes
 import jax
 import numpy as np
 
-from graphdist.data.elements import UNKNOWN, Array, Element, Flat, batch_size
+from graphdist.data.elements import (
+    UNKNOWN,
+    Array,
+    Element,
+    Flat,
+    batch_size,
+    each_row,
+    spec_of_rows,
+)
 from graphdist.data.failures import FailedElement, attempted, made_from
-from graphdist.data.sources import UNKNOWN_CARDINALITY, Batching
+from graphdist.data.sources import Batching, Description
 from graphdist.data.transformations import UnaryTransformation
 from graphdist.errors import ArgumentError
 from graphdist.values.distributed import largest
@@ -34,8 +42,8 @@ class Batch(UnaryTransformation):
         return self._batches(self.source.elements_from(start * self.size))
 
     def _of_rows(self, start: int) -> Iterator[Element]:
-        rows = self.source.cardinality
-        for row in range(start * self.size, self.cardinality * self.size, self.size):
+        rows = self.source.description.cardinality
+        for row in range(start * self.size, self.count_of(rows) * self.size, self.size):
             yield self.source.rows(row, min(row + self.size, rows))
 
     def _batches(self, elements: Iterator[Element]) -> Iterator[Element]:
@@ -55,27 +63,23 @@ class Batch(UnaryTransformation):
             ) from error
 
     @property
-    def element_spec(self) -> Any:
-        """Return the specs with a batch dimension, open where the last batch may be smaller."""
-        spec = self.source.element_spec
-        if spec is UNKNOWN:
-            return UNKNOWN
+    def description(self) -> Description:
+        """Describe batches; their dimension is open where the last batch may be smaller."""
+        spec, cardinality, _ = super().description
+        return Description(
+            spec if spec is UNKNOWN else jax.tree.map(self._batched, spec),
+            cardinality,
+            Batching(self.size, self.drop_remainder),
+        )
+
+    def _batched(self, spec: ArraySpec) -> ArraySpec:
         size = self.size if self.drop_remainder else None
-        return jax.tree.map(lambda leaf: ArraySpec((size, *leaf.shape), leaf.dtype), spec)
+        return ArraySpec((size, *spec.shape), spec.dtype)
 
-    @property
-    def cardinality(self) -> int:
+    def count_of(self, elements: int) -> int:
         """Return the number of batches."""
-        cardinality = self.source.cardinality
-        if cardinality < 0:
-            return cardinality
-        full_batches, rest = divmod(cardinality, self.size)
+        full_batches, rest = divmod(elements, self.size)
         return full_batches + (rest > 0 and not self.drop_remainder)
-
-    @property
-    def batching(self) -> Batching | None:
-        """Return the batch size."""
-        return Batching(self.size, self.drop_remainder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,22 +116,20 @@ class PaddedBatch(Batch):
         return jax.tree.unflatten(structure, padded)
 
     @property
-    def element_spec(self) -> Any:
-        """Return the specs with a batch dimension and the padded shapes."""
-        spec = super().element_spec
-        if spec is UNKNOWN:
-            return UNKNOWN
-        leaves, structure = jax.tree.flatten(spec)
+    def description(self) -> Description:
+        """Describe batches of the padded shapes."""
+        described = super().description
+        if described.element_spec is UNKNOWN:
+            return described
+        leaves, structure = jax.tree.flatten(described.element_spec)
         shapes = of_leaves(self.shapes, structure)
-        return jax.tree.unflatten(
-            structure,
-            [
-                leaf
-                if shape is None
-                else ArraySpec((leaf.shape[0], *with_open_sizes(shape)), leaf.dtype)
-                for leaf, shape in zip(leaves, shapes, strict=True)
-            ],
-        )
+        padded = [
+            leaf
+            if shape is None
+            else ArraySpec((leaf.shape[0], *with_open_sizes(shape)), leaf.dtype)
+            for leaf, shape in zip(leaves, shapes, strict=True)
+        ]
+        return described._replace(element_spec=jax.tree.unflatten(structure, padded))
 
 
 def of_leaves(setting: Any, structure: Any) -> list[Any]:
@@ -200,26 +202,10 @@ class Unbatch(UnaryTransformation):
                 continue
             leaves, structure = jax.tree.flatten(element)
             size = attempted(batch_size, Flat(element, leaves, structure))
-            if isinstance(size, FailedElement):
-                yield size
-                continue
-            for row in range(size):
-                yield jax.tree.unflatten(structure, [leaf[row] for leaf in leaves])
+            yield from [size] if isinstance(size, FailedElement) else each_row(element)
 
     @property
-    def element_spec(self) -> Any:
-        """Return the specs without the batch dimension."""
-        spec = self.source.element_spec
-        if spec is UNKNOWN:
-            return UNKNOWN
-        return jax.tree.map(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
-
-    @property
-    def cardinality(self) -> int:
-        """Return `UNKNOWN_CARDINALITY`."""
-        return UNKNOWN_CARDINALITY
-
-    @property
-    def batching(self) -> Batching | None:
-        """Return None: rows are no batches."""
-        return None
+    def description(self) -> Description:
+        """Describe the rows, which are no batches."""
+        spec = self.source.description.element_spec
+        return Description(spec if spec is UNKNOWN else spec_of_rows(spec))

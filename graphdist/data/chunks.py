@@ -6,10 +6,6 @@ element that could not be made. So steps stay in their order.
 
 Several workers form the same chunks: each proposes the steps that it would stack, and they agree on
 the steps, their shapes and the size of the chunk (`graphdist.data.worker_input.Agreement`).
-
-The elements of an iterator are on the devices already: a program stacks them there. The iterator is
-used on after the loop, so elements that were taken ahead, to see whether they can be stacked, are
-put back.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import (  # Any: structures of elements, and placed values
     TYPE_CHECKING,  # Any: elements
     Any,
@@ -28,7 +24,6 @@ from typing import (  # Any: structures of elements, and placed values
 )
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from graphdist.data.elements import Array
@@ -36,10 +31,10 @@ from graphdist.data.failures import FailedElement
 from graphdist.errors import OutOfRangeError
 from graphdist.ir.source import Source
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import PerReplicaArray, Shapes
+from graphdist.values.distributed import Shapes
 
 if TYPE_CHECKING:
-    from graphdist.strategy_base import StrategyBase
+    pass
 
 
 MOST_BYTES = 2**26
@@ -127,10 +122,12 @@ def grouped(
         if not common:
             return
         alike = _num_alike(common)
-        is_group = alike >= agreed_size
-        yield from [common] if is_group else ([step] for step in common[:alike])
+        groups = [common] if alike >= agreed_size else [[step] for step in common[:alike]]
         for _ in range(min(alike, len(ahead))):  # a worker may have none left
             ahead.popleft()
+        del common
+        while groups:  # nothing here keeps the arrays of a group that is in use
+            yield groups.pop(0)
         if not ahead:
             ahead.extend(islice(steps, 1))
         wanted = min([size.size, *map(_most, islice(ahead, 1))])
@@ -202,83 +199,6 @@ class TakenElements:
             close(chunks)
         if self.requires_all and taken != self.most:
             raise past_the_end(here())
-
-
-class AskedAhead(Protocol):
-    """An iterator whose elements can be put back."""
-
-    def take_ahead(self) -> Any:
-        """Return the next element; it counts as taken once `count` is called."""
-
-    def count(self, number: int) -> None:
-        """Count elements that `take_ahead` returned."""
-
-    def put_back(self, elements: Any) -> None:
-        """Put elements back in front of the next one, in order."""
-
-
-@dataclass(frozen=True, eq=False)
-class _PlacedStep:
-    """An element on the devices, as a step that can be stacked."""
-
-    element: Any
-
-    @property
-    def kind(self) -> tuple[Any, ...] | None:
-        leaves, structure = jax.tree.flatten(self.element)
-        if any(isinstance(leaf, PerReplicaArray) and leaf.shapes is not None for leaf in leaves):
-            return None
-        arrays = map(_array_of, leaves)
-        return (structure, *((array.shape, array.dtype) for array in arrays))
-
-    @property
-    def bytes(self) -> int:
-        return sum(_array_of(leaf).nbytes for leaf in jax.tree.leaves(self.element))
-
-
-def stacked_chunks(
-    iterator: AskedAhead, strategy: StrategyBase, size: ChunkSize, most: int | None
-) -> Iterator[Chunk]:
-    """Yield the next elements of an iterator, stacked on the devices."""
-    taken: deque[_PlacedStep | FailedElement] = deque()
-
-    def steps() -> Iterator[_PlacedStep | FailedElement]:
-        for _ in count() if most is None else range(most):
-            try:
-                element = iterator.take_ahead()
-            except StopIteration:
-                return
-            except Exception as error:  # raised when the elements before it have been used
-                element = FailedElement(error)
-            taken.append(element if isinstance(element, FailedElement) else _PlacedStep(element))
-            yield taken[-1]
-
-    stack = strategy.implicit_call("stacked elements", _stacked, _run_on_each(strategy))
-    try:
-        for group in grouped(steps(), size):
-            for _ in group:
-                taken.popleft()
-            elements = [step.element for step in group if isinstance(step, _PlacedStep)]
-            if not elements:
-                (failed,) = group
-                assert isinstance(failed, FailedElement)
-                raise failed.error
-            iterator.count(len(group))
-            yield Chunk(elements[0] if len(group) == 1 else stack(elements, {}), len(group))
-    finally:
-        iterator.put_back(step.element for step in taken if isinstance(step, _PlacedStep))
-
-
-def _run_on_each(strategy: StrategyBase) -> Any:
-    return lambda fn, args, kwargs: strategy.run(fn, args=args)
-
-
-def _stacked(*elements: Any) -> Any:
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *elements)
-
-
-def _array_of(leaf: Any) -> Any:
-    return leaf.array if isinstance(leaf, PerReplicaArray) else leaf
 
 
 def close(elements: Iterator[Any]) -> None:

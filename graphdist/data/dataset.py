@@ -20,8 +20,8 @@ from graphdist.data.elements import UNKNOWN, as_element
 from graphdist.data.failures import element_or_raise
 from graphdist.data.input_options import Options
 from graphdist.data.iterators import DatasetIterator
-from graphdist.data.orders import Seeds
 from graphdist.data.positions import Position
+from graphdist.data.shuffle_orders import ShuffleSeed
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     DatasetNode,
@@ -207,7 +207,7 @@ class Dataset:
         """
         _check_dataset(dataset, "concatenate")
         node = Concatenate((self.node, dataset.node))
-        _ = node.element_spec
+        _ = node.description
         return Dataset(node, self._options.merge(dataset.options()))
 
     def enumerate(self, start: int = 0) -> Dataset:
@@ -238,7 +238,7 @@ class Dataset:
         [4, 5, 1, 2, 3, 0]
         """
         size = _size("shuffle", "buffer_size", buffer_size, least=1)
-        return self._then(Shuffle(self.node, size, Seeds(seed, reshuffle_each_iteration)))
+        return self._then(Shuffle(self.node, size, ShuffleSeed(seed, reshuffle_each_iteration)))
 
     # Batches.
 
@@ -295,7 +295,7 @@ class Dataset:
 
     def cardinality(self) -> int:
         """Return the number of elements, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
-        return self.node.cardinality
+        return self.node.description.cardinality
 
     @property
     def element_spec(self) -> Any:
@@ -305,12 +305,12 @@ class Dataset:
         the number of rows of batches is known only if all batches have one size. Raises
         `ArgumentError` if that needs an element and there is none.
         """
-        spec = self.node.element_spec
-        if spec is not UNKNOWN:
-            return spec
+        described = self.node.description
+        if described.element_spec is not UNKNOWN:
+            return described.element_spec
         unshuffled = rewritten(self.node, lambda node: getattr(node, "unshuffled", node))
         return observed_spec(
-            [element_or_raise(element) for element in islice(unshuffled, 2)], self.node.batching
+            [element_or_raise(element) for element in islice(unshuffled, 2)], described.batching
         )
 
     def as_numpy_iterator(self) -> DatasetIterator:
@@ -322,7 +322,7 @@ class Dataset:
         return DatasetIterator(self.node, position, lambda: self.element_spec)
 
     def __len__(self) -> int:
-        cardinality = self.node.cardinality
+        cardinality = self.cardinality()
         if cardinality < 0:
             is_infinite = cardinality == INFINITE_CARDINALITY
             raise ArgumentTypeError(
@@ -335,7 +335,7 @@ class Dataset:
         return True
 
     def __repr__(self) -> str:
-        spec = self.node.element_spec
+        spec = self.node.description.element_spec
         return f"<Dataset of {'elements not known yet' if spec is UNKNOWN else spec}>"
 
     def _then(self, node: DatasetNode) -> Dataset:

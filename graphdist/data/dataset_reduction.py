@@ -25,9 +25,10 @@ import numpy as np
 
 from graphdist.context import current_strategy
 from graphdist.data.chunks import Chunk, ChunkSize
+from graphdist.data.elements import type_text
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.loop_marks import marked
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.distributed import PerReplicaArray, structure_text, type_name
 
 if TYPE_CHECKING:
@@ -186,20 +187,16 @@ def require_same_kind(initial: Any, before: Any, after: Any) -> None:
     )
     for (path, leaf), returned, first in leaves:
         old_type, new_type = _type_of(leaf), _type_of(returned)
-        is_alike = old_type[0] == new_type[0] if _is_scalar(first) else old_type == new_type
+        is_alike = old_type[1] == new_type[1] if _is_scalar(first) else old_type == new_type
         if not is_alike:
             name = f"state{jax.tree_util.keystr(path)}"
             raise ArgumentError(
-                f"a step returns {name} as {_text(new_type)}, and takes it as {_text(old_type)}",
+                f"a step returns {name} as {type_text(*new_type)}, "
+                f"and takes it as {type_text(*old_type)}",
                 hint="begin with an array of the shape and dtype that a step returns",
             )
 
 
 def _type_of(leaf: Any) -> tuple[Any, Any]:
     leaf = getattr(leaf, "array", leaf)  # of a distributed value
-    return np.shape(leaf), getattr(leaf, "dtype", None)
-
-
-def _text(type: tuple[Any, Any]) -> str:
-    shape, dtype = type
-    return f"{dtype}[{','.join(map(str, shape))}]"
+    return getattr(leaf, "dtype", None), np.shape(leaf)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any  # Any: whatever the function returns
 import jax
 import numpy as np
 
-from graphdist.data.adapters import DatasetSource, dataset_source
-from graphdist.data.chunks import StepInput
+from graphdist.data.adapters import dataset_source
+from graphdist.data.chunks import Step, StepInput
 from graphdist.data.distributed_dataset import (
     Begun,
     DistributedDataset,
@@ -19,6 +19,7 @@ from graphdist.data.distributed_dataset import (
 )
 from graphdist.data.elements import Array, Flat, leaf_name
 from graphdist.data.input_options import InputContext
+from graphdist.data.sources import DatasetNode
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.values.distributed import Shapes
@@ -62,15 +63,15 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
         """Call the function with each context; raises `DatasetError` when it returns no dataset."""
         first, *others = [_returned(dataset_fn, context) for context in contexts]
         super().__init__(first, strategy, place, ahead)
-        self._others = [dataset_source(dataset) for dataset in others]
+        self._others = [dataset_source(dataset).node for dataset in others]
 
-    def _sources(self) -> list[DatasetSource]:
-        return [self._source, *self._others]
+    def _datasets(self) -> list[DatasetNode]:
+        return [self._source.node, *self._others]
 
     def _start(self, taken: int) -> int:
         return taken if self._others else taken * len(self._local)
 
-    def _steps(self, begun: Begun) -> Iterator[Any]:
+    def _inputs(self, begun: Begun) -> Iterator[Any]:
         sources = begun.sources if self._others else begun.sources * len(self._local)
         return self._complete(zip_longest(*sources, fillvalue=_NOTHING))
 
@@ -90,15 +91,14 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
         return dataset  # its context told the function which part to make
 
-    def _parts_here(self, element: tuple[Any, ...]) -> Iterator[StepInput]:
-        yield self._arrays(element)
-
-    def _arrays(self, step: tuple[Any, ...]) -> StepInput:
-        flat = [self._checked(element) for element in step if element is not _NOTHING]
+    def _steps_of(self, element: tuple[Any, ...]) -> list[Step]:
+        flat = [self._checked(part) for part in element if part is not _NOTHING]
         rest = iter(flat)
-        empty = None if len(flat) == len(step) else _without_rows(flat[0], len(flat), len(step))
-        arrays = [empty if element is _NOTHING else next(rest).arrays for element in step]
-        return StepInput(flat[0].structure, list(zip(*arrays, strict=True)))
+        empty = None
+        if len(flat) < len(element):
+            empty = _without_rows(flat[0], len(flat), len(element))
+        arrays = [empty if part is _NOTHING else next(rest).arrays for part in element]
+        return [StepInput(flat[0].structure, list(zip(*arrays, strict=True)))]
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         return dimensions

@@ -14,6 +14,7 @@ A source is any dataset that `adapters.py` recognizes; an element is any pytree 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import (  # Any: states, specs, placed values
     TYPE_CHECKING,
@@ -26,7 +27,7 @@ from typing import (  # Any: states, specs, placed values
 
 import jax
 
-from graphdist.data.adapters import DatasetSource, dataset_source
+from graphdist.data.adapters import dataset_source
 from graphdist.data.chunks import Chunk, ChunkSize, Step, StepInput, by_one_worker, grouped, placed
 from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.elements import (
@@ -41,12 +42,12 @@ from graphdist.data.elements import (
 from graphdist.data.failures import FailedElement, attempted, element_or_raise
 from graphdist.data.input_options import AutoShardPolicy
 from graphdist.data.iterators import DistributedIterator, refuse_inside_a_function
-from graphdist.data.orders import Draws
 from graphdist.data.positions import Position
-from graphdist.data.prefetch import DrawsAhead, Prefetched
+from graphdist.data.prefetch import OrdersAhead, Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes, parts_of
-from graphdist.data.sources import DatasetNode
-from graphdist.data.transformations import for_a_thread
+from graphdist.data.shuffle_orders import ShuffleOrders
+from graphdist.data.sources import Batching, DatasetNode
+from graphdist.data.transformations import for_a_thread, observed_spec
 from graphdist.data.worker_input import Agreement, part_of_worker, rows_of_steps
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
@@ -64,6 +65,9 @@ PlaceParts: TypeAlias = Callable[..., Any]
 Each of several workers passes the parts of its own replicas, and the shapes on all replicas.
 """
 
+Agree: TypeAlias = Callable[[list[Step], int], tuple[list[Step], int]]
+"""Returns the next steps of all workers: see `grouped`."""
+
 _EVEN_POLICIES = (AutoShardPolicy.AUTO, AutoShardPolicy.DATA)
 
 
@@ -72,7 +76,7 @@ class Begun(NamedTuple):
 
     position: Position
     sources: list[Iterator[Element]]
-    draws: DrawsAhead
+    orders: OrdersAhead
 
 
 class DistributedDataset(Generic[Element_co]):
@@ -121,7 +125,7 @@ class DistributedDataset(Generic[Element_co]):
         for a generator that was handed out before.
         """
         refuse_inside_a_function("a distributed dataset is iterated")
-        begun, self._begun = self._begun or self._begin(Position.at_start(self._datasets())), None
+        begun = self._next_begun()
         return DistributedIterator(self, self._prefetched(begun), begun.position)
 
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
@@ -132,27 +136,12 @@ class DistributedDataset(Generic[Element_co]):
         return self._prefetched(self._begin(position)), position
 
     def _prefetched(self, begun: Begun) -> Prefetched:
-        """Return the steps, placed on the devices by a thread.
+        """Return the steps, each a chunk of its own."""
+        return self.chunks_of(self._steps(begun), begun.orders, ChunkSize(), self._ahead)
 
-        Several workers first agree on each step. A worker skips the steps that it took before, and
-        not elements: it splits an element into steps of its own.
-        """
-        steps = self._steps(begun)
-        if self.workers is None:
-            return Prefetched(steps, self._distributed, self._ahead, begun.draws)
-        left = islice(self._steps_of_worker(steps), begun.position.taken, None)
-        groups = grouped(left, ChunkSize(), self._agreement(self.workers))
-        return Prefetched(
-            groups, lambda group: placed(group, self._place).element, self._ahead, begun.draws
-        )
-
-    def _datasets(self) -> list[Any]:
+    def _datasets(self) -> list[DatasetNode]:
         """Return the datasets that are iterated."""
-        return [source.elements for source in self._sources()]
-
-    def _sources(self) -> list[DatasetSource]:
-        """Return the sources of the elements."""
-        return [self._source]
+        return [self._source.node]
 
     def reduce(
         self,
@@ -181,24 +170,26 @@ class DistributedDataset(Generic[Element_co]):
 
     def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
         """Return the elements, `most` of them at most, stacked to chunks by a thread."""
-        steps, draws = self.begin_steps()
-        return self.chunks_of(islice(steps, most), draws, size)
+        steps, orders = self.begin_steps()
+        return self.chunks_of(islice(steps, most), orders, size)
 
-    def begin_steps(self) -> tuple[Iterator[Step], DrawsAhead]:
+    def begin_steps(self) -> tuple[Iterator[Step], OrdersAhead]:
         """Return this worker's steps from the first, and the orders of the dataset's shuffles."""
-        begun, self._begun = self._begun or self._begin(Position.at_start(self._datasets())), None
-        elements = self._steps(begun)
-        if self.workers is not None:
-            return self._steps_of_worker(elements), begun.draws
-        return (attempted(self._arrays, element) for element in elements), begun.draws
+        begun = self._next_begun()
+        return self._steps(begun), begun.orders
 
     def chunks_of(
-        self, steps: Iterator[Step], draws: DrawsAhead, size: ChunkSize
-    ) -> Iterator[Chunk]:
-        """Return steps stacked to chunks by a thread, on the devices of the dataset."""
-        agreed = by_one_worker if self.workers is None else self._agreement(self.workers)
+        self, steps: Iterator[Step], orders: OrdersAhead, size: ChunkSize, ahead: int = 1
+    ) -> Prefetched:
+        """Return steps stacked to chunks by a thread, on the devices of the dataset.
+
+        Several workers first agree on each chunk.
+        """
+        agreed: Agree = by_one_worker
+        if self.workers is not None:
+            agreed = Agreement(self.workers, lambda: self._source.node.description.element_spec)
         groups = grouped(steps, size, agreed)
-        return Prefetched(groups, lambda group: placed(group, self._place), 1, draws)
+        return Prefetched(groups, lambda group: placed(group, self._place), ahead, orders)
 
     @property
     def cardinality(self) -> int:
@@ -206,7 +197,7 @@ class DistributedDataset(Generic[Element_co]):
 
         `gd.data.INFINITE_CARDINALITY` and `gd.data.UNKNOWN_CARDINALITY` are negative.
         """
-        return self._source.cardinality
+        return self._source.node.description.cardinality
 
     @property
     def element_spec(self) -> Any:
@@ -223,14 +214,15 @@ class DistributedDataset(Generic[Element_co]):
             first = self._first()
             if first is not None:
                 self._describe(first)
-            elif self._source.element_spec is UNKNOWN:
+            elif self._source.node.description.element_spec is UNKNOWN:
                 raise ArgumentError(
                     "an empty dataset has no element_spec: it is taken from the first element",
                     hint="distribute a gd.data.Dataset, which declares what its elements are",
                 )
             else:
                 self._spec = jax.tree.map(
-                    lambda spec: self._spec_of(spec, None), self._source.element_spec
+                    lambda spec: self._spec_of(spec, None),
+                    self._source.node.description.element_spec,
                 )
         return self._spec
 
@@ -241,17 +233,21 @@ class DistributedDataset(Generic[Element_co]):
 
     # The source, element by element.
 
+    def _next_begun(self) -> Begun:
+        """Return an iteration from the first element, which `element_spec` may have begun."""
+        begun, self._begun = self._begun or self._begin(Position.at_start(self._datasets())), None
+        return begun
+
     def _begin(self, position: Position) -> Begun:
         """Open the sources at a position."""
-        draws: list[tuple[Draws, Draws]] = []
+        orders: list[tuple[ShuffleOrders, ShuffleOrders]] = []
         sources = []
         start = 0 if self.workers else self._start(position.taken)
-        for source, elements in zip(self._sources(), position.datasets, strict=True):
-            if isinstance(elements, DatasetNode):
-                elements, of_source = for_a_thread(elements)
-                draws.extend(of_source)
-            sources.append(source.iterate(elements, start))
-        return Begun(position, sources, draws)
+        for dataset in position.datasets:
+            nodes, of_source = for_a_thread(dataset)
+            orders.extend(of_source)
+            sources.append(nodes.elements_from(start))
+        return Begun(position, sources, orders)
 
     def _first(self) -> Flat | None:
         """Return the first element; the next iteration still begins with it."""
@@ -275,18 +271,21 @@ class DistributedDataset(Generic[Element_co]):
 
     def _describe(self, first: Flat) -> None:
         """Set the spec of a distributed element, and the kind that every element is checked for."""
-        source = self._source
-        specs = source.describe(first)
-        if source.element_spec is UNKNOWN:
-            kind = ElementKind.of_first(first, shapes_vary=source.declares)
+        declared, _, batching = self._source.node.description
+        specs = declared
+        if declared is UNKNOWN:
+            element = jax.tree.unflatten(first.structure, first.arrays)
+            specs = observed_spec([element], batching or Batching())
+            self._kind = ElementKind.of_first(first, shapes_vary=self._source.declares)
         else:
-            kind = ElementKind.of_spec(specs, "in the dataset's element_spec")
+            kind = ElementKind.of_spec(declared, "in the dataset's element_spec")
             kind.check(first)
+            self._kind = kind
         leaves = [
             self._spec_of(spec, shapes)
             for spec, shapes in zip(jax.tree.leaves(specs), self._shapes(first), strict=True)
         ]
-        self._spec, self._kind = jax.tree.unflatten(first.structure, leaves), kind
+        self._spec = jax.tree.unflatten(first.structure, leaves)
 
     def _spec_of(self, spec: ArraySpec, shapes: Shapes | None) -> ArraySpec | PerReplicaSpec:
         """Return the spec of a replica's part; `shapes` are the first element's, if it is known."""
@@ -297,8 +296,23 @@ class DistributedDataset(Generic[Element_co]):
 
     # Global batches are split among the replicas; a subclass divides its elements differently.
 
-    def _steps(self, begun: Begun) -> Iterator[Any]:
-        """Return an iterator over the inputs of `_distributed`."""
+    def _steps(self, begun: Begun) -> Iterator[Step]:
+        """Return this worker's steps from the position on, or the failures to make them.
+
+        One of several workers skips the steps that it took before, and not elements: it splits an
+        element into steps of its own.
+        """
+        steps = self._steps_of_all(self._inputs(begun))
+        return steps if self.workers is None else islice(steps, begun.position.taken, None)
+
+    def _steps_of_all(self, elements: Iterator[Any]) -> Iterator[Step]:
+        for steps in map(partial(attempted, self._steps_of), elements):
+            left = [steps] if isinstance(steps, FailedElement) else steps
+            while left:  # nothing here keeps the arrays of a step that is in use
+                yield left.pop(0)
+
+    def _inputs(self, begun: Begun) -> Iterator[Any]:
+        """Return an iterator over the inputs of `_steps_of`."""
         return begun.sources[0]
 
     def _start(self, taken: int) -> int:
@@ -307,56 +321,34 @@ class DistributedDataset(Generic[Element_co]):
 
     def _check_declared(self) -> None:
         """Raise `BatchDimensionError` for a dataset whose declared elements cannot be split."""
-        spec = self._source.element_spec
+        spec = self._source.node.description.element_spec
         if spec is not UNKNOWN and self._num_replicas > 1:
             for index, leaf in enumerate(jax.tree.leaves(spec)):
                 if not leaf.shape:
                     raise without_batch_dimension(spec, index)
 
-    def _distributed(self, element: Element) -> Element:
-        """Return an element with the replicas' parts of it on the devices."""
-        return placed([self._arrays(element)], self._place).element
-
-    def _arrays(self, element: Any) -> StepInput:
-        """Return the replicas' arrays of an element."""
-        flat = self._checked(element)
-        sizes = self._sizes(flat)
-        return StepInput(flat.structure, [parts_of(array, sizes) for array in flat.arrays])
-
-    # The same for several workers, each of which places the parts of its own replicas.
-
     def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
         """Return the part of a dataset that this worker iterates."""
         return part_of_worker(dataset, workers)
 
-    def _agreement(self, workers: ClusterWorkers) -> Agreement:
-        return Agreement(workers, lambda: self._source.element_spec)
-
-    def _steps_of_worker(self, elements: Iterator[Any]) -> Iterator[Step]:
-        """Yield this worker's steps of each element, or the failure to make them."""
-        for element in elements:
-            steps = attempted(lambda element: list(self._parts_here(element)), element)
-            yield from [steps] if isinstance(steps, FailedElement) else steps
-
-    def _parts_here(self, element: Any) -> Iterator[StepInput]:
-        """Yield this worker's steps of an element."""
+    def _steps_of(self, element: Any) -> list[Step]:
+        """Return this worker's steps of an element, with the parts of its own replicas."""
         flat = self._checked(element)
-        if self._source.policy in _EVEN_POLICIES:
-            of_all = self._sizes(flat)
+        if self.workers is None or self._source.policy in _EVEN_POLICIES:
+            sizes_of_all = self._sizes(flat)
             mine = slice(self._local.start, self._local.stop)
-            parts = [parts_of(array, of_all)[mine] for array in flat.arrays]
-            yield StepInput(flat.structure, parts)
-            return
-        assert self.workers is not None
-        batching = self._source.batching
-        steps = rows_of_steps(
-            batch_size(flat), batching and batching.size, self.workers, len(self._local)
-        )
+            parts = [parts_of(array, sizes_of_all)[mine] for array in flat.arrays]
+            return [StepInput(flat.structure, parts)]
+        batching = self._source.node.description.batching
+        declared = batching and batching.size
+        steps: list[Step] = []
         start = 0
-        for sizes in steps:
+        for sizes in rows_of_steps(batch_size(flat), declared, self.workers, len(self._local)):
             rows = slice(start, start + sum(sizes))
-            yield StepInput(flat.structure, [parts_of(array[rows], sizes) for array in flat.arrays])
+            parts = [parts_of(array[rows], sizes) for array in flat.arrays]
+            steps.append(StepInput(flat.structure, parts))
             start = rows.stop
+        return steps
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         """Return the dimensions of a replica's part of an array, from those of the array."""
@@ -377,7 +369,8 @@ class DistributedDataset(Generic[Element_co]):
         if self._num_replicas == 1:
             return None
         rows = batch_size(flat)
-        declared = self._source.batching and self._source.batching.size
+        batching = self._source.node.description.batching
+        declared = batching and batching.size
         if self._source.policy in _EVEN_POLICIES or declared is None or rows > declared:
             return even_sizes(rows, self._num_replicas)
         return filled_sizes(rows, batch_sizes_for_worker(declared, 1, self._num_replicas, 0))

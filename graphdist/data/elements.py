@@ -171,6 +171,22 @@ def spec_of(element: Element) -> Any:
     return jax.tree.map(lambda leaf: ArraySpec(np.shape(leaf), np.asarray(leaf).dtype), element)
 
 
+def each_row(arrays: Element, start: int = 0) -> Iterator[Element]:
+    """Yield the rows of a pytree of arrays, from index `start` on.
+
+    >>> list(each_row({"x": np.array([1, 2, 3])}, 1))
+    [{'x': np.int64(2)}, {'x': np.int64(3)}]
+    """
+    leaves, structure = jax.tree.flatten(arrays)
+    for row in range(start, len(leaves[0]) if leaves else 0):
+        yield jax.tree.unflatten(structure, [leaf[row] for leaf in leaves])
+
+
+def spec_of_rows(spec: Any) -> Any:
+    """Return the specs of the rows of arrays, from the arrays or their specs."""
+    return jax.tree.map(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
+
+
 def with_open_batch(shape: Dimensions) -> Dimensions:
     """Return the dimensions of a shape with the number of rows left open.
 
@@ -185,7 +201,7 @@ class ElementKind:
     """What the elements of a dataset have in common: structure, dtypes and inner shapes."""
 
     structure: Any
-    leaves: tuple[tuple[np.dtype[Any], Dimensions], ...]
+    leaves: Sequence[ArraySpec]
     origin: str
     """Where the kind was declared or seen, as errors say it."""
 
@@ -193,17 +209,18 @@ class ElementKind:
     def of_spec(cls, spec: Any, origin: str) -> ElementKind:
         """Return the kind that a pytree of specs describes."""
         leaves, structure = jax.tree.flatten(spec)
-        return cls(
-            structure, tuple((np.dtype(leaf.dtype), tuple(leaf.shape)) for leaf in leaves), origin
-        )
+        specs = [ArraySpec(leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves]
+        return cls(structure, specs, origin)
 
     @classmethod
     def of_first(cls, first: Flat, *, shapes_vary: bool) -> ElementKind:
         """Return the kind of the first element, with the number of rows or all sizes left open."""
-        leaves = tuple(
-            (array.dtype, (None,) * array.ndim if shapes_vary else with_open_batch(array.shape))
+        leaves = [
+            ArraySpec(
+                (None,) * array.ndim if shapes_vary else with_open_batch(array.shape), array.dtype
+            )
             for array in first.arrays
-        )
+        ]
         return cls(first.structure, leaves, "in the first element")
 
     def check(self, flat: Flat) -> None:
@@ -215,11 +232,11 @@ class ElementKind:
                 f"{self.origin} it is {structure_text(self.structure)}",
                 hint="give all elements one structure",
             )
-        for index, (array, (dtype, dimensions)) in enumerate(zip(arrays, self.leaves, strict=True)):
-            if array.dtype != dtype or not fits(array.shape, dimensions):
+        for index, (array, spec) in enumerate(zip(arrays, self.leaves, strict=True)):
+            if array.dtype != spec.dtype or not fits(array.shape, spec.shape):
                 raise ArgumentError(
-                    f"{leaf_name(element, index)} is {_text(array.dtype, array.shape)}, "
-                    f"{self.origin} it is {_text(dtype, dimensions)}",
+                    f"{leaf_name(element, index)} is {type_text(array.dtype, array.shape)}, "
+                    f"{self.origin} it is {type_text(spec.dtype, spec.shape)}",
                     hint="cast or pad to one dtype and inner shape, or declare what varies: "
                     "gd.data.Dataset.from_generator(generator, output_signature)",
                 )
@@ -236,5 +253,10 @@ def fits(shape: Sequence[int], dimensions: Dimensions) -> bool:
     return all(known in (None, size) for size, known in zip(shape, dimensions, strict=True))
 
 
-def _text(dtype: np.dtype[Any], dimensions: Dimensions) -> str:
+def type_text(dtype: Any, dimensions: Dimensions) -> str:
+    """Return a dtype and dimensions as text, with `?` for an open size.
+
+    >>> type_text("float32", (None, 3))
+    'float32[?,3]'
+    """
     return f"{dtype}[{','.join('?' if size is None else str(size) for size in dimensions)}]"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
+from itertools import count, islice
 from typing import (  # Any: elements, and pytrees of specs
     TYPE_CHECKING,
     Any,
@@ -16,17 +18,21 @@ from typing import (  # Any: elements, and pytrees of specs
     cast,
 )
 
+import jax
+import jax.numpy as jnp
+
 from graphdist.context import in_replica_context_of_a_run
-from graphdist.data.chunks import Chunk, ChunkSize, stacked_chunks
+from graphdist.data.chunks import Chunk, ChunkSize, grouped
 from graphdist.data.elements import Element
-from graphdist.data.failures import element_or_raise
+from graphdist.data.failures import FailedElement, element_or_raise
 from graphdist.data.positions import Position
 from graphdist.data.prefetch import Prefetched
 from graphdist.data.sources import DatasetNode
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
-from graphdist.tracing.state import current_trace
 from graphdist.tracing.trace_context import is_jax_tracing
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.copying import refuse_to_pickle
+from graphdist.values.distributed import PerReplicaArray
 from graphdist.values.type_variables import Element_co
 
 if TYPE_CHECKING:
@@ -172,6 +178,33 @@ class ResumableDataset(Protocol):
         """Return the elements from a saved position on; drop `elements`, prepared for another."""
 
 
+@dataclass(frozen=True, eq=False)
+class _PlacedStep:
+    """An element on the devices, as a step that can be stacked."""
+
+    element: Any
+
+    @property
+    def kind(self) -> tuple[Any, ...] | None:
+        leaves, structure = jax.tree.flatten(self.element)
+        if any(isinstance(leaf, PerReplicaArray) and leaf.shapes is not None for leaf in leaves):
+            return None
+        arrays = map(_array_of, leaves)
+        return (structure, *((array.shape, array.dtype) for array in arrays))
+
+    @property
+    def bytes(self) -> int:
+        return sum(_array_of(leaf).nbytes for leaf in jax.tree.leaves(self.element))
+
+
+def _array_of(leaf: Any) -> Any:
+    return leaf.array if isinstance(leaf, PerReplicaArray) else leaf
+
+
+def _stacked(*elements: Any) -> Any:
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *elements)
+
+
 class DistributedIterator(ElementIterator[Element_co]):
     """The elements of a distributed dataset in order, prepared ahead on a background thread.
 
@@ -202,11 +235,37 @@ class DistributedIterator(ElementIterator[Element_co]):
         return self._dataset.workers is None
 
     def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
-        """Yield the next elements, `most` of them at most, stacked on the devices.
+        """Yield the next elements, `most` of them at most, stacked on the devices by a program.
 
         Close the generator: elements that it took and did not yield then come next again.
         """
-        return stacked_chunks(self, self._dataset.strategy, size, most)
+        taken: deque[_PlacedStep | FailedElement] = deque()
+
+        def steps() -> Iterator[_PlacedStep | FailedElement]:
+            for _ in count() if most is None else range(most):
+                try:
+                    element = self.take_ahead()
+                except StopIteration:
+                    return
+                except Exception as error:  # raised when the elements before it have been used
+                    taken.append(FailedElement(error))
+                else:
+                    taken.append(_PlacedStep(element))
+                yield taken[-1]
+
+        strategy = self._dataset.strategy
+        stack = strategy.implicit_call(
+            "stacked elements", _stacked, lambda fn, args, kwargs: strategy.run(fn, args=args)
+        )
+        try:
+            for group in grouped(steps(), size):
+                for _ in group:
+                    taken.popleft()
+                elements = [element_or_raise(step).element for step in group]
+                self.count(len(group))
+                yield Chunk(elements[0] if len(group) == 1 else stack(elements, {}), len(group))
+        finally:
+            self.put_back(step.element for step in taken if isinstance(step, _PlacedStep))
 
     def take_ahead(self) -> Element:
         """Return the next element; it counts as taken once `count` is called."""
@@ -223,7 +282,7 @@ class DistributedIterator(ElementIterator[Element_co]):
     def _next(self) -> Element:
         """Return the next element; count it only if it fails."""
         try:
-            return next(self._elements)
+            return next(self._elements).element
         except StopIteration:
             raise
         except Exception:

@@ -97,8 +97,8 @@ class ZippedDatasets:
         """Return the tuples, `most` of them at most, stacked to chunks by a thread."""
         begun = [dataset.begin_steps() for dataset in self._datasets]
         steps = map(_joined, islice(zip(*(steps for steps, _ in begun), strict=False), most))
-        draws = list(chain.from_iterable(draws for _, draws in begun))
-        return self._datasets[0].chunks_of(steps, draws, size)
+        orders = list(chain.from_iterable(orders for _, orders in begun))
+        return self._datasets[0].chunks_of(steps, orders, size)
 
 
 def zipped(iterables: Sequence[Any]) -> Any:

@@ -19,19 +19,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias  # Any: JSON, and datasets of other libraries
+from itertools import chain
+from typing import Any, TypeAlias  # Any: JSON, and nodes of all kinds
 
-from graphdist.data.orders import Draws, Seeds
+from graphdist.data.shuffle_orders import ShuffleOrders, ShuffleSeed
 from graphdist.data.sources import DatasetNode, nodes_of, rewritten
-from graphdist.data.transformations import (
-    Shuffle,
-)
+from graphdist.data.transformations import Shuffle
 from graphdist.errors import ArgumentError
 
 Orders: TypeAlias = list[list[int]]
 """For each shuffle of a dataset: its seed, and the number of orders taken before."""
 
-Begin: TypeAlias = Callable[[Seeds, int], list[Draws]]
+Begin: TypeAlias = Callable[[ShuffleSeed, int], list[ShuffleOrders]]
 """Begins the orders of a shuffle that occurs the given number of times in an iteration."""
 
 
@@ -39,19 +38,19 @@ Begin: TypeAlias = Callable[[Seeds, int], list[Draws]]
 class Position:
     """The position of an iteration."""
 
-    datasets: list[Any]
-    """The iterated datasets: nodes that belong to this iteration, or other libraries' datasets."""
+    datasets: list[DatasetNode]
+    """The iterated datasets, of nodes that belong to this iteration."""
     orders: list[Orders]
     """The orders of each iterated dataset, as of the start of the iteration."""
     taken: int = 0
 
     @classmethod
-    def at_start(cls, datasets: Sequence[Any]) -> Position:
+    def at_start(cls, datasets: Sequence[DatasetNode]) -> Position:
         """Return the position of an iteration that begins."""
-        return cls._begun(datasets, Seeds.begin)
+        return cls._begun(datasets, ShuffleSeed.begin)
 
     @classmethod
-    def of_state(cls, state: Any, datasets: Sequence[Any]) -> Position:
+    def of_state(cls, state: Any, datasets: Sequence[DatasetNode]) -> Position:
         """Return the position that a state describes, in an iteration of these datasets.
 
         Raises `ArgumentError` for a state of other datasets.
@@ -74,33 +73,28 @@ class Position:
                 hint=_ALIKE,
             )
         states = {
-            shuffle.seeds: order
-            for of_dataset, its_orders in zip(shuffles, orders, strict=True)
-            for shuffle, order in zip(of_dataset, its_orders, strict=True)
+            shuffle.seed: order
+            for shuffle, order in zip(chain(*shuffles), chain(*orders), strict=True)
         }
-        position = cls._begun(datasets, lambda seeds, times: seeds.resume(*states[seeds], times))
+        position = cls._begun(datasets, lambda seed, times: seed.resume(*states[seed], times))
         position.taken = taken
         return position
 
     @classmethod
-    def _begun(cls, datasets: Sequence[Any], begin: Begin) -> Position:
-        every = [shuffle.seeds for dataset in datasets for shuffle in _shuffles(dataset)]
-        draws = {seeds: begin(seeds, times) for seeds, times in Counter(every).items()}
+    def _begun(cls, datasets: Sequence[DatasetNode], begin: Begin) -> Position:
+        shuffles = [_shuffles(dataset) for dataset in datasets]
+        occurrences = Counter(shuffle.seed for shuffle in chain(*shuffles))
+        begun = {seed: begin(seed, times) for seed, times in occurrences.items()}
         orders = [
-            [[shuffle.seeds.seed, draws[shuffle.seeds][0].first] for shuffle in _shuffles(dataset)]
-            for dataset in datasets
+            [[shuffle.seed.value, begun[shuffle.seed][0].first] for shuffle in of_dataset]
+            for of_dataset in shuffles
         ]
-        left = {seeds: iter(of_seeds) for seeds, of_seeds in draws.items()}
 
         def owned(node: Any) -> Any:
             is_shuffle = isinstance(node, Shuffle)
-            return replace(node, draws=next(left[node.seeds])) if is_shuffle else node
+            return replace(node, orders=begun[node.seed].pop(0)) if is_shuffle else node
 
-        own = [
-            rewritten(dataset, owned) if isinstance(dataset, DatasetNode) else dataset
-            for dataset in datasets
-        ]
-        return cls(own, orders)
+        return cls([rewritten(dataset, owned) for dataset in datasets], orders)
 
     @property
     def state(self) -> Any:
@@ -119,8 +113,6 @@ def _count(value: Any) -> int:
     return count
 
 
-def _shuffles(dataset: Any) -> list[Shuffle]:
+def _shuffles(dataset: DatasetNode) -> list[Shuffle]:
     """Return the shuffles of a dataset's nodes; those in other libraries' datasets are unknown."""
-    if not isinstance(dataset, DatasetNode):
-        return []
     return [node for node in nodes_of(dataset) if isinstance(node, Shuffle)]

@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeAlias  # Any: elements of the user's making, and what becomes of them
 
-from graphdist.data.orders import Draws
+from graphdist.data.shuffle_orders import ShuffleOrders
 from graphdist.errors import GraphdistError
 from graphdist.tracing.user_lines import here
 
-DrawsAhead: TypeAlias = Sequence[tuple[Draws, Draws]]
+OrdersAhead: TypeAlias = Sequence[tuple[ShuffleOrders, ShuffleOrders]]
 """For each shuffle: the orders that the thread takes, and the orders that the caller has seen."""
 
 _SECONDS_TO_STOP_AT_EXIT = 2.0
@@ -45,8 +45,8 @@ class Prefetched:
     context variables of the caller. If the source raises an exception for an element, the `next`
     that would have returned this element raises it, with the traceback into the source; the `next`
     after it returns the element that follows. After a `KeyboardInterrupt` or another exception that
-    is no `Exception` the iterator is at its end. Any thread may call `next`. `draws` are the orders
-    of the source's shuffles: `next` updates the caller's to the element that it returns.
+    is no `Exception` the iterator is at its end. Any thread may call `next`. `orders` are the
+    orders of the source's shuffles: `next` updates the caller's to the element that it returns.
 
     >>> list(Prefetched(iter([1, 2, 3]), lambda element: 10 * element, ahead=2))
     [10, 20, 30]
@@ -57,10 +57,10 @@ class Prefetched:
         elements: Iterator[Any],
         prepare: Callable[[Any], Any],
         ahead: int,
-        draws: DrawsAhead = (),
+        orders: OrdersAhead = (),
     ) -> None:
-        self._feed = _Feed(tuple(of_thread for of_thread, _ in draws))
-        self._draws = [seen for _, seen in draws]
+        self._feed = _Feed(tuple(of_thread for of_thread, _ in orders))
+        self._seen = [seen for _, seen in orders]
         for _ in range(ahead):
             self._feed.permits.put(None)
         # The source sees the caller's context variables, as it would without a thread.
@@ -87,8 +87,8 @@ class Prefetched:
     def __next__(self) -> Any:
         self._feed.permits.put(None)
         result, taken = self._feed.results.get()
-        for draws, count in zip(self._draws, taken, strict=True):
-            draws.taken = count
+        for orders, count in zip(self._seen, taken, strict=True):
+            orders.taken = count
         if result is _END:
             self._feed.put(_END)
             raise StopIteration
@@ -113,14 +113,14 @@ class _Failure:
 class _Feed:
     """The state shared by an iterator and its thread; see the module's docstring."""
 
-    draws: tuple[Draws, ...]
+    orders: tuple[ShuffleOrders, ...]
     permits: SimpleQueue[None] = field(default_factory=SimpleQueue)
     results: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     stopped: bool = False
 
     def put(self, result: Any) -> None:
         """Hand over a result, with the number of orders taken by then."""
-        self.results.put((result, [draws.taken for draws in self.draws]))
+        self.results.put((result, [orders.taken for orders in self.orders]))
 
     def stop(self) -> None:
         """Make the thread leave before its next element; safe in a finalizer."""

@@ -22,9 +22,12 @@ from graphdist.data.elements import (
     Element,
     ElementKind,
     as_element,
+    each_row,
     flattened,
     is_list,
     leaf_name,
+    spec_of,
+    spec_of_rows,
 )
 from graphdist.data.failures import FailedElement, attempted, caught
 from graphdist.errors import ArgumentError, BatchDimensionError
@@ -41,6 +44,17 @@ class Batching(NamedTuple):
 
     size: int | None = None
     is_static: bool = False
+
+
+class Description(NamedTuple):
+    """What a dataset knows of its elements without an iteration."""
+
+    element_spec: Any = UNKNOWN
+    """The specs of an element; UNKNOWN if an element must be seen first."""
+    cardinality: int = UNKNOWN_CARDINALITY
+    """The number of elements, or one of the two constants above."""
+    batching: Batching | None = None
+    """The size of the batches; None if elements are not batches."""
 
 
 class DatasetNode:
@@ -60,19 +74,9 @@ class DatasetNode:
         return islice(iter(self), start, None)
 
     @property
-    def element_spec(self) -> Any:
-        """Return the specs of an element, or UNKNOWN if an element must be seen first."""
-        return UNKNOWN
-
-    @property
-    def cardinality(self) -> int:
-        """Return the number of elements, or one of the two constants above."""
-        return UNKNOWN_CARDINALITY
-
-    @property
-    def batching(self) -> Batching | None:
-        """Return the size of the batches; None if elements are not batches."""
-        return None
+    def description(self) -> Description:
+        """Return what the dataset knows of its elements."""
+        return Description()
 
     def rows(self, start: int, stop: int) -> Element:
         """Return elements `start` to `stop`, stacked; UNKNOWN if that takes an iteration."""
@@ -110,23 +114,14 @@ class Slices(DatasetNode):
     takes_one_order = True
     arrays: Element
 
-    def __len__(self) -> int:
-        return len(jax.tree.leaves(self.arrays)[0])
-
-    def __iter__(self) -> Iterator[Element]:
-        leaves, structure = jax.tree.flatten(self.arrays)
-        for row in range(len(self)):
-            yield jax.tree.unflatten(structure, [leaf[row] for leaf in leaves])
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the rows from index `start` on."""
+        return each_row(self.arrays, start)
 
     @property
-    def element_spec(self) -> Any:
-        """Return the specs of a row."""
-        return jax.tree.map(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), self.arrays)
-
-    @property
-    def cardinality(self) -> int:
-        """Return the number of rows."""
-        return len(self)
+    def description(self) -> Description:
+        """Describe a row, and count the rows."""
+        return Description(spec_of_rows(self.arrays), len(jax.tree.leaves(self.arrays)[0]))
 
     def rows(self, start: int, stop: int) -> Element:
         """Return a part of each array, not copied."""
@@ -145,14 +140,9 @@ class Range(DatasetNode):
         return map(np.int64, self.numbers[start:])
 
     @property
-    def element_spec(self) -> Any:
-        """Return the spec of an integer."""
-        return ArraySpec((), np.int64)
-
-    @property
-    def cardinality(self) -> int:
-        """Return the number of integers."""
-        return len(self.numbers)
+    def description(self) -> Description:
+        """Describe an integer, and count the integers."""
+        return Description(ArraySpec((), np.int64), len(self.numbers))
 
     def rows(self, start: int, stop: int) -> Element:
         """Return some of the integers as an array."""
@@ -171,14 +161,9 @@ class Tensors(DatasetNode):
         yield self.element
 
     @property
-    def element_spec(self) -> Any:
-        """Return the specs of the element."""
-        return jax.tree.map(lambda leaf: ArraySpec(leaf.shape, leaf.dtype), self.element)
-
-    @property
-    def cardinality(self) -> int:
-        """Return 1."""
-        return 1
+    def description(self) -> Description:
+        """Describe the element."""
+        return Description(spec_of(self.element), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,14 +181,10 @@ class Generated(DatasetNode):
         return _converted(caught(lambda: self.generator(*self.arguments)), make)
 
     @property
-    def element_spec(self) -> Any:
-        """Return the signature."""
-        return self.signature
-
-    @property
-    def batching(self) -> Batching | None:
-        """Return a batching without a size, or None if a signature says what elements are."""
-        return Batching() if self.signature is UNKNOWN else None
+    def description(self) -> Description:
+        """Return the signature; without one, elements are taken for batches."""
+        batching = Batching() if self.signature is UNKNOWN else None
+        return Description(self.signature, batching=batching)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +199,9 @@ class Files(DatasetNode):
             yield from _converted(caught(partial(self.read, file)), as_element)
 
     @property
-    def batching(self) -> Batching | None:
-        """Return a batching without a size."""
-        return Batching()
+    def description(self) -> Description:
+        """Take elements for batches of an unknown size."""
+        return Description(batching=Batching())
 
 
 def _converted(values: Iterator[Any], make: Callable[[Any], Element]) -> Iterator[Element]:
@@ -233,8 +214,8 @@ def _declared(kind: ElementKind, value: Any) -> Element:
     leaves, structure = jax.tree.flatten(value, is_leaf=is_list)
     if structure == kind.structure:
         leaves = [
-            leaf if hasattr(leaf, "dtype") else np.asarray(leaf, dtype)
-            for leaf, (dtype, _) in zip(leaves, kind.leaves, strict=True)
+            leaf if hasattr(leaf, "dtype") else np.asarray(leaf, spec.dtype)
+            for leaf, spec in zip(leaves, kind.leaves, strict=True)
         ]
     element = as_element(jax.tree.unflatten(structure, leaves))
     kind.check(flattened(element))

@@ -7,7 +7,7 @@ A shuffle has the order of tf.data: a program gets the same elements for the sam
 filled from the source. Each element returned is drawn from the buffer at random, the oldest element
 moves to its index, and the next element of the source joins at the end. With a buffer as large as
 the dataset this is the Fisher-Yates shuffle. Each iteration has another order, and a new program
-repeats the orders: see `orders.py`.
+repeats the orders: see `shuffle_orders.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ import numpy as np
 
 from graphdist.data.elements import UNKNOWN, Element, as_element, spec_of, with_open_batch
 from graphdist.data.failures import FailedElement, attempted, made_from
-from graphdist.data.orders import Draws, Seeds
-from graphdist.data.prefetch import DrawsAhead, Prefetched
+from graphdist.data.prefetch import OrdersAhead, Prefetched
+from graphdist.data.shuffle_orders import ShuffleOrders, ShuffleSeed
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Batching,
     DatasetNode,
+    Description,
     nodes_of,
     rewritten,
 )
@@ -51,19 +52,16 @@ class UnaryTransformation(DatasetNode):
     source: DatasetNode
 
     @property
-    def element_spec(self) -> Any:
-        """Return the source's."""
-        return self.source.element_spec
+    def description(self) -> Description:
+        """Return the source's, with another number of elements."""
+        described = self.source.description
+        if described.cardinality < 0:
+            return described
+        return described._replace(cardinality=self.count_of(described.cardinality))
 
-    @property
-    def cardinality(self) -> int:
-        """Return the source's."""
-        return self.source.cardinality
-
-    @property
-    def batching(self) -> Batching | None:
-        """Return the source's."""
-        return self.source.batching
+    def count_of(self, elements: int) -> int:
+        """Return the number of elements if the source has this many."""
+        return elements
 
 
 def applied(function: Callable[..., Any], element: Element) -> Any:
@@ -89,9 +87,9 @@ class Map(UnaryTransformation):
         return attempted(lambda: as_element(applied(self.function, element)))
 
     @property
-    def element_spec(self) -> Any:
-        """Return UNKNOWN."""
-        return UNKNOWN
+    def description(self) -> Description:
+        """Return the source's, without the specs."""
+        return self.source.description._replace(element_spec=UNKNOWN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +110,9 @@ class Filter(UnaryTransformation):
         return bool(applied(self.predicate, element))
 
     @property
-    def cardinality(self) -> int:
-        """Return `UNKNOWN_CARDINALITY`."""
-        return UNKNOWN_CARDINALITY
+    def description(self) -> Description:
+        """Return the source's, without the number of elements."""
+        return self.source.description._replace(cardinality=UNKNOWN_CARDINALITY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,12 +127,13 @@ class Take(UnaryTransformation):
         return islice(self.source.elements_from(start), max(0, self.count - start))
 
     @property
-    def cardinality(self) -> int:
-        """Return the smaller of `count` and the source's."""
-        cardinality = self.source.cardinality
-        if cardinality == INFINITE_CARDINALITY:
-            return self.count
-        return min(cardinality, self.count)  # unknown is less than any count
+    def description(self) -> Description:
+        """Return the source's, with at most `count` elements."""
+        described = self.source.description
+        if described.cardinality == INFINITE_CARDINALITY:
+            return described._replace(cardinality=self.count)
+        # Unknown is less than any count.
+        return described._replace(cardinality=min(described.cardinality, self.count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,11 +150,9 @@ class Skip(UnaryTransformation):
         """Return an iterator over the elements from index `start` on."""
         return self.source.elements_from(self.count + start) if start else iter(self)
 
-    @property
-    def cardinality(self) -> int:
+    def count_of(self, elements: int) -> int:
         """Return the number of elements that remain."""
-        cardinality = self.source.cardinality
-        return cardinality if cardinality < 0 else max(0, cardinality - self.count)
+        return max(0, elements - self.count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,13 +178,11 @@ class Shard(UnaryTransformation):
         later = self.source.elements_from(self.index + start * self.count)
         return islice(later, 0, None, self.count)
 
-    @property
-    def cardinality(self) -> int:
-        """Return the number of elements of this shard."""
-        cardinality = self.source.cardinality
-        if cardinality < 0 or self.count == SHARD_HINT:
-            return cardinality
-        return max(0, -(-(cardinality - self.index) // self.count))
+    def count_of(self, elements: int) -> int:
+        """Return the number of elements of this shard; all, until the strategy has set it."""
+        if self.count == SHARD_HINT:
+            return elements
+        return max(0, -(-(elements - self.index) // self.count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +204,7 @@ class Repeat(UnaryTransformation):
 
     def elements_from(self, start: int) -> Iterator[Element]:
         """Return an iterator over the elements from index `start` on."""
-        size = self.source.cardinality
+        size = self.source.description.cardinality
         nodes = nodes_of(self.source)
         if not start or size <= 0 or not all(node.takes_one_order for node in nodes):
             return islice(iter(self), start, None)
@@ -217,22 +212,26 @@ class Repeat(UnaryTransformation):
         skipped = epochs if self.count is None else min(epochs, self.count)
         for node in nodes:
             if isinstance(node, Shuffle):
-                assert node.draws is not None
-                node.draws.taken += skipped
+                assert node.orders is not None
+                node.orders.taken += skipped
         if skipped == self.count:
             return iter(())
         left = None if self.count is None else self.count - skipped - 1
         return chain(self.source.elements_from(rest), Repeat(self.source, left))
 
     @property
-    def cardinality(self) -> int:
-        """Return the source's, `count` times."""
-        cardinality = self.source.cardinality
-        if cardinality == 0 or self.count == 0:
-            return 0
+    def description(self) -> Description:
+        """Return the source's, with its elements `count` times."""
+        described = self.source.description
+        if self.count == 0 or described.cardinality == 0:
+            return described._replace(cardinality=0)
         if self.count is None:
-            return INFINITE_CARDINALITY
-        return cardinality if cardinality < 0 else cardinality * self.count
+            return described._replace(cardinality=INFINITE_CARDINALITY)
+        return super().description
+
+    def count_of(self, elements: int) -> int:
+        """Return the number of elements of all epochs."""
+        return elements if self.count is None else elements * self.count
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,15 +248,12 @@ class Enumerate(UnaryTransformation):
         return (made_from(pair, tuple) for pair in pairs)
 
     @property
-    def element_spec(self) -> Any:
-        """Return the spec of a pair."""
-        spec = self.source.element_spec
-        return UNKNOWN if spec is UNKNOWN else (ArraySpec((), np.int64), spec)
-
-    @property
-    def batching(self) -> Batching | None:
-        """Return None: a pair is no batch."""
-        return None
+    def description(self) -> Description:
+        """Describe pairs, which are no batches."""
+        spec, cardinality, _ = self.source.description
+        return Description(
+            UNKNOWN if spec is UNKNOWN else (ArraySpec((), np.int64), spec), cardinality
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,25 +264,25 @@ class Prefetch(UnaryTransformation):
 
     def elements_from(self, start: int) -> Iterator[Element]:
         """Return an iterator over the elements from index `start` on."""
-        source, draws = for_a_thread(self.source)
-        return Prefetched(source.elements_from(start), lambda element: element, self.count, draws)
+        source, orders = for_a_thread(self.source)
+        return Prefetched(source.elements_from(start), lambda element: element, self.count, orders)
 
 
-def for_a_thread(node: DatasetNode) -> tuple[DatasetNode, DrawsAhead]:
+def for_a_thread(node: DatasetNode) -> tuple[DatasetNode, OrdersAhead]:
     """Return a copy of the nodes for a prefetching thread, and the orders of their shuffles.
 
     Each shuffle of the copy takes orders of its own, which may be ahead of the caller's.
     """
-    draws: list[tuple[Draws, Draws]] = []
+    orders: list[tuple[ShuffleOrders, ShuffleOrders]] = []
 
     def apart(part: Any) -> Any:
-        seen: Draws | None = getattr(part, "draws", None)  # a shuffle's
+        seen: ShuffleOrders | None = getattr(part, "orders", None)  # a shuffle's
         if seen is None:
             return part
-        draws.append((seen.ahead(), seen))
-        return replace(part, draws=draws[-1][0])
+        orders.append((seen.ahead(), seen))
+        return replace(part, orders=orders[-1][0])
 
-    return rewritten(node, apart), draws
+    return rewritten(node, apart), orders
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,23 +299,17 @@ class Zip(DatasetNode):
         return (made_from(elements, unflatten) for elements in zip(*sources, strict=False))
 
     @property
-    def element_spec(self) -> Any:
-        """Return the specs side by side."""
-        specs = [source.element_spec for source in self.sources]
-        if any(spec is UNKNOWN for spec in specs):
-            return UNKNOWN
-        return jax.tree.unflatten(self.structure, specs)
-
-    @property
-    def cardinality(self) -> int:
-        """Return the smallest."""
-        finite = {source.cardinality for source in self.sources} - {INFINITE_CARDINALITY}
-        return min(finite, default=INFINITE_CARDINALITY)
-
-    @property
-    def batching(self) -> Batching | None:
-        """Return the size that the batches of all sources share."""
-        return common([source.batching for source in self.sources])
+    def description(self) -> Description:
+        """Return the specs side by side, and the smallest number of elements."""
+        described = [source.description for source in self.sources]
+        specs = [each.element_spec for each in described]
+        is_known = all(spec is not UNKNOWN for spec in specs)
+        finite = {each.cardinality for each in described} - {INFINITE_CARDINALITY}
+        return Description(
+            jax.tree.unflatten(self.structure, specs) if is_known else UNKNOWN,
+            min(finite, default=INFINITE_CARDINALITY),
+            common([each.batching for each in described]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,35 +322,29 @@ class Concatenate(DatasetNode):
         return chain.from_iterable(self.sources)
 
     @property
-    def element_spec(self) -> Any:
-        """Return the specs with a dimension open where they differ."""
-        first, *others = [source.element_spec for source in self.sources]
+    def description(self) -> Description:
+        """Return the specs, open where they differ, and the sum of the numbers of elements.
+
+        Raises `ArgumentError` when structure, dtype or rank differ.
+        """
+        described = [source.description for source in self.sources]
+        spec, *others = [each.element_spec for each in described]
         for other in others:
-            first = UNKNOWN if UNKNOWN in (first, other) else joined_spec(first, other)
-        return first
-
-    @property
-    def cardinality(self) -> int:
-        """Return the sum."""
-        parts = [source.cardinality for source in self.sources]
-        if INFINITE_CARDINALITY in parts:
-            return INFINITE_CARDINALITY
-        return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in parts else sum(parts)
-
-    @property
-    def batching(self) -> Batching | None:
-        """Return the size that the batches of both sources share."""
-        return common([source.batching for source in self.sources])
+            spec = UNKNOWN if UNKNOWN in (spec, other) else joined_spec(spec, other)
+        counts = [each.cardinality for each in described]
+        not_finite = [c for c in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY) if c in counts]
+        cardinality = not_finite[0] if not_finite else sum(counts)
+        return Description(spec, cardinality, common([each.batching for each in described]))
 
 
-def common(batchings: list[Batching | None]) -> Batching | None:
+def common(batchings: Sequence[Batching | None]) -> Batching | None:
     """Return the size that the batches of several datasets share.
 
     >>> common([Batching(4, True), Batching(4)])
     Batching(size=4, is_static=False)
     """
     known = [batching for batching in batchings if batching is not None]
-    if len(known) < len(batchings):
+    if not known or len(known) < len(batchings):
         return None
     sizes = {batching.size for batching in known}
     if len(sizes) > 1:
@@ -427,8 +411,8 @@ class Shuffle(UnaryTransformation):
 
     takes_one_order = True
     buffer_size: int
-    seeds: Seeds
-    draws: Draws | None = None
+    seed: ShuffleSeed
+    orders: ShuffleOrders | None = None
     """The orders of the iteration that the node belongs to; None in a dataset."""
 
     @property
@@ -437,8 +421,8 @@ class Shuffle(UnaryTransformation):
         return self.source
 
     def __iter__(self) -> Iterator[Element]:
-        assert self.draws is not None
-        return shuffled(iter(self.source), self.buffer_size, self.draws.next())
+        assert self.orders is not None
+        return shuffled(iter(self.source), self.buffer_size, self.orders.next())
 
 
 def shuffled(

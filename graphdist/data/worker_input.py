@@ -1,4 +1,4 @@
-"""Input of several workers: what each reads, and how they take steps together.
+"""Input of several workers: what each iterates, and how they take steps together.
 
 By element (DATA, and AUTO without files for every worker) all workers iterate the same dataset and
 each keeps the rows of its own replicas, by the rule of a single process: no row is left out, and no
@@ -17,27 +17,88 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any  # Any: datasets of all kinds, structures of pytrees, JSON
 
 import jax
 import numpy as np
 
-from graphdist.data.autosharding import sharded_for_worker
 from graphdist.data.chunks import Step, StepInput
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN
 from graphdist.data.failures import FailedElement
 from graphdist.data.input_options import AutoShardPolicy, Options
-from graphdist.data.orders import Seeds
 from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
+from graphdist.data.shuffle_orders import ShuffleSeed
 from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
-from graphdist.data.transformations import Shuffle
-from graphdist.errors import BatchDimensionError, DatasetError
+from graphdist.data.transformations import SHARD_HINT, Shard, Shuffle
+from graphdist.errors import ArgumentError, BatchDimensionError, DatasetError
+from graphdist.options import member_of
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.user_lines import here
 
 _log = logging.getLogger("graphdist")
+
+
+def auto_shard(
+    dataset: Dataset, num_workers: int, index: int, policy: AutoShardPolicy | None = None
+) -> Dataset:
+    """Return the part of a dataset that worker `index` iterates.
+
+    `policy` is by default the one in the dataset's options. Raises `ArgumentError` for FILE on a
+    dataset that reads no files, or fewer than there are workers: some would have no input.
+
+    >>> batches = Dataset.range(8).batch(2)
+    >>> [batch.tolist() for batch in auto_shard(batches, 2, 0)]
+    [[0, 1], [4, 5]]
+    """
+    if not 0 <= index < num_workers:
+        raise ArgumentError(f"worker {index} of {num_workers}: the first is worker 0")
+    own = dataset.options().experimental_distribute.auto_shard_policy
+    chosen = member_of(AutoShardPolicy, own if policy is None else policy, "policy")
+    return Dataset(sharded_for_worker(dataset.node, num_workers, index, chosen), dataset.options())
+
+
+def sharded_for_worker(
+    node: DatasetNode, num_workers: int, index: int, policy: AutoShardPolicy
+) -> DatasetNode:
+    """Return the part of a dataset that a worker iterates."""
+    reads_files = any(isinstance(part, Files) for part in nodes_of(node))
+    if policy is AutoShardPolicy.FILE or (policy is AutoShardPolicy.AUTO and reads_files):
+        return _by_file(node, num_workers, index, reads_files=reads_files)
+    if policy is AutoShardPolicy.HINT:
+        return rewritten(node, lambda inner: _as_hinted(inner, num_workers, index))
+    if policy is AutoShardPolicy.OFF:
+        return node
+    return Shard(node, num_workers, index)
+
+
+def _as_hinted(node: Any, num_workers: int, index: int) -> DatasetNode:
+    if isinstance(node, Shard) and node.count == SHARD_HINT:
+        return Shard(node.source, num_workers, index)
+    return node
+
+
+def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bool) -> DatasetNode:
+    if not reads_files:
+        raise ArgumentError(
+            "a dataset that reads no files cannot be sharded by file",
+            hint="make it with gd.data.Dataset.from_files, or set AutoShardPolicy.DATA",
+        )
+
+    def part(inner: Any) -> DatasetNode:
+        if not isinstance(inner, Files):
+            return inner
+        if len(inner.files) < num_workers:
+            raise ArgumentError(
+                f"{num_workers} workers share {len(inner.files)} "
+                f"{'file' if len(inner.files) == 1 else 'files'}: some would have no input",
+                hint="split the files, or set AutoShardPolicy.DATA",
+            )
+        return replace(inner, files=inner.files[index::num_workers])
+
+    return rewritten(node, part)
 
 
 def part_of_worker(dataset: Any, workers: ClusterWorkers) -> Any:
@@ -75,7 +136,7 @@ def _chosen(node: DatasetNode, workers: ClusterWorkers) -> AutoShardPolicy:
 
 def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNode:
     """Return a dataset whose shuffles without a seed have worker 0's seeds."""
-    free = [part for part in nodes_of(node) if isinstance(part, Shuffle) and part.seeds.is_random]
+    free = [part for part in nodes_of(node) if isinstance(part, Shuffle) and part.seed.is_random]
     if not free:
         return node
     key = f"seeds {workers.ordinal('seeds')}"
@@ -83,9 +144,9 @@ def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNod
     seeds = iter(workers.exchange(key, mine, "a shuffled dataset", here())[0])
 
     def seeded(part: Any) -> DatasetNode:
-        if not isinstance(part, Shuffle) or not part.seeds.is_random:
+        if not isinstance(part, Shuffle) or not part.seed.is_random:
             return part
-        return Shuffle(part.source, part.buffer_size, Seeds(next(seeds), part.seeds.reshuffles))
+        return replace(part, seed=ShuffleSeed(next(seeds), part.seed.reshuffles))
 
     return rewritten(node, seeded)
 

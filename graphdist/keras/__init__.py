@@ -12,7 +12,6 @@ from graphdist.keras import (  # noqa: E402 - they import Keras
     combined_state,
     earlier_models,
     gradients,
-    losses,
     models,
     reads_and_writes,
     sent_objects,
@@ -29,9 +28,8 @@ earlier_models.place_earlier_models()
 reads_and_writes.store_values_on_strategies()
 reads_and_writes.place_variables_while_tracing()
 gradients.sum_gradients_of_replicas()
-losses.divide_losses_by_replicas()
+gradients.scale_losses_of_replicas()
 combined_state.aggregate_averages_of_keras()
-losses.weigh_scalars_by_rows()
 sent_objects.send_objects_of_keras()
 
 __all__ = [

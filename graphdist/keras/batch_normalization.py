@@ -10,7 +10,7 @@ import keras
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import UnsupportedError
-from graphdist.keras.parts import current_part
+from graphdist.keras.replica_batch import current_replica_batch
 from graphdist.strategies.current import get_replica_context
 
 
@@ -57,12 +57,12 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
 
     def _statistics(self, values: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance of each channel over the rows of all replicas."""
-        part = current_part()
+        batch = current_replica_batch()
         axes = tuple(axis for axis in range(values.ndim) if axis != self.axis % values.ndim)
         counted = jnp.ones(values.shape, values.dtype)
         if mask is not None:
             counted = counted * jnp.expand_dims(jnp.asarray(mask, values.dtype), -1)
-        if part is not None and not part.rows:
+        if batch is not None and not batch.num_rows:
             counted = jnp.zeros_like(counted)
         all_reduce = get_replica_context().all_reduce
         total, count = all_reduce("SUM", (jnp.sum(values * counted, axes), jnp.sum(counted, axes)))

@@ -25,10 +25,10 @@ traced. So the amount of an assignment is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial
 from itertools import islice
 from traceback import walk_stack
 from typing import Any, NamedTuple  # Any: arrays and objects of Keras
@@ -42,8 +42,9 @@ from graphdist.context import in_replica_context_of_a_run, num_replicas_running
 from graphdist.errors import DistributionError
 from graphdist.keras.batch_normalization import SynchronizedBatchNormalization
 from graphdist.keras.gradients import are_gradients_summed
-from graphdist.keras.parts import Part, current_part
 from graphdist.keras.placed_variables import is_seed
+from graphdist.keras.replacements import value_set, wrap_method
+from graphdist.keras.replica_batch import current_replica_batch
 from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.user_lines import here
 
@@ -63,14 +64,9 @@ _of_keras: ContextVar[dict[int, str]] = ContextVar("graphdist_keras_averages", d
 """The aggregations, by the weight's `id`, of weights that Keras's own layers make without one."""
 
 
-@contextmanager
-def sums_noted() -> Iterator[None]:
+def sums_noted() -> AbstractContextManager[None]:
     """Note in a `with` block, which traces a function, the sums of variables and amounts."""
-    token = _sums.set({})
-    try:
-        yield
-    finally:
-        _sums.reset(token)
+    return value_set(_sums, {})
 
 
 def note_sum(variable: Any, amount: Any, result: Any, sign: int = 1) -> None:
@@ -125,12 +121,12 @@ def _require_known(variable: Any, amount: Any) -> None:
     Then each step adds 1. So does a count of rows where a replica has one row or none; the weight
     is known to count steps once it has grown by 1 for several rows.
     """
-    part = current_part()
+    batch = current_replica_batch()
     counts_ones = _is_one(amount)
-    if part is None:
+    if batch is None:
         if amount is None or counts_ones or isinstance(amount, jax.core.Tracer):
             return
-    elif counts_ones and (part.rows > 1 or _COUNTS_STEPS in vars(variable)):
+    elif counts_ones and (batch.num_rows > 1 or _COUNTS_STEPS in vars(variable)):
         vars(variable)[_COUNTS_STEPS] = True
         return
     raise _undeclared(variable)
@@ -150,16 +146,16 @@ def _is_reset(value: Any) -> bool:
 
 
 def _total(amount: Any) -> Any:
-    part = current_part()
+    batch = current_replica_batch()
     amount = jnp.asarray(amount)
     if amount.dtype == jnp.bool_:
         amount = amount.astype(jnp.int32)
-    return _summed(jnp.zeros_like(amount) if part is not None and not part.rows else amount)
+    return _summed(jnp.zeros_like(amount) if batch is not None and not batch.num_rows else amount)
 
 
 def _mean(value: jax.Array) -> Any:
-    part: Part | None = current_part()
-    share = 1 / num_replicas_running() if part is None else part.mean_share
+    batch = current_replica_batch()
+    share = 1 / num_replicas_running() if batch is None else batch.share_of_mean
     if not share:  # computed from a row of zeros: it may be nan
         return _summed(jnp.zeros_like(value))
     wide = jnp.promote_types(value.dtype, jnp.float32)
@@ -182,23 +178,20 @@ _OF_LAYERS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
 def aggregate_averages_of_keras() -> None:
     """Set the aggregation of the weights that layers of Keras assign at each step."""
     for kind, aggregation, weights in _OF_LAYERS:
-        if not vars(kind.call).get("has_aggregation"):
-            kind.call = _with_aggregation(kind.call, aggregation, weights)
+        wrap_method(kind, "call", partial(_call_with_aggregation, aggregation, weights))
 
 
-def _with_aggregation(
-    original: Callable[..., Any], aggregation: str, weights: tuple[str, ...]
-) -> Callable[..., Any]:
-    @wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        token = _of_keras.set({id(getattr(self, name, None)): aggregation for name in weights})
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            _of_keras.reset(token)
-
-    vars(call)["has_aggregation"] = True
-    return call
+def _call_with_aggregation(
+    aggregation: str,
+    weights: tuple[str, ...],
+    original: Callable[..., Any],
+    layer: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    own = {id(getattr(layer, name, None)): aggregation for name in weights}
+    with value_set(_of_keras, own):
+        return original(layer, *args, **kwargs)
 
 
 def _named(variable: Any, kind: str, kind_of_owner: str) -> str:

@@ -21,7 +21,7 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.keras.unpublished_names import DataAdapter
 from graphdist.strategy_base import StrategyBase
-from graphdist.values.distributed import PerReplica
+from graphdist.values.distributed import PerReplica, is_distributed
 
 
 def with_adapters(
@@ -89,7 +89,7 @@ class DatasetAdapter(DataAdapter):
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Yield batches as tuples of NumPy arrays."""
         for element in self._dataset:
-            batch = jax.tree.map(_rows, element, is_leaf=_is_per_replica)
+            batch = jax.tree.map(_rows, element, is_leaf=is_distributed)
             yield self._weighted(batch if isinstance(batch, tuple) else (batch,))
 
     get_jax_iterator = get_numpy_iterator
@@ -121,12 +121,8 @@ def class_weights(targets: Any, weights: dict[int, float]) -> np.ndarray[Any, An
     return np.array(each, np.float32).reshape(targets.shape)
 
 
-def _is_per_replica(leaf: Any) -> bool:
-    return isinstance(leaf, PerReplica)
-
-
 def _rows(leaf: Any) -> Any:
     """Return an array of all rows, the rows of the first replica first."""
-    if not _is_per_replica(leaf):
+    if not isinstance(leaf, PerReplica):
         return np.asarray(leaf)
     return np.concatenate([np.asarray(part) for part in leaf.values])

@@ -1,4 +1,4 @@
-"""Gradients of Keras models on replicas: scaled to the global batch, and summed over the replicas.
+"""Losses and gradients on replicas: scaled to the global batch, gradients summed over the replicas.
 
 Every optimizer of Keras gets its gradients in `apply` or `stateless_apply`. Keras has no hook for
 either, so `sum_gradients_of_replicas` wraps them. Clipping, accumulation and loss scaling then see
@@ -12,21 +12,33 @@ are weighted by one over the share.
 
 While a step is traced, functions in the `__dict__` of the optimizer and of the model replace their
 methods of the same name.
+
+A loss that is a mean is divided by the number of replicas in a replica function, as Keras does on
+TensorFlow: gradients are summed over the replicas. The steps of `fit` know how many rows each
+replica has, and scale by that instead. Keras has no hook for losses, so that
+`scale_losses_of_replicas` wraps `keras.Loss.__call__`. `keras.Model.compute_loss` adds the losses
+of regularizers and of `add_loss`, which it finds in `losses`: both are wrapped too.
+
+`keras.metrics.Mean`, and every metric that is made of a function, counts rows if it gets a value
+for each row. A scalar, such as the loss that a custom `train_step` passes on, is a mean over rows
+and counts once for each batch. In steps of `fit` each replica has a scalar for its part of the
+batch: these are weighted by the parts' shares of the rows, which add up to one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
-from functools import wraps
 from typing import Any  # Any: arrays and objects of Keras
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
-from graphdist.context import in_replica_context_of_a_run
+from graphdist.context import in_replica_context_of_a_run, num_replicas_running
+from graphdist.keras.replacements import value_set, wrap_method
+from graphdist.keras.replica_batch import current_replica_batch
 from graphdist.strategies.current import get_replica_context
 
 
@@ -67,21 +79,6 @@ class ScaledGradients:
         if not self._share:  # computed from a row of zeros: it may be nan
             return jnp.zeros_like(grad)
         return grad if self._is_loss_scaled else grad * jnp.asarray(self._share, grad.dtype)
-
-
-@contextmanager
-def replaced(owner: Any, **functions: Callable[..., Any] | None) -> Iterator[None]:
-    """Replace methods of one object in a `with` block; None keeps a method."""
-    own = vars(owner)
-    new = {name: function for name, function in functions.items() if function is not None}
-    before = {name: own[name] for name in new if name in own}
-    own.update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            del own[name]
-        own.update(before)
 
 
 def loss_with_sums(model: keras.Model, share: float) -> Callable[..., Any] | None:
@@ -126,7 +123,6 @@ def _weights_over_share(weight: Any, output: jax.Array, share: float) -> jax.Arr
     return jnp.asarray(weight) / share
 
 
-_KINDS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _are_summed: ContextVar[bool] = ContextVar("graphdist_keras_gradients_are_summed", default=False)
 
 
@@ -137,16 +133,6 @@ def summed(grads: Any) -> Any:
     return [sums.get(index) for index in range(len(grads))]
 
 
-@contextmanager
-def gradients_summed() -> Iterator[None]:
-    """Let optimizers take gradients that are summed already, in a `with` block."""
-    token = _are_summed.set(True)
-    try:
-        yield
-    finally:
-        _are_summed.reset(token)
-
-
 def are_gradients_summed() -> bool:
     """Return whether an optimizer is at work on gradients that are summed already."""
     return _are_summed.get()
@@ -154,38 +140,75 @@ def are_gradients_summed() -> bool:
 
 def sum_gradients_of_replicas() -> None:
     """Make the optimizers of Keras sum gradients over the replicas that apply them."""
-    for kind in _KINDS:
-        for method, wrap in (("apply", _apply), ("stateless_apply", _stateless_apply)):
-            original = vars(kind).get(method) or getattr(kind, method)
-            if not vars(original).get("sums_gradients"):
-                wrapped = wrap(original)
-                vars(wrapped)["sums_gradients"] = True
-                setattr(kind, method, wrapped)
+    for kind in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        wrap_method(kind, "apply", _apply)
+        wrap_method(kind, "stateless_apply", _stateless_apply)
 
 
-def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if not _is_to_sum():
-            return original(self, grads, trainable_variables)
-        with gradients_summed():
-            return original(self, summed(list(grads)), trainable_variables)
-
-    return apply
+def _apply(
+    original: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None
+) -> Any:
+    if not _is_to_sum():
+        return original(optimizer, grads, trainable_variables)
+    with value_set(_are_summed, True):
+        return original(optimizer, summed(list(grads)), trainable_variables)
 
 
-def _stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def stateless_apply(
-        self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any
-    ) -> Any:
-        if not _is_to_sum():
-            return original(self, optimizer_variables, grads, trainable_variables)
-        with gradients_summed():
-            return original(self, optimizer_variables, summed(list(grads)), trainable_variables)
-
-    return stateless_apply
+def _stateless_apply(
+    original: Callable[..., Any],
+    optimizer: Any,
+    optimizer_variables: Any,
+    grads: Any,
+    trainable_variables: Any,
+) -> Any:
+    if not _is_to_sum():
+        return original(optimizer, optimizer_variables, grads, trainable_variables)
+    with value_set(_are_summed, True):
+        return original(optimizer, optimizer_variables, summed(list(grads)), trainable_variables)
 
 
 def _is_to_sum() -> bool:
     return in_replica_context_of_a_run() and not _are_summed.get()
+
+
+_are_added: ContextVar[bool] = ContextVar("graphdist_keras_losses_are_added", default=False)
+
+
+def divided(loss: Any) -> Any:
+    """Return a loss divided by the number of replicas, over which its gradients are summed."""
+    if current_replica_batch() is not None or not in_replica_context_of_a_run():
+        return loss
+    replicas = num_replicas_running()
+    return loss if replicas == 1 else loss / jnp.asarray(replicas, loss.dtype)
+
+
+def scale_losses_of_replicas() -> None:
+    """Scale losses of Keras that are means, and the scalars that its metrics average."""
+    wrap_method(keras.Loss, "__call__", _loss)
+    wrap_method(keras.Model, "compute_loss", _loss_of_a_model)
+    wrap_method(keras.Model, "losses", _added_losses)
+    wrap_method(keras.metrics.Mean, "update_state", _update_weighted)
+
+
+def _loss(original: Callable[..., Any], loss: Any, *args: Any, **kwargs: Any) -> Any:
+    value = original(loss, *args, **kwargs)
+    return value if loss.reduction in (None, "none", "sum") else divided(value)
+
+
+def _loss_of_a_model(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with value_set(_are_added, True):
+        return original(*args, **kwargs)
+
+
+def _added_losses(original: Callable[[Any], Any], model: Any) -> Any:
+    added = original(model)
+    return [divided(loss) for loss in added] if _are_added.get() else added
+
+
+def _update_weighted(
+    original: Callable[..., Any], mean: Any, values: Any, sample_weight: Any = None
+) -> Any:
+    batch = current_replica_batch()
+    if batch is not None and sample_weight is None and np.ndim(values) == 0:
+        sample_weight = batch.share_of_rows
+    return original(mean, values, sample_weight)

@@ -10,7 +10,7 @@ it is saved as before. Keras has no hook for new models:
 from __future__ import annotations
 
 import inspect
-from functools import wraps
+from collections.abc import Callable
 from typing import Any, TypeVar  # Any: arguments of Keras's methods
 
 import jax
@@ -20,10 +20,10 @@ import numpy as np
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.keras.datasets import with_adapters
-from graphdist.keras.gradients import replaced
 from graphdist.keras.placed_variables import is_placed, placed_variable, strategy_of
 from graphdist.keras.python_state import layers_of
-from graphdist.keras.steps import Steps
+from graphdist.keras.replacements import replaced, wrap_method
+from graphdist.keras.steps import Steps, variables_of
 from graphdist.keras.unpublished_names import STATE_OF_A_STEP, state_of_a_step
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.program.function import Function
@@ -174,7 +174,7 @@ class Placement:
         """Return what Keras passes to a step, without copies of values that are on the strategy."""
         lists = [
             variables
-            for name, variables in self._variables().items()
+            for name, variables in variables_of(self.model).items()
             if wanted.get(f"{name}_variables")
         ]
         if not all(is_placed(variable) for variables in lists for variable in variables):
@@ -182,16 +182,6 @@ class Placement:
         return tuple(
             [placed_variable(each, self.strategy).handed_back for each in of] for of in lists
         )
-
-    def _variables(self) -> dict[str, Any]:
-        """Return the variables in the lists in which Keras passes them to steps."""
-        model, optimizer = self.model, getattr(self.model, "optimizer", None)
-        return {
-            "trainable": model.trainable_variables,
-            "non_trainable": model.non_trainable_variables,
-            "optimizer": [] if optimizer is None else optimizer.variables,
-            "metrics": model.metrics_variables,
-        }
 
     def _refuse_a_scope(self) -> None:
         if has_strategy():
@@ -248,21 +238,16 @@ def distribute(model: Model, strategy: Strategy | None = None) -> Model:
 
 def watch_new_models() -> None:
     """Give every Keras model made from now on a placement; the open scope is its strategy."""
-    new = keras.Model.__new__
-    if vars(new).get("places_models"):
-        return
+    wrap_method(keras.Model, "__new__", _new_model)
 
-    @wraps(new)
-    def make(cls: type[keras.Model], *args: Any, **kwargs: Any) -> keras.Model:
-        model = new(cls, *args, **kwargs)
-        if isinstance(model, keras.Model) and _PLACEMENT not in vars(model):
-            placement = Placement(model)
-            if has_strategy():
-                placement.place_on(get_strategy())
-        return model
 
-    vars(make)["places_models"] = True
-    keras.Model.__new__ = make
+def _new_model(new: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    model = new(*args, **kwargs)
+    if isinstance(model, keras.Model) and _PLACEMENT not in vars(model):
+        placement = Placement(model)
+        if has_strategy():
+            placement.place_on(get_strategy())
+    return model
 
 
 def training_step(

@@ -30,11 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import (  # Any: arrays of Keras and JAX
-    Any,
-    TypeVar,  # Any: variables of Keras
-    overload,
-)
+from typing import Any, TypeVar  # Any: arrays of Keras and JAX, variables of Keras
 
 import jax
 import jax.numpy as jnp
@@ -43,12 +39,13 @@ import numpy as np
 
 from graphdist.context import Entry, current_strategy, entered, in_replica_context_of_a_run
 from graphdist.errors import ArgumentTypeError, ContextError
+from graphdist.keras.replacements import value_set
 from graphdist.keras.unpublished_names import ARRAY_OF_A_VARIABLE
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.state import current_trace, outside_traces
+from graphdist.tracing.trace_in_progress import current_trace, outside_traces
 from graphdist.values.distributed import type_name
 
 _SEED_STEP = 0x9E3779B9  # of Weyl's sequence: seeds of replicas that are far apart
@@ -158,21 +155,15 @@ class HandedBack:
         return np.asarray(self.placed.value, dtype)
 
 
-class HandedBackList(Sequence[HandedBack]):
-    """A sequence of `HandedBack`, into which Keras does not look at each step, as into lists."""
+class HandedBackList:
+    """Several `HandedBack` values, into which Keras does not look at each step, as into lists."""
 
     def __init__(self, placed: Iterable[PlacedVariable]) -> None:
         """Take the variables that have the values."""
-        self._values = tuple(each.handed_back for each in placed)
+        self._values = [each.handed_back for each in placed]
 
-    @overload
-    def __getitem__(self, index: int) -> HandedBack: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[HandedBack]: ...
-
-    def __getitem__(self, index: int | slice) -> HandedBack | Sequence[HandedBack]:
-        return self._values[index]
+    def __iter__(self) -> Iterator[HandedBack]:
+        return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -270,11 +261,10 @@ def handing_over_at_the_end() -> Iterator[None]:
         yield
         return
     waiting: list[Any] = []
-    token = _waiting.set(waiting)
     try:
-        yield
+        with value_set(_waiting, waiting):
+            yield
     finally:
-        _waiting.reset(token)
         if waiting:
             _hand_over(waiting)
 

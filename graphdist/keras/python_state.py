@@ -47,17 +47,10 @@ def _attributes(layer: Any) -> dict[str, Any]:
 
     A container is represented by its length.
     """
-    public = {
-        name: value
+    return {
+        name: len(value) if isinstance(value, list | dict | set) else value
         for name, value in vars(layer).items()
-        if not name.startswith("_") and name not in _BY_KERAS
+        if not name.startswith("_")
+        and name not in _BY_KERAS
+        and isinstance(value, list | dict | set | int | float | str | jax.core.Tracer)
     }
-    containers = {
-        name: len(value) for name, value in public.items() if isinstance(value, list | dict | set)
-    }
-    values = {
-        name: value
-        for name, value in public.items()
-        if isinstance(value, int | float | str | jax.core.Tracer)
-    }
-    return containers | values

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import wraps
+from functools import partial
 from typing import Any  # Any: arrays and objects of Keras
 
 import jax
@@ -23,7 +23,6 @@ import numpy as np
 
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.keras.combined_state import combined, note_sum, sums_noted
-from graphdist.keras.parts import current_part
 from graphdist.keras.placed_variables import (
     HandedBack,
     attributes_of_keras,
@@ -32,8 +31,10 @@ from graphdist.keras.placed_variables import (
     is_placed,
     placed_variable,
 )
+from graphdist.keras.replacements import wrap_method
+from graphdist.keras.replica_batch import current_replica_batch
 from graphdist.program.trace import while_tracing
-from graphdist.tracing.state import current_trace, outside_traces
+from graphdist.tracing.trace_in_progress import current_trace, outside_traces
 
 
 class ValuesOnStrategies(keras.StatelessScope):
@@ -62,45 +63,32 @@ class ValuesOnStrategies(keras.StatelessScope):
 
 def store_values_on_strategies() -> None:
     """Make Keras read and write variables where strategies store them."""
-    kind = keras.Variable
-    if not vars(kind.assign).get("writes_to_strategies"):
-        kind.value = _reading(kind.value)
-        kind.assign = _assigning(kind.assign)
-        kind.__add__ = _summing(kind.__add__)
-        kind.__radd__ = _summing(kind.__radd__)
-        kind.__sub__ = _summing(kind.__sub__, sign=-1)
-        kind.__repr__ = _showing(kind.__repr__)
-        kind.__reduce_ex__ = _reducing(kind.__reduce_ex__)
-        vars(kind.assign)["writes_to_strategies"] = True
+    wrap_method(keras.Variable, "value", _read)
+    wrap_method(keras.Variable, "assign", _assign)
+    wrap_method(keras.Variable, "__add__", partial(_sum, 1))
+    wrap_method(keras.Variable, "__radd__", partial(_sum, 1))
+    wrap_method(keras.Variable, "__sub__", partial(_sum, -1))
+    wrap_method(keras.Variable, "__repr__", _shown)
+    wrap_method(keras.Variable, "__reduce_ex__", _reduced)
 
 
-def _reading(original: Any) -> property:
-    read = original.fget
-
-    @wraps(read)
-    def value(self: Any) -> Any:
-        if not is_placed(self):
-            return read(self)
-        with ValuesOnStrategies():
-            return read(self)
-
-    return property(value)
+def _read(original: Callable[[Any], Any], variable: Any) -> Any:
+    if not is_placed(variable):
+        return original(variable)
+    with ValuesOnStrategies():
+        return original(variable)
 
 
-def _assigning(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def assign(self: Any, value: Any) -> Any:
-        placed = handed_over(self)
-        if placed is not None and isinstance(value, HandedBack) and value.placed is placed:
-            return value  # it is the value that the variable has
-        if current_part() is not None or _stores_in_the_strategy():
-            value = combined(self, value)
-        if placed is None:
-            return original(self, value)
-        with ValuesOnStrategies():
-            return original(self, value)
-
-    return assign
+def _assign(original: Callable[..., Any], variable: Any, value: Any) -> Any:
+    placed = handed_over(variable)
+    if placed is not None and isinstance(value, HandedBack) and value.placed is placed:
+        return value  # it is the value that the variable has
+    if current_replica_batch() is not None or _stores_in_the_strategy():
+        value = combined(variable, value)
+    if placed is None:
+        return original(variable, value)
+    with ValuesOnStrategies():
+        return original(variable, value)
 
 
 def _stores_in_the_strategy() -> bool:
@@ -109,36 +97,24 @@ def _stores_in_the_strategy() -> bool:
         return isinstance(scope.original_scope, TracedState | Differentiated)
 
 
-def _summing(original: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
-    @wraps(original)
-    def summed(self: Any, amount: Any) -> Any:
-        result = original(self, amount)
-        note_sum(self, amount, result, sign)
-        return result
-
-    return summed
+def _sum(sign: int, original: Callable[..., Any], variable: Any, amount: Any) -> Any:
+    result = original(variable, amount)
+    note_sum(variable, amount, result, sign)
+    return result
 
 
-def _showing(original: Callable[[Any], str]) -> Callable[[Any], str]:
-    @wraps(original)
-    def __repr__(self: Any) -> str:
-        if not is_placed(self) or current_trace() is not None:
-            return original(self)
-        shown = f"path={self.path}, shape={self.shape}, dtype={self.dtype}"
-        return f"<Variable {shown}, value={np.asarray(self.value)}>"
-
-    return __repr__
+def _shown(original: Callable[[Any], str], variable: Any) -> str:
+    if not is_placed(variable) or current_trace() is not None:
+        return original(variable)
+    shown = f"path={variable.path}, shape={variable.shape}, dtype={variable.dtype}"
+    return f"<Variable {shown}, value={np.asarray(variable.value)}>"
 
 
-def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        placed = handed_over(self)
-        if placed is None:
-            return original(self, protocol)
-        return _plain, (type(self), attributes_of_keras(self), placed.value)
-
-    return __reduce_ex__
+def _reduced(original: Callable[..., Any], variable: Any, protocol: Any) -> Any:
+    placed = handed_over(variable)
+    if placed is None:
+        return original(variable, protocol)
+    return _plain, (type(variable), attributes_of_keras(variable), placed.value)
 
 
 def _plain(kind: type[Any], attributes: dict[str, Any], value: Any) -> Any:

@@ -23,19 +23,35 @@ from graphdist.context import Scope
 from graphdist.data.elements import batch_size, flattened
 from graphdist.data.rebatching import even_sizes, parts_of
 from graphdist.errors import UnsupportedError
-from graphdist.keras.gradients import ScaledGradients, loss_with_sums, replaced
-from graphdist.keras.parts import Part
-from graphdist.keras.placed_variables import HandedBackList, PlacedVariable, placed_variables
+from graphdist.keras.gradients import ScaledGradients, loss_with_sums
+from graphdist.keras.placed_variables import HandedBackList, placed_variables
 from graphdist.keras.python_state import python_state_watched
+from graphdist.keras.replacements import replaced
+from graphdist.keras.replica_batch import ReplicaBatch
 from graphdist.program.function import function
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_replica_context
 from graphdist.strategies.input import on_devices
 from graphdist.user_warnings import warn_user
-from graphdist.values.distributed import PerReplicaArray
+from graphdist.values.distributed import PerReplicaArray, is_distributed
 
-METRICS = {"train": 3, "test": 2, "predict": -1}
-"""The index of the metrics' variables among the lists of a step's state."""
+_STATE = {
+    "train": ("trainable", "non_trainable", "optimizer", "metrics"),
+    "test": ("trainable", "non_trainable", "metrics"),
+    "predict": ("trainable", "non_trainable"),
+}
+"""The lists of variables in a step's state, in Keras's order."""
+
+
+def variables_of(model: keras.Model) -> dict[str, list[keras.Variable]]:
+    """Return the variables of a model, in the lists in which Keras passes them to steps."""
+    optimizer = getattr(model, "optimizer", None)
+    return {
+        "trainable": model.trainable_variables,
+        "non_trainable": model.non_trainable_variables,
+        "optimizer": [] if optimizer is None else optimizer.variables,
+        "metrics": model.metrics_variables,
+    }
 
 
 class Steps:
@@ -44,16 +60,9 @@ class Steps:
     def __init__(self, kind: str, model: keras.Model, strategy: Strategy) -> None:
         """Place the variables of the model, which is built, and compile nothing yet."""
         self.kind, self.model, self.strategy = kind, model, strategy
-        everything = [
-            model.trainable_variables,
-            model.non_trainable_variables,
-            *([model.optimizer.variables] if kind == "train" else []),
-            *([] if kind == "predict" else [model.metrics_variables]),
-        ]
-        self.lists: list[list[PlacedVariable]] = [
-            placed_variables(variables, strategy) for variables in everything
-        ]
-        self.handed_back = tuple(map(HandedBackList, self.lists))
+        variables = variables_of(model)
+        self.placed = {name: placed_variables(variables[name], strategy) for name in _STATE[kind]}
+        self.handed_back = tuple(map(HandedBackList, self.placed.values()))
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
         self._counted: set[str] = set()
@@ -77,10 +86,6 @@ class Steps:
             return results[-1]
         return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *results)
 
-    @property
-    def _metrics_variables(self) -> list[PlacedVariable]:
-        return self.lists[METRICS[self.kind]]
-
     def _step(self, batch: Any) -> Any:
         if not self._has_warned:
             warn_of_idle_replicas(self.model, batch, self.strategy)
@@ -88,14 +93,14 @@ class Steps:
         with Scope(self.strategy):
             result, totals = self.program(split(batch, self.strategy))
         if self.kind == "predict":
-            return jax.tree.map(self._rows_of_all, result, is_leaf=_is_per_replica)
-        for metric, total in zip(self._metrics_variables, totals, strict=True):
+            return jax.tree.map(self._rows_of_all, result, is_leaf=is_distributed)
+        for metric, total in zip(self.placed["metrics"], totals, strict=True):
             metric.note_total(total)
         return result
 
     def _rows_of_all(self, output: Any) -> Any:
         """Return an output for all rows of the batch."""
-        if not _is_per_replica(output):
+        if not isinstance(output, PerReplicaArray):
             return output
         if output.shapes is None and self.strategy.devices.workers is None:
             return output.array
@@ -109,7 +114,7 @@ class Steps:
         result = self.strategy.run(run, args=(batch,))
         if self.kind == "predict":
             return result, []
-        totals = [metric.read() for metric in self._metrics_variables]
+        totals = [metric.read() for metric in self.placed["metrics"]]
         return self._logs(result, self._metrics(totals)), totals
 
     def _logs(self, logs: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any]:
@@ -129,22 +134,22 @@ class Steps:
         return {name: logged(name, value) for name, value in logs.items()}
 
     def _metrics(self, values: list[jax.Array]) -> dict[str, Any]:
-        variables = [metric.keras for metric in self._metrics_variables]
+        variables = [metric.keras for metric in self.placed["metrics"]]
         mapping = list(zip(variables, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping):
             return dict(self.model.get_metrics_result())
 
     def _train(self, data: Any) -> dict[str, Any]:
-        part, optimizer = Part.of(data), self.model.optimizer
-        scaled = ScaledGradients(optimizer, part.share)
+        batch, optimizer = ReplicaBatch.of(data), self.model.optimizer
+        scaled = ScaledGradients(optimizer, batch.share_of_rows)
         with (
             replaced(
                 optimizer, scale_loss=scaled.scale_loss, stateless_apply=scaled.stateless_apply
             ),
-            replaced(self.model, compute_loss=loss_with_sums(self.model, part.share)),
+            replaced(self.model, compute_loss=loss_with_sums(self.model, batch.share_of_rows)),
         ):
-            logs = self._with_state(self.model.train_step, part)
-        if not scaled.was_called and self.lists[0]:
+            logs = self._with_state(self.model.train_step, batch)
+        if not scaled.was_called and self.placed["trainable"]:
             raise UnsupportedError(
                 f"train_step of {type(self.model).__name__} does not call "
                 f"self.optimizer.stateless_apply: the replicas' gradients cannot be added up",
@@ -153,30 +158,33 @@ class Steps:
         return logs
 
     def _test(self, data: Any) -> dict[str, Any]:
-        part = Part.of(data)
-        with replaced(self.model, compute_loss=loss_with_sums(self.model, part.share)):
-            return self._with_state(self.model.test_step, part)
+        batch = ReplicaBatch.of(data)
+        with replaced(self.model, compute_loss=loss_with_sums(self.model, batch.share_of_rows)):
+            return self._with_state(self.model.test_step, batch)
 
-    def _with_state(self, step: Callable[..., Any], part: Part) -> dict[str, Any]:
+    def _with_state(self, step: Callable[..., Any], batch: ReplicaBatch) -> dict[str, Any]:
         """Run a step of Keras on the replica's part, store the new state, and return its logs."""
-        old = tuple([each.read() for each in of_list] for of_list in self.lists)
-        with part.entered(), python_state_watched(self.model):
-            logs, new = step(tuple(list(values) for values in old), part.data)
-        self._store(old, new, part)
+        old = self._read()
+        with batch.entered(), python_state_watched(self.model):
+            logs, new = step(tuple(map(list, old)), batch.data)
+        self._store(old, new, batch)
         self._counted = self._metrics(old[-1]).keys() - self._not_counted(old[-1], new[-1])
-        return self._shared_logs(logs, part.share)
+        return self._shared_logs(logs, batch.share_of_rows)
 
-    def _store(self, old: Any, new: Any, part: Part) -> None:
+    def _read(self) -> tuple[list[jax.Array], ...]:
+        return tuple([each.read() for each in placed] for placed in self.placed.values())
+
+    def _store(self, old: Any, new: Any, batch: ReplicaBatch) -> None:
         """Store what a step has changed; a replica without rows assigns, as the others do."""
-        for index, (before, after) in enumerate(zip(old, new, strict=True)):
-            counts = bool(part.rows) or index != METRICS[self.kind]
-            for each, value, changed in zip(self.lists[index], before, after, strict=True):
+        for name, before, after in zip(self.placed, old, new, strict=True):
+            counts = bool(batch.num_rows) or name != "metrics"
+            for each, value, changed in zip(self.placed[name], before, after, strict=True):
                 if changed is not value:
                     each.write(changed if counts else value)
 
     def _not_counted(self, old: list[Any], new: list[Any]) -> set[str]:
         """Return the names of the metrics that a custom step has left as they were."""
-        pairs = zip(self._metrics_variables, old, new, strict=True)
+        pairs = zip(self.placed["metrics"], old, new, strict=True)
         changed = {id(each.keras) for each, before, after in pairs if after is not before}
         names: set[str] = set()
         for metric in self.model.metrics:
@@ -198,21 +206,17 @@ class Steps:
         return {name: shared(name, value) for name, value in logs.items()}
 
     def _predict(self, data: Any) -> Any:
-        part = Part.of(data)
-        old = tuple([each.read() for each in of_list] for of_list in self.lists)
-        with part.entered():
-            outputs, others = self.model.predict_step(old, part.data)
-        self._store(old, (old[0], others), part)
-        return outputs if part.rows else jax.tree.map(lambda output: output[:0], outputs)
+        batch = ReplicaBatch.of(data)
+        old = self._read()
+        with batch.entered():
+            outputs, others = self.model.predict_step(old, batch.data)
+        self._store(old, (old[0], others), batch)
+        return outputs if batch.num_rows else jax.tree.map(lambda output: output[:0], outputs)
 
 
 def _shared(value: Any, share: float) -> jax.Array:
     value = jnp.asarray(value, jnp.float32)
     return value * share if share else jnp.zeros_like(value)
-
-
-def _is_per_replica(leaf: Any) -> bool:
-    return isinstance(leaf, PerReplicaArray)
 
 
 def split(batch: Any, strategy: Strategy) -> Any:

@@ -101,7 +101,7 @@ class TopKCategoricalAccuracy(MeanOverPairs):
         return _is_in_top(self.k, jnp.argmax(y_true, axis=-1), y_pred)
 
 
-class SparseTopKCategoricalAccuracy(MeanOverPairs):
+class SparseTopKCategoricalAccuracy(TopKCategoricalAccuracy):
     """How often the label is among the `k` classes with the highest scores.
 
     >>> SparseTopKCategoricalAccuracy(k=2)([2, 1], [[0.1, 0.9, 0.8], [0.5, 0.0, 0.4]])
@@ -109,11 +109,6 @@ class SparseTopKCategoricalAccuracy(MeanOverPairs):
     """
 
     default_name = "sparse_top_k_categorical_accuracy"
-
-    def __init__(self, k: int = 5, name: str | None = None, dtype: Any = None) -> None:
-        """Keep `k`."""
-        super().__init__(name, dtype)
-        self.k = k
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where the prediction is right."""

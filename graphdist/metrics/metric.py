@@ -21,7 +21,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.metrics.exact_sums import Total
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_strategy, is_first_replica
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.distributed import PerReplica, checked_array, type_name
 
 

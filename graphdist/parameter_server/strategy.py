@@ -42,7 +42,7 @@ from graphdist.state.sharded_variable import in_shards
 from graphdist.state.variable import Variable
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type
 from graphdist.whole_numbers import whole_number

@@ -12,7 +12,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_function
 from graphdist.tracing.loop_marks import marked
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.distributed import type_name
 
 Parameters = ParamSpec("Parameters")

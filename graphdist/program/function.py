@@ -65,7 +65,7 @@ from graphdist.program.step_functions import (
 )
 from graphdist.program.trace import TraceRequest, trace_program
 from graphdist.tracebacks import frames_hidden, hide_frames
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Parameters, Result_co
 

@@ -62,7 +62,7 @@ from graphdist.program.loop_operators import (
 )
 from graphdist.program.python_state import PythonState
 from graphdist.program.python_walk import Walk
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import CodeOwner, where_raised
 from graphdist.user_warnings import warn_user
 

@@ -19,7 +19,7 @@ import jax
 from graphdist.errors import ArgumentError
 from graphdist.program.python_holders import GeneratorState, Holder, global_generators
 from graphdist.program.python_walk import Input, Walk, may_be_constant
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 
 
 class PythonState:

@@ -70,7 +70,12 @@ from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
 from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanId
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
-from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaId, Trace, make_jaxpr
+from graphdist.tracing.trace_in_progress import (
+    NeedsNameThroughout,
+    NeedsReplicaId,
+    Trace,
+    make_jaxpr,
+)
 from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.values.pytrees import argument_name, unflatten
 from graphdist.values.replica_warnings import warn_of_gathered_updates, warn_of_unequal_means

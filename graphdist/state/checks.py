@@ -19,7 +19,7 @@ from graphdist.ir.choice_of_storage import (
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.declaration import Declaration
 from graphdist.state.initial_values import host_array, made_in_slices
-from graphdist.tracing.state import TraceError, current_trace
+from graphdist.tracing.trace_in_progress import TraceError, current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, checked_array
 

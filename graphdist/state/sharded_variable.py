@@ -23,7 +23,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, 
 from graphdist.state.checks import checked_value
 from graphdist.state.variable import Variable
 from graphdist.state.variable_updates import IndexedSlices, VariableUpdates
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.array_operators import ArrayOperators
 from graphdist.values.distributed import type_name
 

@@ -60,7 +60,7 @@ from graphdist.state.storage import (
 )
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable_updates import VariableUpdates
-from graphdist.tracing.state import Trace, current_trace
+from graphdist.tracing.trace_in_progress import Trace, current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.array_operators import ArrayOperators
 from graphdist.values.copying import refuse_to_pickle

@@ -23,7 +23,7 @@ from graphdist.errors import ArgumentTypeError, UnsupportedError
 from graphdist.options import VariableAggregation
 from graphdist.state.aggregation import warn_of_changes_in_turn
 from graphdist.tracebacks import frames_hidden
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.distributed import type_name
 
 

@@ -33,7 +33,7 @@ from graphdist.strategies.implicit_functions import ImplicitFunctions
 from graphdist.strategies.keras_switch import switch_on_keras, warn_of_late_keras
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracebacks import frames_hidden
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.components import per_replica_of
 from graphdist.values.copying import is_part_of_a_copy, refuse_to_pickle

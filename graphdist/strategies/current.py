@@ -18,7 +18,7 @@ from graphdist.errors import ContextError
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.default import default_strategy
 from graphdist.strategies.replica_context import ReplicaContext
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type
 

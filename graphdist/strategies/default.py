@@ -15,8 +15,8 @@ from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Result, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.workers_of_job import require_all_processes
-from graphdist.tracing.axis_name import alone, for_one
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.axis_name import on_one_replica, run_by_default_strategy
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.copying import is_part_of_a_copy
 
@@ -63,8 +63,8 @@ class DefaultStrategy(Strategy):
         call = partial(fn, *args, **(kwargs or {}))
         trace = current_trace()
         if trace is None:
-            return alone(self.axis_name, call)
-        return trace.bound(self.axis_name, 1, lambda: for_one(call))
+            return on_one_replica(self.axis_name, call)
+        return trace.bound(self.axis_name, 1, lambda: run_by_default_strategy(call))
 
 
 @cache

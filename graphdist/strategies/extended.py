@@ -28,7 +28,7 @@ from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_iterators import MultiStepContext, run_steps_on_iterator
 from graphdist.tracebacks import frames_hidden
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     DistributedValues,

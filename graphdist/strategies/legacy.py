@@ -19,7 +19,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_iterators import DatasetIterator, InputFunctionIterator
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_of_older_name
 from graphdist.values.distributed import type_name

@@ -24,7 +24,7 @@ from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
 from graphdist.options import ReduceOp
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.components import per_replica_of
 from graphdist.values.distributed import PerReplicaArray, type_name

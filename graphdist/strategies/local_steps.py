@@ -20,7 +20,7 @@ from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
 from graphdist.tracing.primitives import all_reduce_p
-from graphdist.tracing.state import fresh_trace
+from graphdist.tracing.trace_in_progress import fresh_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type
 

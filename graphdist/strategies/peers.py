@@ -30,9 +30,9 @@ from graphdist.ir.types import dtype_name
 from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.argument_keys import StaticValue
 from graphdist.program.step_functions import name_of
-from graphdist.tracing.axis_name import for_all
+from graphdist.tracing.axis_name import run_in_cross_replica_context
 from graphdist.tracing.merge_call import Merged, merge_call_p
-from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.trace_in_progress import current_trace, fresh_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     PerReplica,
@@ -296,7 +296,7 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
             values[i] = TracedPerReplica(local, unequal([leaf.shape for leaf in rows[i]]))
         args, kwargs = unflatten(structure, values)
         with fresh_trace(), entered(Entry(strategy)):
-            result = for_all(
+            result = run_in_cross_replica_context(
                 lambda: call_with_copies(merge_fn, (strategy, *args), kwargs, name_of(merge_fn))
             )
         leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)

@@ -17,10 +17,10 @@ from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.step_functions import name_of, require_call
 from graphdist.state.variable_updates import IndexedSlices
 from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.tracing.axis_name import for_all
+from graphdist.tracing.axis_name import run_in_cross_replica_context
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.slots import padded
-from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.trace_in_progress import current_trace, fresh_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     DistributedValues,
@@ -238,7 +238,7 @@ class ReplicaContext:
         merge_args, merge_kwargs = map_leaves(leave, (tuple(args), dict(kwargs or {})), None)
         merge_args = (self._strategy, *merge_args)
         with fresh_trace(), entered(Entry(self._strategy)):
-            merged = for_all(
+            merged = run_in_cross_replica_context(
                 lambda: call_with_copies(merge_fn, merge_args, merge_kwargs, name_of(merge_fn))
             )
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))

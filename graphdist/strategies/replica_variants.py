@@ -23,11 +23,11 @@ from graphdist.program.step_functions import name_of, require_result
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaVariant
 from graphdist.strategies.replica_context import ReplicaContext
-from graphdist.tracing.axis_name import for_replicas
+from graphdist.tracing.axis_name import run_by_each_replica
 from graphdist.tracing.merge_variants import merge_variants
 from graphdist.tracing.primitives import replica_id_p
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.trace_in_progress import current_trace, fresh_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     Mirrored,
@@ -158,7 +158,7 @@ def _trace(
             Peers(variant, assumptions),
         )
         with trace.means.region("variant"), entered(Entry(strategy, context)):
-            returned = for_replicas(lambda: call_with_copies(fn, args, kwargs, name_of(fn)))
+            returned = run_by_each_replica(lambda: call_with_copies(fn, args, kwargs, name_of(fn)))
         require_result(returned, "the function given to run")
         outputs, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
         result[:] = [shape, *(_described(leaf, outside) for leaf in outputs)]

@@ -26,10 +26,10 @@ from graphdist.strategies.replica_context import (
     refuse_slices,
 )
 from graphdist.strategies.replica_variants import run_by_variant
-from graphdist.tracing.axis_name import for_replicas
+from graphdist.tracing.axis_name import run_by_each_replica
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.trace_in_progress import current_trace, fresh_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     Mirrored,
@@ -120,7 +120,7 @@ def _run_once(
 
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
     with fresh_trace(), entered(Entry(strategy, context)):
-        results = for_replicas(
+        results = run_by_each_replica(
             lambda: call_with_copies(fn, entered_args, entered_kwargs, name_of(fn))
         )
     require_result(results, "the function given to run")

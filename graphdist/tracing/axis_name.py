@@ -4,9 +4,9 @@
   JAX has one public way to bind a name in the middle of a trace: a `jax.vmap` without arguments.
   The current trace stays current inside it, so nothing is mapped.
 * JAX cannot unbind a name, and `merge_call` runs within `run`. So the traceback of an equation
-  tells whether a replica executes it: the innermost frame of `for_replicas`, `for_all` or `for_one`
-  decides. An equation that JAX derives, for example in the loop of a gradient, may have no such
-  frame.
+  tells who runs it: the innermost frame of `run_by_each_replica`, `run_in_cross_replica_context`
+  or `run_by_default_strategy` decides. An equation that JAX derives, for example in the loop of a
+  gradient, may have no such frame.
 * The default strategy has one replica. Outside a trace its collectives are over an axis of size 1,
   and change nothing.
 """
@@ -25,12 +25,12 @@ from jax.extend import source_info_util
 Result = TypeVar("Result")
 
 
-class Audience(enum.Enum):
-    """Who executes a line of a program."""
+class RunBy(enum.Enum):
+    """Who runs a line of a program."""
 
-    REPLICAS = "every replica"
-    ALL = "all replicas together"
-    ALONE = "the one replica of the default strategy"
+    EACH_REPLICA = "each replica"
+    CROSS_REPLICA_CONTEXT = "cross-replica context, once for all replicas"
+    DEFAULT_STRATEGY = "the one replica of the default strategy"
 
 
 def bound(name: str, size: int, call: Callable[[], Result]) -> Result:
@@ -48,7 +48,7 @@ def bound(name: str, size: int, call: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def alone(name: str, call: Callable[[], Any]) -> Any:
+def on_one_replica(name: str, call: Callable[[], Any]) -> Any:
     """Call a function with the name bound to an axis of size 1: JAX evaluates its collectives."""
     results: list[Any] = []
 
@@ -63,31 +63,35 @@ def alone(name: str, call: Callable[[], Any]) -> Any:
     return jax.tree.unflatten(structure, own)
 
 
-def for_replicas(call: Callable[[], Result]) -> Result:
+def run_by_each_replica(call: Callable[[], Result]) -> Result:
     """Call a function that every replica executes. Its frame marks the equations made inside."""
     return call()
 
 
-def for_all(call: Callable[[], Result]) -> Result:
+def run_in_cross_replica_context(call: Callable[[], Result]) -> Result:
     """Call a function once for all replicas. Its frame marks the equations made inside."""
     return call()
 
 
-def for_one(call: Callable[[], Result]) -> Result:
+def run_by_default_strategy(call: Callable[[], Result]) -> Result:
     """Call the default strategy's replica function. Its frame marks the equations made inside."""
     return call()
 
 
-_MARKS = {"for_replicas": Audience.REPLICAS, "for_all": Audience.ALL, "for_one": Audience.ALONE}
+_MARKS = {
+    run_by_each_replica.__name__: RunBy.EACH_REPLICA,
+    run_in_cross_replica_context.__name__: RunBy.CROSS_REPLICA_CONTEXT,
+    run_by_default_strategy.__name__: RunBy.DEFAULT_STRATEGY,
+}
 
 
-def audience_of(source_info: Any) -> Audience | None:
-    """Return who executes an equation; None if its traceback does not say."""
-    return _audience_in(source_info.traceback) if source_info.traceback else None
+def who_runs(source_info: Any) -> RunBy | None:
+    """Return who runs an equation; None if its traceback does not say."""
+    return _runner_in(source_info.traceback) if source_info.traceback else None
 
 
 @lru_cache(maxsize=4096)  # equations of one call have equal tracebacks
-def _audience_in(calls: Any) -> Audience | None:
+def _runner_in(calls: Any) -> RunBy | None:
     for frame in calls.frames:
         if frame.file_name == __file__ and frame.function_name in _MARKS:
             return _MARKS[frame.function_name]

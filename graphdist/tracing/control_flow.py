@@ -1,7 +1,12 @@
-"""Import of `scan`, `while` and `cond`: nested jaxprs become nested graphs.
+"""Import of equations with jaxprs: calls are inlined, `scan`, `while` and `cond` get nested graphs.
 
-An operand may be the handle of a variable. It is no operand of the node: the nested graph reads
-and assigns the variable by name, until `place_variables` makes the variable an operand.
+A jaxpr is imported after differentiation, so that custom rules of differentiation are not needed
+any more. The recomputation of a `jax.checkpoint` keeps its barrier: otherwise XLA would merge it
+with the first computation, and keep the values in memory that the checkpoint was to free.
+
+An operand of a loop or branch may be the handle of a variable. It is no operand of the node: the
+nested graph reads and assigns the variable by name, until `place_variables` makes the variable an
+operand.
 """
 
 from __future__ import annotations
@@ -14,37 +19,82 @@ import jax
 from jax import lax
 from jax.extend import core as jex
 
-from graphdist.ir.graph import Graph, GraphVariable, Operand, Params
+from graphdist.ir.graph import Graph, GraphVariable, Operand, Params, Value
 from graphdist.ir.op_parameters import Branching, Looping, Scanning
 from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
-from graphdist.tracing.importer import Environment, Importer, bind
+from graphdist.tracing.importer import Argument, Importer
+from graphdist.tracing.jax_ops import optimization_barrier
 from graphdist.tracing.loop_marks import marks_of
-from graphdist.tracing.state import TraceError
-from graphdist.tracing.user_lines import source_of_equation
+from graphdist.tracing.trace_in_progress import TraceError
+
+CALLS = frozenset(
+    {
+        "jit",
+        "closed_call",
+        "core_call",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "remat2",
+        "checkpoint",
+    }
+)
+"""The names of JAX's call primitives."""
+
+_CHECKPOINTS = ("checkpoint", "remat2")
 
 
-def import_scan(importer: Importer, equation: Any, environment: Environment) -> None:
+def called_jaxpr(equation: Any) -> jex.ClosedJaxpr:
+    """Return the jaxpr that a call wraps."""
+    params = equation.params
+    jaxpr = params.get("jaxpr", params.get("call_jaxpr"))
+    return jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ())
+
+
+def import_call(importer: Importer, equation: Any) -> None:
+    """Add the nodes of the jaxpr that a call wraps."""
+    params = equation.params
+    arguments = [importer.argument(atom) for atom in equation.invars]
+    before = importer.in_checkpoint, importer.is_replay
+    if equation.primitive.name in _CHECKPOINTS:
+        importer.in_checkpoint = True
+        importer.is_replay = params["differentiated"] or importer.is_replay
+        if params["differentiated"] and params["prevent_cse"]:
+            arguments = _behind_barrier(importer, arguments)
+    importer.bind(equation, importer.inlined(called_jaxpr(equation), arguments, equation))
+    importer.in_checkpoint, importer.is_replay = before
+
+
+def _behind_barrier(importer: Importer, arguments: list[Argument]) -> list[Argument]:
+    values = [argument for argument in arguments if isinstance(argument, Value)]
+    if not values:
+        return arguments
+    types = [value.type for value in values]
+    results = importer.add(optimization_barrier(), values, types=types)
+    behind = dict(zip(values, results, strict=True))
+    return [behind.get(a, a) if isinstance(a, Value) else a for a in arguments]
+
+
+def import_scan(importer: Importer, equation: Any) -> None:
     """Add a `scan` node."""
     params = equation.params
     num_consts, num_carry = scan_counts(params)
-    handles = _handles(equation.invars, environment)
-    if any(handles[num_consts:]):
+    arguments = [importer.argument(atom) for atom in equation.invars]
+    if len(_values(arguments[num_consts:])) < len(arguments) - num_consts:
         raise TraceError(
             "a ref is carried or sliced by jax.lax.scan",
-            source=source_of_equation(equation),
             hint="close over the variable, or carry its value",
         )
-    body = importer.nested(params["jaxpr"], handles, "body")
     node_params = Scanning(
         length=params["length"],
         reverse=params["reverse"],
         unroll=params["unroll"],
-        num_consts=num_consts - _count(handles),
+        num_consts=len(_values(arguments[:num_consts])),
         num_carry=num_carry,
         **marks_of(params["jaxpr"].jaxpr),
     )
-    operands = _values(importer, equation.invars, environment)
-    _finish(importer, equation, environment, SCAN, operands, node_params, (body,))
+    body = importer.nested(params["jaxpr"], arguments, "body")
+    _add(importer, equation, SCAN, arguments, node_params, body)
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
@@ -56,38 +106,34 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return len(consts.vals), len(carry.vals)
 
 
-def import_while(importer: Importer, equation: Any, environment: Environment) -> None:
+def import_while(importer: Importer, equation: Any) -> None:
     """Add a `while` node."""
     params = equation.params
-    of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
+    num_tested, num_iterated = params["cond_nconsts"], params["body_nconsts"]
     condition_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
-    invars = equation.invars
+    arguments = [importer.argument(atom) for atom in equation.invars]
     if condition_jaxpr.out_avals[0].shape:
-        condition_jaxpr, body_jaxpr = _batched(condition_jaxpr, body_jaxpr, of_condition, of_body)
-        invars = (*invars[:of_condition], *invars)  # the body tests the condition again
-        of_body += of_condition
-    handles = _handles(invars, environment)
-    carried = handles[of_condition + of_body :]
-    if any(carried):
+        condition_jaxpr, body_jaxpr = _batched(
+            condition_jaxpr, body_jaxpr, num_tested, num_iterated
+        )
+        arguments = [*arguments[:num_tested], *arguments]  # the body tests the condition again
+        num_iterated += num_tested
+    tested, iterated = arguments[:num_tested], arguments[num_tested:]
+    carried = iterated[num_iterated:]
+    if len(_values(carried)) < len(carried):
         raise TraceError(
             "a ref is carried by jax.lax.while_loop",
-            source=source_of_equation(equation),
             hint="close over the variable, or carry its value",
         )
-    condition = importer.nested(condition_jaxpr, (*handles[:of_condition], *carried), "condition")
+    condition = importer.nested(condition_jaxpr, [*tested, *carried], "condition")
     for variable in _assigned(condition):
         raise TraceError(
             f"variable {variable.name!r} is assigned in the condition of jax.lax.while_loop",
-            source=source_of_equation(equation),
             hint="carry the predicate, and compute it in the body together with the assignment",
         )
-    body = importer.nested(body_jaxpr, handles[of_condition:], "body")
-    node_params = Looping(
-        of_condition - _count(handles[:of_condition]),
-        of_body - _count(handles[of_condition : of_condition + of_body]),
-    )
-    operands = _values(importer, invars, environment)
-    _finish(importer, equation, environment, WHILE, operands, node_params, (condition, body))
+    body = importer.nested(body_jaxpr, iterated, "body")
+    node_params = Looping(len(_values(tested)), len(_values(iterated[:num_iterated])))
+    _add(importer, equation, WHILE, arguments, node_params, condition, body)
 
 
 def _batched(
@@ -119,52 +165,34 @@ def _batched(
     )
 
 
-def import_cond(importer: Importer, equation: Any, environment: Environment) -> None:
+def import_cond(importer: Importer, equation: Any) -> None:
     """Add a `cond` node."""
-    handles = _handles(equation.invars[1:], environment)
-    branches = tuple(
-        importer.nested(branch, handles, f"branch_{number}")
+    arguments = [importer.argument(atom) for atom in equation.invars]
+    branches = [
+        importer.nested(branch, arguments[1:], f"branch_{number}")
         for number, branch in enumerate(equation.params["branches"])
-    )
-    operands = _values(importer, equation.invars, environment)
-    _finish(importer, equation, environment, COND, operands, Branching(), branches)
-
-
-def _handles(atoms: Sequence[Any], environment: Environment) -> tuple[GraphVariable | None, ...]:
-    """Return the variable of each atom that is a handle, None for values."""
-    operands = (None if type(atom) is jex.Literal else environment[atom] for atom in atoms)
-    return tuple(item if isinstance(item, GraphVariable) else None for item in operands)
-
-
-def _count(handles: Sequence[GraphVariable | None]) -> int:
-    return sum(handle is not None for handle in handles)
-
-
-def _values(importer: Importer, atoms: Sequence[Any], environment: Environment) -> list[Operand]:
-    handles = _handles(atoms, environment)
-    return [
-        importer.operand(atom, environment)
-        for atom, handle in zip(atoms, handles, strict=True)
-        if handle is None
     ]
+    _add(importer, equation, COND, arguments, Branching(), *branches)
 
 
-def _finish(
+def _values(arguments: Sequence[Argument]) -> list[Operand]:
+    """Return the arguments that are no variables."""
+    return [argument for argument in arguments if not isinstance(argument, GraphVariable)]
+
+
+def _add(
     importer: Importer,
     equation: Any,
-    environment: Environment,
     op: Any,
-    operands: Sequence[Operand],
+    arguments: Sequence[Argument],
     params: Params,
-    graphs: tuple[Graph, ...],
+    *graphs: Graph,
 ) -> None:
-    source = source_of_equation(equation)
-    results = importer.builder.add(op, operands, params, graphs, at=source)
-    bind(equation, results, environment)
+    importer.bind(equation, importer.add(op, _values(arguments), params, graphs))
     # An assignment in a body makes a version that no read inside the body has seen.
     for graph in graphs:
         for variable in _assigned(graph):
-            importer.versions.written(variable, source)
+            importer.versions.written(variable, importer.source)
 
 
 def _assigned(graph: Graph) -> set[GraphVariable]:

@@ -2,8 +2,8 @@
 
 The table of rules in `jaxpr_to_graph.py` says, for the name of a primitive, how its equations are
 imported. An operation of JAX without a rule becomes a `jax.*` node with its primitive and
-parameters. An environment maps each variable of a jaxpr to an operand of the graph, or to the
-user's variable if the jaxpr's variable is a ref.
+parameters. While a jaxpr is imported, each of its variables stands for an operand of the graph, or
+for the user's variable if it is a ref.
 
 Each nested jaxpr (of a loop or branch) has its own importer. All importers share the versions of
 variables, the names in use, and whether the equations are inside a checkpoint.
@@ -14,6 +14,7 @@ becomes one opaque node. Passes do not look inside, so graphdist's operations ar
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias  # Any: equations, avals and parameters of JAX are untyped
 
@@ -24,23 +25,76 @@ from jax.extend import core as jex
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Stage, Value
+from graphdist.ir.graph import (
+    Graph,
+    GraphVariable,
+    Literal,
+    Node,
+    Op,
+    Operand,
+    Params,
+    Stage,
+    Value,
+)
 from graphdist.ir.op_parameters import Holding
 from graphdist.ir.ops import CONSTANT, READ
-from graphdist.ir.source import Source
+from graphdist.ir.source import Frame, Source
 from graphdist.ir.types import Type, dtype_name
-from graphdist.tracing.axis_name import Audience, audience_of
+from graphdist.tracing.axis_name import RunBy, who_runs
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jax_ops import jax_op
 from graphdist.tracing.named_collectives import is_over_replicas
 from graphdist.tracing.primitives import LOGICAL
-from graphdist.tracing.state import TraceError
+from graphdist.tracing.trace_in_progress import TraceError
 from graphdist.tracing.user_lines import here, source_of_equation, within_scope_of
-from graphdist.tracing.variable_versions import Versions
 
-Environment: TypeAlias = dict[Any, Operand | GraphVariable]
+Argument: TypeAlias = Operand | GraphVariable
+"""What a variable of a jaxpr stands for."""
 
 _NO_NUMBERS = dtype_name(dtypes.float0)
+_NO_PARAMS: Params = {}
+
+
+class Versions:
+    """The versions of variables, so that a repeated read gets the value of the first.
+
+    `jax.checkpoint` runs its body again in the backward pass, with its reads of variables. Every
+    write of a variable makes a new version of it. A read is kept with its line and the version it
+    saw. If a line read several versions, in a Python loop or a function that is called again, JAX
+    does not say which of these reads is repeated. So a repeated read must see the only version that
+    its line has read: otherwise the checkpoint would change the program's results.
+    """
+
+    def __init__(self) -> None:
+        """Start before any write."""
+        self._written: Counter[str] = Counter()
+        self._written_at: dict[str, Source] = {}
+        self._seen: dict[tuple[str, tuple[Frame, ...]], set[int]] = defaultdict(set)
+        self._pending: list[tuple[GraphVariable, Source, int]] = []
+
+    def written(self, variable: GraphVariable, source: Source) -> None:
+        """Note a write."""
+        self._written[variable.name] += 1
+        self._written_at[variable.name] = source
+
+    def check_read(self, variable: GraphVariable, source: Source, is_replay: bool) -> None:
+        """Note a read, or check a repeated one; raises `TraceError` if it sees another version."""
+        version = self._written[variable.name]
+        if not is_replay:
+            # To resolve a source is slow, and most programs have no recomputation: resolve later.
+            self._pending.append((variable, source, version))
+            return
+        for earlier, where, seen in self._pending:
+            self._seen[earlier.name, where.frames].add(seen)
+        self._pending.clear()
+        if self._seen.get((variable.name, source.frames), {0}) != {version}:
+            raise TraceError(
+                f"variable {variable.name!r} is read inside jax.checkpoint and assigned before the "
+                f"backward pass reads it again: the two reads would differ",
+                source=source,
+                other=self._written_at.get(variable.name),
+                hint="read the variable before the checkpointed function and pass it the value",
+            )
 
 
 class Importer:
@@ -64,40 +118,56 @@ class Importer:
         self.versions: Versions = parent.versions if parent else Versions()
         self.in_checkpoint: bool = parent is not None and parent.in_checkpoint
         self.is_replay: bool = parent is not None and parent.is_replay
+        self._arguments: dict[Any, Argument] = {}
+        """By variable of the jaxpr that is imported."""
         self._enclosing: tuple[Any, ...] = parent._enclosing if parent else ()
         # Pairs (equation, enclosing pair): the imported equation and those that it is nested in.
 
-    def run(self, jaxpr: jex.Jaxpr, environment: Environment, call: Any = None) -> None:
-        """Add the nodes of every equation; `call` is the equation that calls the jaxpr, if any."""
-        enclosing = self._enclosing
-        for equation in jaxpr.eqns:
+    def inlined(
+        self, closed: jex.ClosedJaxpr, arguments: Sequence[Argument], call: Any = None
+    ) -> list[Operand]:
+        """Add the nodes of a jaxpr, and return its results.
+
+        `call` is the equation that calls the jaxpr, if any.
+        """
+        before, enclosing = self._arguments, self._enclosing
+        self._arguments = dict(zip(closed.jaxpr.invars, arguments, strict=True))
+        self._bind_constants(closed)
+        for equation in closed.jaxpr.eqns:
             if call is not None:
                 equation = within_scope_of(call, equation)
             rule = self.rules.get(equation.primitive.name, Importer.add_jax_node)
             self._enclosing = (equation, enclosing)
             try:
-                rule(self, equation, environment)
+                rule(self, equation)
             except (TraceError, TypeRuleError) as error:
                 if error.source is None:
                     error.source = source_of_equation(equation)
                 raise
-        self._enclosing = enclosing
+        results = [self.operand(atom) for atom in closed.jaxpr.outvars]
+        self._arguments, self._enclosing = before, enclosing
+        return results
 
-    def audience(self) -> Audience:
-        """Return who executes the imported equation."""
+    @property
+    def source(self) -> Source:
+        """Return the user's line of the imported equation."""
+        return source_of_equation(self._enclosing[0])
+
+    def run_by(self) -> RunBy:
+        """Return who runs the imported equation."""
         enclosing = self._enclosing
         while enclosing:
             equation, enclosing = enclosing
-            if (audience := audience_of(equation.source_info)) is not None:
-                return audience
-        return Audience.REPLICAS  # JAX derived it from a replica function
+            if (run_by := who_runs(equation.source_info)) is not None:
+                return run_by
+        return RunBy.EACH_REPLICA  # JAX derived it from a replica function
 
-    def bind_constants(self, closed: jex.ClosedJaxpr, environment: Environment) -> None:
+    def _bind_constants(self, closed: jex.ClosedJaxpr) -> None:
         """Add a node for each array that the jaxpr closes over, or a literal for a scalar."""
         for variable, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             if isinstance(constant, Tracer):
                 raise _leaked(closed.jaxpr, variable)
-            environment[variable] = self._constant(constant)
+            self._arguments[variable] = self._constant(constant)
 
     def _constant(self, constant: Any) -> Operand:
         if not str(constant.dtype).startswith("key"):
@@ -107,15 +177,15 @@ class Importer:
         (value,) = self.builder.add(CONSTANT, (), Holding(constant), at=Source())
         return value
 
-    def resolved(self, atom: Any, environment: Environment) -> Operand | GraphVariable:
+    def argument(self, atom: Any) -> Argument:
         """Return the operand of a jaxpr's variable or literal, or the user's variable of a ref."""
         if type(atom) is jex.Literal:
             return _literal(atom.val, _type_of(atom.aval))
-        return environment[atom]
+        return self._arguments[atom]
 
-    def operand(self, atom: Any, environment: Environment) -> Operand:
+    def operand(self, atom: Any) -> Operand:
         """Return the operand of a jaxpr's variable or literal; raises `TraceError` for a ref."""
-        operand = self.resolved(atom, environment)
+        operand = self.argument(atom)
         if isinstance(operand, GraphVariable):
             raise TraceError(
                 f"variable {operand.name!r} is passed as a ref to an unsupported operation",
@@ -123,74 +193,71 @@ class Importer:
             )
         return operand
 
-    def operands(self, equation: Any, environment: Environment) -> list[Operand]:
+    def operands(self, equation: Any) -> list[Operand]:
         """Return the operands of an equation."""
-        return [self.operand(atom, environment) for atom in equation.invars]
+        return [self.operand(atom) for atom in equation.invars]
 
-    def outputs(self, jaxpr: jex.Jaxpr, environment: Environment) -> tuple[Operand, ...]:
-        """Return the operands the jaxpr returns."""
-        return tuple(self.operand(atom, environment) for atom in jaxpr.outvars)
+    def bind(self, equation: Any, results: Sequence[Argument]) -> None:
+        """Let the results of an equation stand for operands of the graph, or for variables."""
+        self._arguments.update(zip(equation.outvars, results, strict=True))
 
-    def nodes(self, outputs: tuple[Operand, ...]) -> tuple[Node, ...]:
+    def add(
+        self,
+        op: Op,
+        operands: Sequence[Operand],
+        params: Params = _NO_PARAMS,
+        graphs: tuple[Graph, ...] = (),
+        types: Sequence[Type] | None = None,
+        hint: str = "",
+    ) -> tuple[Value, ...]:
+        """Add a node at the line of the imported equation, and return its results."""
+        return self.builder.add(
+            op, operands, params, graphs, at=self.source, types=types, hint=hint
+        )
+
+    def used_nodes(self, outputs: Sequence[Operand]) -> tuple[Node, ...]:
         """Return the nodes without unused reads: each write of JAX also reads the old value."""
         nodes = self.builder.nodes
         used = {operand for node in nodes for operand in node.operands if type(operand) is Value}
         used.update(output for output in outputs if type(output) is Value)
         return tuple([n for n in nodes if n.op is not READ or n.results[0] in used])
 
-    def nested(
-        self, closed: jex.ClosedJaxpr, bound: Sequence[GraphVariable | None], name: str
-    ) -> Graph:
-        """Return the graph of a nested jaxpr.
+    def nested(self, closed: jex.ClosedJaxpr, outside: Sequence[Argument], name: str) -> Graph:
+        """Return the graph of a nested jaxpr, with an input for each argument that is no variable.
 
-        `bound` has, for each input, the variable whose handle it is, or None for a value.
+        `outside` has the jaxpr's arguments outside of the graph.
         """
         inner = Importer(self.rules, self.num_replicas, self.means, self)
-        environment: Environment = {}
-        inputs: list[Value] = []
-        for atom, variable in zip(closed.jaxpr.invars, bound, strict=True):
-            if variable is None:
-                inputs.append(Value(_type_of(atom.aval)))
-            environment[atom] = inputs[-1] if variable is None else variable
-        inner.bind_constants(closed, environment)
-        inner.run(closed.jaxpr, environment)
-        outputs = inner.outputs(closed.jaxpr, environment)
+        arguments = [
+            argument if isinstance(argument, GraphVariable) else Value(_type_of(atom.aval))
+            for atom, argument in zip(closed.jaxpr.invars, outside, strict=True)
+        ]
+        outputs = inner.inlined(closed, arguments)
         return Graph(
             name,
             Stage.LOGICAL,
             self.num_replicas,
-            tuple(inputs),
-            inner.nodes(outputs),
-            outputs,
+            tuple(argument for argument in arguments if isinstance(argument, Value)),
+            inner.used_nodes(outputs),
+            tuple(outputs),
         )
 
-    def add_jax_node(self, equation: Any, environment: Environment) -> None:
+    def add_jax_node(self, equation: Any) -> None:
         """Add an operation of JAX unchanged, as one node."""
         primitive, params = equation.primitive, equation.params
         if _is_higher_order(primitive, params):
-            arguments = [self.resolved(atom, environment) for atom in equation.invars]
+            arguments = map(self.argument, equation.invars)
             takes_variables = any(isinstance(arg, GraphVariable) for arg in arguments)
             _refuse_hidden_operations(equation, takes_variables=takes_variables)
         types = [_type_of(atom.aval) for atom in equation.outvars]
         if types and types[0].dtype == _NO_NUMBERS:
             return  # the gradient of an integer: no operation uses it
-        results = self.builder.add(
-            jax_op(primitive, bool(equation.effects)),
-            self.operands(equation, environment),
-            params,
-            at=source_of_equation(equation),
-            types=types,
-        )
-        bind(equation, results, environment)
+        op = jax_op(primitive, bool(equation.effects))
+        self.bind(equation, self.add(op, self.operands(equation), params, types=types))
 
 
-Rule: TypeAlias = Callable[[Importer, Any, Environment], None]
-"""A rule adds the nodes of an equation, and binds its results in the environment."""
-
-
-def bind(equation: Any, results: Sequence[Operand], environment: Environment) -> None:
-    """Bind the results of an equation to operands of the graph."""
-    environment.update(zip(equation.outvars, results, strict=True))
+Rule: TypeAlias = Callable[[Importer, Any], None]
+"""A rule adds the nodes of an equation, and binds its results."""
 
 
 def _literal(value: Any, type: Type) -> Literal:
@@ -228,18 +295,8 @@ def _is_higher_order(primitive: Any, params: dict[str, Any]) -> bool:
     """Return whether a primitive has jaxprs among its parameters."""
     known = _higher_order.get(primitive)
     if known is None:
-        known = _higher_order[primitive] = any(True for _ in _jaxprs(params.values()))
+        known = _higher_order[primitive] = any(True for _ in jex.jaxprs_in_params(params))
     return known
-
-
-def _jaxprs(params: Any) -> Any:
-    for param in params:
-        if isinstance(param, jex.ClosedJaxpr):
-            yield param.jaxpr
-        elif isinstance(param, jex.Jaxpr):
-            yield param
-        elif isinstance(param, tuple | list):
-            yield from _jaxprs(param)
 
 
 _ACCESSES = {
@@ -267,7 +324,7 @@ def _refuse_hidden_operations(equation: Any, *, takes_variables: bool) -> None:
             hint="write what one replica does, with gd.get_replica_context() for collectives, and "
             "give it to strategy.run",
         )
-    pending = list(_jaxprs(equation.params.values()))
+    pending = list(jex.jaxprs_in_params(equation.params))
     while pending:
         for inner in pending.pop().eqns:
             name = inner.primitive.name
@@ -286,4 +343,4 @@ def _refuse_hidden_operations(equation: Any, *, takes_variables: bool) -> None:
                     if name in _ACCESSES
                     else f"move the {opaque} out of the operation",
                 )
-            pending.extend(_jaxprs(inner.params.values()))
+            pending.extend(jex.jaxprs_in_params(inner.params))

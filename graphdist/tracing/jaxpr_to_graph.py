@@ -3,9 +3,9 @@
 The equations are imported in order, each by the rule of its primitive:
 
 * a logical primitive becomes the graph's operation of that name;
-* calls (`jit`, `closed_call`, `custom_jvp_call`, `checkpoint` and others) are inlined (`calls.py`);
+* calls (`jit`, `closed_call`, `custom_jvp_call`, `checkpoint` and others) are inlined, and
 * JAX's collectives over the replicas become ours (`named_collectives.py`);
-* `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
+  `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
 * reads and writes of refs become reads and writes of variables (`refs.py`);
 * the mark of a mean of integers is noted, and makes no node (`integer_mean_marks.py`);
 * any other equation becomes a `jax.*` node (`importer.py`).
@@ -20,10 +20,15 @@ from jax.extend import core as jex
 
 from graphdist.ir.graph import Graph, GraphVariable, Stage, Value
 from graphdist.ir.ops import OPS
-from graphdist.tracing.axis_name import Audience
-from graphdist.tracing.calls import CALLS, import_call
-from graphdist.tracing.control_flow import import_cond, import_scan, import_while
-from graphdist.tracing.importer import Environment, Importer, Rule, bind
+from graphdist.tracing.axis_name import RunBy
+from graphdist.tracing.control_flow import (
+    CALLS,
+    import_call,
+    import_cond,
+    import_scan,
+    import_while,
+)
+from graphdist.tracing.importer import Importer, Rule
 from graphdist.tracing.integer_mean_marks import IntegerMeans, integer_mean_p
 from graphdist.tracing.loop_marks import loop_mark_p
 from graphdist.tracing.named_collectives import (
@@ -42,8 +47,7 @@ from graphdist.tracing.refs import (
     import_new_ref,
     import_swap,
 )
-from graphdist.tracing.state import outside_replica_functions
-from graphdist.tracing.user_lines import source_of_equation
+from graphdist.tracing.trace_in_progress import outside_replica_functions
 
 
 def import_jaxpr(
@@ -65,59 +69,50 @@ def import_jaxpr(
     """
     importer = Importer(_RULES, num_replicas, means)
     importer.taken.update(variable.name for variable in variables)
-    environment: Environment = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-    importer.bind_constants(closed, environment)
-    importer.run(closed.jaxpr, environment)
-    outputs = importer.outputs(closed.jaxpr, environment)
+    outputs = importer.inlined(closed, inputs)
     return Graph(
         name,
         Stage.LOGICAL,
         num_replicas,
         tuple(inputs),
-        importer.nodes(outputs),
-        outputs,
+        importer.used_nodes(outputs),
+        tuple(outputs),
         (*variables, *importer.locals),
         tuple(returns_per_replica),
         num_groups,
     )
 
 
-def _import_logical(importer: Importer, equation: Any, environment: Environment) -> None:
-    op, operands = OPS[LOGICAL[equation.primitive]], importer.operands(equation, environment)
-    source = source_of_equation(equation)
-    bind(equation, importer.builder.add(op, operands, equation.params, at=source), environment)
+def _import_logical(importer: Importer, equation: Any) -> None:
+    op, operands = OPS[LOGICAL[equation.primitive]], importer.operands(equation)
+    importer.bind(equation, importer.add(op, operands, equation.params))
 
 
-def _import_named(importer: Importer, equation: Any, environment: Environment) -> None:
+def _import_named(importer: Importer, equation: Any) -> None:
     """Add the nodes of one of JAX's collectives over the replicas."""
     if not is_over_replicas(equation):
-        importer.add_jax_node(equation, environment)
+        importer.add_jax_node(equation)
         return
-    audience = importer.audience()
-    if audience is Audience.ALL:
-        name = names_of_axes(equation)[0]
-        raise outside_replica_functions(name, source_of_equation(equation))
+    run_by = importer.run_by()
+    if run_by is RunBy.CROSS_REPLICA_CONTEXT:
+        raise outside_replica_functions(names_of_axes(equation)[0], importer.source)
     if importer.num_replicas == 1 and not has_mirrored_result(equation):
         importer.means.uses_replica_id = True
-    size = 1 if audience is Audience.ALONE else importer.num_replicas
-    closed = lowered_collective(equation, size)
-    operands = importer.operands(equation, environment)
-    inner: Environment = dict(zip(closed.jaxpr.invars, operands, strict=True))
-    importer.bind_constants(closed, inner)
-    importer.run(closed.jaxpr, inner)
-    bind(equation, importer.outputs(closed.jaxpr, inner), environment)
+    size = 1 if run_by is RunBy.DEFAULT_STRATEGY else importer.num_replicas
+    lowered = lowered_collective(equation, size)
+    importer.bind(equation, importer.inlined(lowered, importer.operands(equation)))
 
 
-def _import_integer_mean(importer: Importer, equation: Any, environment: Environment) -> None:
-    _forward(importer, equation, environment)
-    operand = importer.operand(equation.invars[0], environment)
+def _import_integer_mean(importer: Importer, equation: Any) -> None:
+    (operand,) = importer.operands(equation)
+    importer.bind(equation, [operand])
     # Replicas that take another branch may have another literal.
     is_provable = isinstance(operand, Value) or not importer.is_nested
     importer.means.note(equation.params["mean_id"], operand if is_provable else None)
 
 
-def _forward(importer: Importer, equation: Any, environment: Environment) -> None:
-    environment[equation.outvars[0]] = importer.operand(equation.invars[0], environment)
+def _forward(importer: Importer, equation: Any) -> None:
+    importer.bind(equation, importer.operands(equation))
 
 
 _RULES: dict[str, Rule] = {

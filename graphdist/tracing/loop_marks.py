@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any  # Any: tracers, and equations of JAX
 
 import jax
+from jax.interpreters import batching
 
-from graphdist.tracing.primitives import batch_elementwise, linear_primitive, same_type
+from graphdist.tracing.primitives import linear_primitive, same_type
 
 
 def _transpose(cotangent: Any, aval: Any, **mark: Any) -> Any:
@@ -21,7 +22,7 @@ def _transpose(cotangent: Any, aval: Any, **mark: Any) -> Any:
 
 
 loop_mark_p = linear_primitive("loop_mark", same_type, _transpose)
-batch_elementwise(loop_mark_p)
+batching.defvectorized(loop_mark_p)
 
 
 def marked(value: jax.Array, **mark: str | bool) -> jax.Array:

@@ -16,7 +16,7 @@ from jax.extend import core as jex
 
 from graphdist.tracing.control_flow import scan_counts
 from graphdist.tracing.slots import Slot, padded
-from graphdist.tracing.state import TraceError
+from graphdist.tracing.trace_in_progress import TraceError
 from graphdist.tracing.user_lines import source_of_equation
 from graphdist.tracing.variant_trace import Equation
 

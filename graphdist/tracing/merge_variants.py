@@ -30,12 +30,12 @@ from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.merge_control_flow import merge_control_flow
 from graphdist.tracing.same_equations import is_read, literal_key, value_numbers
 from graphdist.tracing.slots import Slot, padded, unpadded
-from graphdist.tracing.state import TraceError
 from graphdist.tracing.synchronization_points import (
     holds_synchronization_point,
     require_agreement,
     split_at_points,
 )
+from graphdist.tracing.trace_in_progress import TraceError
 from graphdist.tracing.user_lines import source_of_equation
 from graphdist.tracing.variant_trace import (
     Atom,

@@ -26,7 +26,7 @@ from graphdist.tracing.primitives import (
     reduce_scatter_p,
     replica_id_p,
 )
-from graphdist.tracing.state import TraceError
+from graphdist.tracing.trace_in_progress import TraceError
 from graphdist.tracing.user_lines import source_of_equation
 
 

@@ -43,21 +43,10 @@ def linear_primitive(name: str, abstract: AbstractRule, transpose: TransposeRule
     primitive = Primitive(name)
     primitive.def_abstract_eval(abstract)
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-        result = primitive.bind(*primals, **params)
-        (tangent,) = tangents
-        if type(tangent) is ad.Zero:
-            return result, ad.Zero(jax.typeof(result).to_tangent_aval())
-        return result, primitive.bind(tangent, **params)
-
     def transposed(cotangent: Any, operand: Any, **params: Any) -> list[Any]:
-        aval = operand.aval
-        if type(cotangent) is ad.Zero:
-            return [ad.Zero(aval)]
-        return [transpose(cotangent, aval, **params)]
+        return [transpose(cotangent, operand.aval, **params)]
 
-    ad.primitive_jvps[primitive] = jvp
-    ad.primitive_transposes[primitive] = transposed
+    ad.deflinear2(primitive, transposed)
     return primitive
 
 
@@ -65,23 +54,9 @@ def identity_without_gradient(name: str) -> Primitive:
     """Return a primitive whose result has its operand's type, and no tangent."""
     primitive = Primitive(name)
     primitive.def_abstract_eval(same_type)
-
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-        result = primitive.bind(*primals, **params)
-        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
-
-    ad.primitive_jvps[primitive] = jvp
-    batch_elementwise(primitive)
+    ad.defjvp(primitive, None)
+    batching.defvectorized(primitive)
     return primitive
-
-
-def batch_elementwise(primitive: Primitive) -> None:
-    """Let `jax.vmap` apply a primitive to the batched operand as it is."""
-
-    def rule(operands: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
-        return primitive.bind(*operands, **params), dims[0]
-
-    batching.primitive_batchers[primitive] = rule
 
 
 def same_type(x: ShapedArray, **params: Any) -> ShapedArray:
@@ -204,7 +179,7 @@ def _batch_all_to_all(
 
 
 for _primitive in (to_replicas_p, reduce_p, all_reduce_p, permute_p):
-    batch_elementwise(_primitive)
+    batching.defvectorized(_primitive)
 batching.primitive_batchers[all_to_all_p] = _batch_all_to_all
 for _primitive in (gather_p, all_gather_p, reduce_scatter_p):
     _batch_along_axis(_primitive)

@@ -14,35 +14,31 @@ from __future__ import annotations
 from typing import Any  # Any: equations of JAX are untyped
 
 import jax
-from jax.extend import core as jex
 from jax.extend.core import primitives as jax_primitives
 
 from graphdist.ir.graph import GraphVariable, Operand, Value
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.ops import ASSIGN, READ
 from graphdist.ir.types import MIRRORED, PER_REPLICA
-from graphdist.tracing.importer import Environment, Importer, bind
+from graphdist.tracing.importer import Importer
 from graphdist.tracing.jax_ops import jax_op
-from graphdist.tracing.state import TraceError
-from graphdist.tracing.user_lines import source_of_equation
+from graphdist.tracing.trace_in_progress import TraceError
 
 
-def import_handle(importer: Importer, equation: Any, environment: Environment) -> None:
+def import_handle(importer: Importer, equation: Any) -> None:
     """Note the variable of a handle."""
-    environment[equation.outvars[0]] = equation.params["variable"]
+    importer.bind(equation, [equation.params["variable"]])
 
 
-def import_new_ref(importer: Importer, equation: Any, environment: Environment) -> None:
+def import_new_ref(importer: Importer, equation: Any) -> None:
     """Add a local variable, unless the ref is the handle of a user's variable."""
-    atom = equation.invars[0]
-    initial = None if type(atom) is jex.Literal else environment[atom]
+    initial = importer.argument(equation.invars[0])
     if isinstance(initial, GraphVariable):
-        environment[equation.outvars[0]] = initial
+        importer.bind(equation, [initial])
         return
-    value = importer.operand(atom, environment)
-    cell = _local_variable(importer, value)
-    environment[equation.outvars[0]] = cell
-    _assign(importer, equation, cell, value)
+    cell = _local_variable(importer, initial)
+    importer.bind(equation, [cell])
+    _assign(importer, cell, initial)
 
 
 def _local_variable(importer: Importer, value: Operand) -> GraphVariable:
@@ -61,88 +57,79 @@ def _local_variable(importer: Importer, value: Operand) -> GraphVariable:
     return cell
 
 
-def import_get(importer: Importer, equation: Any, environment: Environment) -> None:
+def import_get(importer: Importer, equation: Any) -> None:
     """Add a read."""
-    variable = _accessed(equation, environment, 1)
-    importer.versions.check_read(variable, source_of_equation(equation), importer.is_replay)
-    bind(equation, _read(importer, equation, variable), environment)
+    variable = _accessed(importer, equation, 1)
+    importer.versions.check_read(variable, importer.source, importer.is_replay)
+    importer.bind(equation, _read(importer, variable))
 
 
-def import_freeze(importer: Importer, equation: Any, environment: Environment) -> None:
+def import_freeze(importer: Importer, equation: Any) -> None:
     """Add the read with which JAX freezes a ref: nothing uses the ref after it."""
-    variable = environment[equation.invars[0]]
+    variable = importer.argument(equation.invars[0])
     assert isinstance(variable, GraphVariable)
-    bind(equation, _read(importer, equation, variable), environment)
+    importer.bind(equation, _read(importer, variable))
 
 
-def import_swap(importer: Importer, equation: Any, environment: Environment) -> None:
+def import_swap(importer: Importer, equation: Any) -> None:
     """Add an assignment, which returns the old value."""
-    variable = _accessed(equation, environment, 2)
-    _check_write(importer, equation, variable)
-    bind(equation, _read(importer, equation, variable), environment)
-    value = importer.operand(equation.invars[1], environment)
-    _assign(importer, equation, variable, value)
-    importer.versions.written(variable, source_of_equation(equation))
+    variable = _accessed(importer, equation, 2)
+    _check_write(importer, variable)
+    importer.bind(equation, _read(importer, variable))
+    _write(importer, variable, importer.operand(equation.invars[1]))
 
 
-def import_add_update(importer: Importer, equation: Any, environment: Environment) -> None:
+def import_add_update(importer: Importer, equation: Any) -> None:
     """Add the assignment of a sum with the old value."""
-    variable = _accessed(equation, environment, 2)
-    _check_write(importer, equation, variable)
-    old = _read(importer, equation, variable)
-    (total,) = importer.builder.add(
-        jax_op(jax_primitives.add_p),
-        (*old, importer.operand(equation.invars[1], environment)),
-        at=source_of_equation(equation),
-        types=[variable.type],
-    )
-    _assign(importer, equation, variable, total)
-    importer.versions.written(variable, source_of_equation(equation))
+    variable = _accessed(importer, equation, 2)
+    _check_write(importer, variable)
+    operands = [*_read(importer, variable), importer.operand(equation.invars[1])]
+    (total,) = importer.add(jax_op(jax_primitives.add_p), operands, types=[variable.type])
+    _write(importer, variable, total)
 
 
-def _read(importer: Importer, equation: Any, variable: GraphVariable) -> tuple[Value, ...]:
-    source = source_of_equation(equation)
-    params = OfVariable(variable)
-    return importer.builder.add(READ, (), params, at=source, hint=variable.name)
+def _read(importer: Importer, variable: GraphVariable) -> tuple[Value, ...]:
+    return importer.add(READ, (), OfVariable(variable), hint=variable.name)
 
 
-def _assign(importer: Importer, equation: Any, variable: GraphVariable, value: Operand) -> None:
-    source = source_of_equation(equation)
-    importer.builder.add(ASSIGN, (value,), OfVariable(variable), at=source)
+def _write(importer: Importer, variable: GraphVariable, value: Operand) -> None:
+    _assign(importer, variable, value)
+    importer.versions.written(variable, importer.source)
 
 
-def _check_write(importer: Importer, equation: Any, variable: GraphVariable) -> None:
+def _assign(importer: Importer, variable: GraphVariable, value: Operand) -> None:
+    importer.add(ASSIGN, (value,), OfVariable(variable))
+
+
+def _check_write(importer: Importer, variable: GraphVariable) -> None:
     if importer.in_checkpoint and not variable.is_local:
         raise TraceError(
             f"variable {variable.name!r} is assigned inside jax.checkpoint, "
             f"which would run the assignment twice",
-            source=source_of_equation(equation),
             hint="return the value from the checkpointed function and assign it outside",
         )
 
 
-def _accessed(equation: Any, environment: Environment, num_operands: int) -> GraphVariable:
+def _accessed(importer: Importer, equation: Any, num_operands: int) -> GraphVariable:
     """Return the variable whose full value an equation reads or writes.
 
     An access to a part has indices as operands, after the first `num_operands`.
     """
-    variable = environment[equation.invars[0]]
+    variable = importer.argument(equation.invars[0])
     if not isinstance(variable, GraphVariable):
-        raise TraceError("a ref that is not a variable", source=source_of_equation(equation))
+        raise TraceError("a ref that is not a variable")
     value = equation.outvars[0] if equation.outvars else equation.invars[1]
     views = jax.tree.unflatten(equation.params["tree"], equation.invars[num_operands:])
     for view in views:  # indices, or a view of another dtype, shape or order
         if not hasattr(view, "indices"):
             raise TraceError(
                 f"{_ref_name(variable)} is accessed through a {type(view).__name__}",
-                source=source_of_equation(equation),
                 hint="read the full value, ref[...], and transform it",
             )
     if len(equation.invars) != num_operands or tuple(value.aval.shape) != variable.type.shape:
         raise TraceError(
             f"{_ref_name(variable)} of shape {list(variable.type.shape)} is read or written "
             f"in part: a graph reads and writes the full value",
-            source=source_of_equation(equation),
             hint="write the full value: ref[...] = ref[...].at[index].set(value)",
         )
     return variable

@@ -30,7 +30,7 @@ from graphdist.tracing.primitives import (
 )
 from graphdist.tracing.same_equations import same_parameters
 from graphdist.tracing.slots import is_ref
-from graphdist.tracing.state import TraceError
+from graphdist.tracing.trace_in_progress import TraceError
 from graphdist.tracing.user_lines import source_of_equation
 
 _SYNCHRONIZING = {aggregate_p, all_gather_p, all_reduce_p, gather_p, reduce_p, reduce_scatter_p}

@@ -9,14 +9,14 @@ synchronization point.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias  # Any: equations, avals and parameters of JAX are untyped
 
 import jax
 import numpy as np
 from jax.extend import core as jex
 
-from graphdist.tracing.calls import CALLS, called_jaxpr
+from graphdist.tracing.control_flow import CALLS, called_jaxpr
 from graphdist.tracing.named_collectives import is_over_replicas, lowered_collective, size_in_scope
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.synchronization_points import holds_synchronization_point
@@ -35,16 +35,14 @@ class VariantTrace:
 
     equations: list[Equation]
     returned: list[Atom]
-    slots: dict[Any, Slot] = field(default_factory=dict)
+    slots: dict[Any, Slot]
 
 
 def variant_trace(
     closed: jex.ClosedJaxpr, arguments: Sequence[Slot], constants: dict[Any, Any]
 ) -> VariantTrace:
     """Return a variant's trace; `constants` has the constants of all variants, each once."""
-    trace = VariantTrace([], [])
-    for variable, slot in zip(closed.jaxpr.invars, arguments, strict=True):
-        trace.slots[variable] = slot
+    trace = VariantTrace([], [], dict(zip(closed.jaxpr.invars, arguments, strict=True)))
     trace.returned = _inline(closed, {}, trace, constants)
     return trace
 

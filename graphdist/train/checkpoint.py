@@ -24,7 +24,7 @@ from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import current_workers
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.train.entries import Objects, entries_of, outside_scopes
 from graphdist.train.index import SavedCheckpoint, Snapshot, snapshot

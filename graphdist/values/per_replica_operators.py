@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from graphdist.context import current_entry, in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, GraphdistError
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.operators import Operators
 
 if TYPE_CHECKING:

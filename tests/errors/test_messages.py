@@ -19,7 +19,7 @@ from types import ModuleType
 import pytest
 
 import graphdist as gd
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_in_progress import current_trace
 from tests.errors.refusal import CASES, Refused
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -88,7 +88,7 @@ def test_a_mistake_of_the_users(strategy: gd.Strategy, mode: str) -> None:
     assert frames(error)[1:] == [(HERE, name) for name in IN_FUNCTION]
     whole = error.__cause__
     assert (whole is not None) == (mode == "remove_frames")  # JAX's way to show all
-    assert whole is None or ("state.py", "run") in frames(whole)
+    assert whole is None or ("trace_in_progress.py", "run") in frames(whole)
 
 
 def test_outside_of_functions(strategy: gd.Strategy) -> None:
@@ -113,7 +113,7 @@ def test_off_shows_all(strategy: gd.Strategy) -> None:
         error = raised(lambda: in_function(strategy))
     shown = frames(error)
     assert ("function.py", "__call__") in shown
-    assert ("state.py", "run") in shown
+    assert ("trace_in_progress.py", "run") in shown
     assert not getattr(error, "__notes__", [])
 
 

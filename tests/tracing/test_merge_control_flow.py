@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 from graphdist.ir.types import PER_REPLICA
-from graphdist.tracing.state import TraceError
+from graphdist.tracing.trace_in_progress import TraceError
 from tests.tracing.traces import Float32, count, merged, total
 
 

@@ -19,7 +19,7 @@ from jax import lax
 
 from graphdist.ir.types import PER_REPLICA
 from graphdist.tracing.slots import padded
-from graphdist.tracing.state import TraceError
+from graphdist.tracing.trace_in_progress import TraceError
 from tests.tracing.traces import (
     Float32,
     MergedVariants,

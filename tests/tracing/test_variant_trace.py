@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from graphdist.tracing.calls import CALLS
+from graphdist.tracing.control_flow import CALLS
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.synchronization_points import split_at_points
 from graphdist.tracing.variant_trace import VariantTrace, needed, run_equations, variant_trace

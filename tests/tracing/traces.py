@@ -15,13 +15,13 @@ from graphdist.ir.graph import Graph, GraphVariable, Value
 from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type
 from graphdist.runtime.bind_primitive import evaluate_jax_node
-from graphdist.tracing.axis_name import bound, for_replicas
+from graphdist.tracing.axis_name import bound, run_by_each_replica
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
 from graphdist.tracing.merge_variants import merge_variants
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.state import Trace, current_trace, fresh_trace, make_jaxpr
+from graphdist.tracing.trace_in_progress import Trace, current_trace, fresh_trace, make_jaxpr
 
 Shape = tuple[int, ...]
 
@@ -73,7 +73,7 @@ def graph_of(
     trace = Trace(is_first=True, means=means)
 
     def body(*arrays: Any) -> list[Any]:
-        replica_fn = lambda: for_replicas(lambda: fn(*arrays))  # noqa: E731
+        replica_fn = lambda: run_by_each_replica(lambda: fn(*arrays))  # noqa: E731
         results = trace.bound("replica", num_replicas, replica_fn)
         return [jnp.asarray(leaf) for leaf in jax.tree.leaves(results)]
 
@@ -181,7 +181,7 @@ def count(graph: Graph, name: str) -> int:
 
 
 def _called_by_a_replica(fn: Callable[..., Any], *arrays: Any) -> Any:
-    return for_replicas(lambda: fn(*arrays))
+    return run_by_each_replica(lambda: fn(*arrays))
 
 
 def _padded(array: Any, shape: Shape) -> Any:

@@ -6,31 +6,32 @@ collectives and assignments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any  # Any: pytrees of arrays
 
 import jax
 
+from graphdist.keras.replacements import value_set
 from graphdist.strategies.current import get_replica_context
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplicaBatch:
     """A replica's rows of a batch."""
 
     data: Any
-    rows: int
-    share: float
-    """The share of the rows of the batch."""
-    mean_share: float
-    """The share in a mean over the replicas that have rows."""
+    """The rows, or one row of zeros if there are none."""
+    num_rows: int
+    share_of_rows: float
+    """The part of the rows of the batch that these are: the replica's share of the loss."""
+    share_of_mean: float
+    """The weight of the replica in a mean over the replicas that have rows."""
 
     @classmethod
-    def of(cls, data: Any) -> Part:
-        """Return the calling replica's part, of which `data` are the rows."""
+    def of(cls, data: Any) -> ReplicaBatch:
+        """Return the batch of the calling replica, of which `data` are the rows."""
         context, rows = get_replica_context(), int(jax.tree.leaves(data)[0].shape[0])
         if not rows:
             return cls(jax.tree.map(_row_of_zeros, data), 0, 0.0, 0.0)
@@ -38,21 +39,16 @@ class Part:
         replicas_with_rows = -(-total // -(-total // context.num_replicas_in_sync))
         return cls(data, rows, rows / total, 1 / replicas_with_rows)
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Make this the current part in a `with` block."""
-        token = _current.set(self)
-        try:
-            yield
-        finally:
-            _current.reset(token)
+    def entered(self) -> AbstractContextManager[None]:
+        """Make this the current batch in a `with` block."""
+        return value_set(_current, self)
 
 
-_current: ContextVar[Part | None] = ContextVar("graphdist_keras_part", default=None)
+_current: ContextVar[ReplicaBatch | None] = ContextVar("graphdist_keras_batch", default=None)
 
 
-def current_part() -> Part | None:
-    """Return the part that the calling layer runs on, None outside steps of a strategy."""
+def current_replica_batch() -> ReplicaBatch | None:
+    """Return the batch that the calling layer runs on, None outside steps of a strategy."""
     return _current.get()
 
 

@@ -12,7 +12,7 @@ So an iteration's position is its first order and the number of elements it has 
 pipeline contains one shuffle n times, each occurrence takes every n-th order.
 
 A prefetching thread may have taken orders of which nobody has seen an element. How many depends on
-timing, so they do not count: see `Draws.ahead`.
+timing, so they do not count: see `ShuffleOrders.ahead`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _philox(seed: int, seed2: int, counter: int) -> Iterator[int]:
 
 
 @dataclass
-class Draws:
+class ShuffleOrders:
     """The orders that one iteration takes of a shuffled dataset."""
 
     seed: int
@@ -87,7 +87,7 @@ class Draws:
         self.taken += 1
         return philox(*islice(philox(_FIRST_SEED, self.seed, start=2 * order), 2))
 
-    def ahead(self) -> Draws:
+    def ahead(self) -> ShuffleOrders:
         """Return a copy for a thread that makes elements ahead of their use.
 
         With each element the thread reports how many orders it has taken. `taken` is set to that
@@ -96,39 +96,40 @@ class Draws:
         return replace(self)
 
 
-class Seeds:
+class ShuffleSeed:
     """The seed of one shuffled dataset, and which orders were taken."""
 
     def __init__(self, seed: int | None, reshuffles: bool) -> None:
         """Take the user's seed; None draws one at random."""
         self.is_random, self.reshuffles = seed is None, reshuffles
-        self.seed = (secrets.randbelow(_SEEDS) if seed is None else int(seed)) % _SEEDS
+        self.value = (secrets.randbelow(_SEEDS) if seed is None else int(seed)) % _SEEDS
         self._first = 0
-        self._last: list[Draws] = []  # the orders of the iteration begun last
+        self._last: list[ShuffleOrders] = []  # the orders of the iteration begun last
         self._lock = threading.Lock()
 
-    def begin(self, times: int) -> list[Draws]:
+    def begin(self, times: int) -> list[ShuffleOrders]:
         """Return the orders of a new iteration, in which the shuffle occurs `times` times."""
         with self._lock:  # iterators may start on several threads
             return self._begun(self._taken(), times)
 
-    def resume(self, seed: int, first: int, times: int) -> list[Draws]:
+    def resume(self, seed: int, first: int, times: int) -> list[ShuffleOrders]:
         """Return the orders of an iteration that began with this seed and first order.
 
         The iteration begun next follows on it, as it did when the position was saved.
         """
         with self._lock:
-            self.seed = seed
+            self.value = seed
             return self._begun(first, times)
 
-    def _begun(self, first: int, times: int) -> list[Draws]:
+    def _begun(self, first: int, times: int) -> list[ShuffleOrders]:
         self._first = first
         self._last = [
-            Draws(self.seed, self.reshuffles, first + index, times) for index in range(times)
+            ShuffleOrders(self.value, self.reshuffles, first + index, times)
+            for index in range(times)
         ]
         return list(self._last)
 
     def _taken(self) -> int:
         if not self._last or not self.reshuffles:
             return self._first
-        return self._first + len(self._last) * max(1, *(draws.taken for draws in self._last))
+        return self._first + len(self._last) * max(1, *(orders.taken for orders in self._last))

@@ -32,7 +32,7 @@ from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type
-from graphdist.tracing.axis_name import bound, for_all, unbound_name
+from graphdist.tracing.axis_name import bound, run_in_cross_replica_context, unbound_name
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.missing_values import explain
 from graphdist.tracing.primitives import aggregate_p, read_variable_p, to_replicas
@@ -256,7 +256,7 @@ class Trace:
         _state.trace = self
         try:
             with jex.set_current_trace(outermost):
-                call = partial(for_all, lambda: body(*arguments))
+                call = partial(run_in_cross_replica_context, lambda: body(*arguments))
                 return call() if self._axis is None else bound(*self._axis, call)
         except NameError as error:
             self._raise_if_unbound(error)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.data.orders import Seeds
+from graphdist.data.shuffle_orders import ShuffleSeed
 from tests.data.test_positions import as_it_is, in_turn, pair, split, values
 
 Dataset = gd.data.Dataset
@@ -179,9 +179,9 @@ def test_orders_that_are_none(orders: Any) -> None:
 
 
 def test_an_order_far_on_is_found_at_once() -> None:
-    seeds = Seeds(1, reshuffles=True)
-    (draws,) = seeds.resume(1, 10**12, 1)
-    assert len(list(itertools.islice(draws.next(), 5))) == 5
+    seeds = ShuffleSeed(1, reshuffles=True)
+    (orders,) = seeds.resume(1, 10**12, 1)
+    assert len(list(itertools.islice(orders.next(), 5))) == 5
 
 
 def test_workers_see_one_order_however_far_ahead_they_are() -> None:
