@@ -24,7 +24,7 @@ from graphdist.passes.layouts.random_shards import random_shards
 from graphdist.passes.layouts.recompute_residuals import recompute_residuals
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
-from graphdist.passes.layouts.sharded_variables import SHARDING, Sharding
+from graphdist.passes.layouts.sharded_updates import UPDATE_SHARDING, UpdateSharding
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.logical.place_variables import place_variables
@@ -97,13 +97,13 @@ class Compilation:
     reassociates: bool
 
     @property
-    def sharding(self) -> Sharding:
+    def sharding(self) -> UpdateSharding:
         """Return which updates are sharded."""
         target = self.target
-        sharding = Sharding(bool(target.shard_update))
+        sharding = UpdateSharding(bool(target.shard_update))
         if target.shard_update is None:
             # Variables that are stored sharded are updated sharded, on any platform.
-            sharding = SHARDING.get(target.platform, Sharding(target.shard_parameters))
+            sharding = UPDATE_SHARDING.get(target.platform, UpdateSharding(target.shard_parameters))
         return replace(sharding, reduces=self.reassociates)
 
     @property

@@ -67,7 +67,7 @@ class MirroredStrategy(MirroredBase, Strategy):
 
     `shard_update` shards the update of variables over the replicas, and stores the optimizer's
     state sharded: True for every variable that allows it, "auto" for large ones, where it saves
-    time (`graphdist.passes.layouts.sharded_variables`), False for none. It changes values only by
+    time (`graphdist.passes.layouts.sharded_updates`), False for none. It changes values only by
     rounding.
 
     `shard_parameters` stores large variables sharded from their creation, so that no device holds

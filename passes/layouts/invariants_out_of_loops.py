@@ -2,7 +2,7 @@
 
 A loop that has a variable as a constant converts it in each iteration. If its shards are converted
 before the loop, the narrow shards can be gathered once there, or in each iteration:
-`gathered_values.py` decides which.
+`gather_positions.py` decides which.
 
 Before:  %y = scan(%w, %x) { %all = all_gather(%w_in)  %n = convert(%all) .. }
 After:   %all = all_gather(%w)  %n = convert(%all)  %y = scan(%n, %x) { .. %n_in .. }
@@ -21,7 +21,7 @@ from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.rewrite import Rewriter, rewrite
-from graphdist.passes.layouts.derived_values import of_sharded_variables
+from graphdist.passes.layouts.values_on_shards import of_sharded_variables
 
 NAME = "invariants_out_of_loops"
 

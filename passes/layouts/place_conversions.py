@@ -7,7 +7,7 @@ value is needed sharded, each replica takes its own shard of it. A reduction who
 only sharded becomes a reduce_scatter. Loops and branches take, carry and return each value in the
 layout that the placement states.
 
-Variables that `sharded_variables.py` updates sharded are stored sharded if nothing needs them
+Variables that `sharded_updates.py` updates sharded are stored sharded if nothing needs them
 unsharded; otherwise they are gathered at the end of the step.
 
 Before:  %w_all = all_gather(%w)    %g = all_reduce(%x)      %new = sub(%w_all, %g)
@@ -42,9 +42,13 @@ from graphdist.ir.ops import (
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.layouts.gather_positions import priced_positions, unsharded_stacks
-from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_reduced
-from graphdist.passes.layouts.sharded_variables import Sharding, rules_of, sharded_variables
+from graphdist.passes.layouts.gather_prices import priced_positions, unsharded_stacks
+from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_full_reduction
+from graphdist.passes.layouts.sharded_updates import (
+    UpdateSharding,
+    choose_sharded_updates,
+    rules_of,
+)
 
 NAME = "place_conversions"
 _ROUNDS = 8
@@ -63,7 +67,7 @@ class PlaceConversions:
     up to `most_bytes` may be gathered in front of a loop.
     """
 
-    sharding: Sharding
+    sharding: UpdateSharding
     smallest: int = 0
     most_bytes: int = 0
 
@@ -76,7 +80,7 @@ class PlaceConversions:
         if graph.num_replicas == 1 or has_shared_graphs(graph):
             return graph
         for _ in range(_ROUNDS):
-            placed, _ = sharded_variables(graph, self.sharding, self._rules(graph))
+            placed, _ = choose_sharded_updates(graph, self.sharding, self._rules(graph))
             if not (placed.derived or placed.sharded):
                 return graph
             rebuilt = _rebuilt(graph, placed)
@@ -91,7 +95,7 @@ class PlaceConversions:
         """Return the variables updated unsharded, and the gathered stacks, each with a reason."""
         if graph.num_replicas == 1:
             return []
-        placed, reasons = sharded_variables(graph, self.sharding, self._rules(graph))
+        placed, reasons = choose_sharded_updates(graph, self.sharding, self._rules(graph))
         updates = [f"{name}: {reason}" for name, reason in reasons.items() if reason]
         return [*(updates if self.sharding.is_on else ()), *unsharded_stacks(placed)]
 
@@ -99,7 +103,7 @@ class PlaceConversions:
         """Return the positions of gathers, their costs, and the costs of other positions."""
         if graph.num_replicas == 1:
             return []
-        placed, _ = sharded_variables(graph, self.sharding, self._rules(graph))
+        placed, _ = choose_sharded_updates(graph, self.sharding, self._rules(graph))
         return priced_positions(placed)
 
     def _rules(self, graph: Graph) -> Rules:
@@ -244,7 +248,7 @@ class _Scope:
 
             return [(definition.parents[0], None)], take
         is_alone = value not in placed.sharded
-        if value not in placed.gathered or (is_reduced(node) and is_alone):
+        if value not in placed.gathered or (is_full_reduction(node) and is_alone):
             return self._kept(node)
         if value in placed.terms:
             return self._term(value, node, ALL_REDUCE)
@@ -265,7 +269,7 @@ class _Scope:
             return self._own_shard(value, own)
         if value in placed.terms:
             return self._term(value, node, REDUCE_SCATTER, axis=own)
-        if is_reduced(node):
+        if is_full_reduction(node):
 
             def scatter(operands: Sequence[Operand]) -> None:
                 self.made[value, own] = self._convert(

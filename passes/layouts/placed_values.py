@@ -1,6 +1,6 @@
 """The data of a placement: which values a program has sharded, and which unsharded.
 
-`PlacedValues` is what the analysis finds (`asked_values.py`) and the pass applies
+`PlacedValues` is what the analysis finds (`sharding_analysis.py`) and the pass applies
 (`place_conversions.py`).
 """
 
@@ -164,7 +164,7 @@ class PlacedValues:
         return not is_there and self.factor(value) is not None and is_cheap(definition.node)
 
 
-def is_stored(node: Node, result: Value, placed: PlacedValues) -> bool:
+def gathers_stored_shards(node: Node, result: Value, placed: PlacedValues) -> bool:
     """Return whether a node gathers shards that exist already."""
     rules = placed.rules
     return (
@@ -174,7 +174,7 @@ def is_stored(node: Node, result: Value, placed: PlacedValues) -> bool:
     )
 
 
-def is_reduced(node: Node | None) -> bool:
+def is_full_reduction(node: Node | None) -> bool:
     """Return whether a node reduces over all replicas as a reduce_scatter does."""
     return (
         node is not None

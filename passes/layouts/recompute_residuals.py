@@ -29,7 +29,7 @@ from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.passes.layouts.derived_values import of_sharded_variables
+from graphdist.passes.layouts.values_on_shards import of_sharded_variables
 
 NAME = "recompute_residuals"
 

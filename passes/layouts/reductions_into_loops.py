@@ -33,8 +33,12 @@ from graphdist.ir.ops import ALL_REDUCE, SCAN, TO_PARTIAL
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, Type
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.layouts.placed_values import Rules, is_reduced
-from graphdist.passes.layouts.sharded_variables import Sharding, rules_of, sharded_variables
+from graphdist.passes.layouts.placed_values import Rules, is_full_reduction
+from graphdist.passes.layouts.sharded_updates import (
+    UpdateSharding,
+    choose_sharded_updates,
+    rules_of,
+)
 
 NAME = "reductions_into_loops"
 
@@ -86,7 +90,7 @@ class ReductionsIntoLoops:
     Sums that a loop carries may take `most_bytes` unsharded; None sets no limit.
     """
 
-    sharding: Sharding
+    sharding: UpdateSharding
     smallest: int = 0
     most_bytes: int | None = 0
 
@@ -96,11 +100,11 @@ class ReductionsIntoLoops:
             return graph
         rules = rules_of(graph, self.sharding, self.smallest)
         # This test is cheaper than the analysis, and often finds that nothing can move.
-        reduced = {node.results[0] for node in walk(graph) if is_reduced(node)}
+        reduced = {node.results[0] for node in walk(graph) if is_full_reduction(node)}
         if _Moves(reduced, rules, self.most_bytes)(graph) is graph:
             return graph
         while True:
-            placed, _ = sharded_variables(graph, self.sharding, rules)
+            placed, _ = choose_sharded_updates(graph, self.sharding, rules)
             moves = _Moves(placed.sharded - placed.unsharded, rules, self.most_bytes)
             moved = moves(graph)
             if moved is graph:
@@ -126,7 +130,7 @@ class _Moves:
         trees = {
             node: self._tree(node.operands[0], (), graph)
             for node in graph.nodes
-            if is_reduced(node) and node.results[0] in self.sharded
+            if is_full_reduction(node) and node.results[0] in self.sharded
         }
         loops = self._loops(trees, graph)
         moving = {result for loop in loops.values() for result in (*loop.stacked, *loop.carried)}

@@ -46,7 +46,7 @@ from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, joined_source
 from graphdist.ir.types import MIRRORED, partial
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.layouts.placed_values import is_reduced, takes_mirrored
+from graphdist.passes.layouts.placed_values import is_full_reduction, takes_mirrored
 
 NAME = "delay_reductions"
 
@@ -86,7 +86,7 @@ def _kinds(graph: Graph) -> list[Reducing]:
     """Return the kinds of reductions in a graph, one per reducer."""
     if ALL_REDUCE.name not in operations(graph) or has_shared_graphs(graph):
         return []
-    found = (ALL_REDUCE.of(node) for node in walk(graph) if is_reduced(node))
+    found = (ALL_REDUCE.of(node) for node in walk(graph) if is_full_reduction(node))
     return list({params.reducer: params for params in found}.values())
 
 
@@ -139,7 +139,7 @@ class _PartialValues:
         """Return the reduction whose result a value is; None if it is not such a result."""
         definition = self.program.of.get(value)
         node = None if definition is None else definition.node
-        if node is None or not is_reduced(node):
+        if node is None or not is_full_reduction(node):
             return None
         return node if ALL_REDUCE.of(node).reducer == self.params.reducer else None
 

@@ -34,7 +34,7 @@ from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_REDUCE, SCALE
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.layouts.placed_values import is_reduced
+from graphdist.passes.layouts.placed_values import is_full_reduction
 
 NAME = "reassociate"
 
@@ -62,7 +62,7 @@ def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
         return _join_factors(node, operands, rewriter)
     if name == _PRODUCT:
         return _multiply_unflattened(node, operands, rewriter)
-    if is_reduced(node):
+    if is_full_reduction(node):
         return _move_behind(node, operands[0], rewriter)
     return None
 

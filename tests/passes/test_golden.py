@@ -38,7 +38,7 @@ from graphdist.passes.layouts.limit_gathered import LimitGathered
 from graphdist.passes.layouts.place_conversions import PlaceConversions
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
-from graphdist.passes.layouts.sharded_variables import Sharding
+from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.manager import Pass, run_on
@@ -63,8 +63,8 @@ OPTIONS: dict[str, Run] = {
     "limit_gathered": LimitGathered(most_bytes=64),
     "local_steps": LocalSteps(every=2),
     "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
-    "place_conversions": PlaceConversions(Sharding(), most_bytes=32),
-    "reductions_into_loops": ReductionsIntoLoops(Sharding()),
+    "place_conversions": PlaceConversions(UpdateSharding(), most_bytes=32),
+    "reductions_into_loops": ReductionsIntoLoops(UpdateSharding()),
     "pack_variables": PackVariables(PACK_LIMITS["cpu"]),
     "scatter_in_parts": ScatterInParts(most_bytes=64),
     "stage_collectives": StageCollectives(),

@@ -14,10 +14,10 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, sharded
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.place_conversions import PlaceConversions
 from graphdist.passes.layouts.shard_dimensions import shard_dimensions
-from graphdist.passes.layouts.sharded_variables import Sharding
+from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.tracing.jax_ops import resolve
 
-SHARD_UPDATE = PlaceConversions(Sharding())
+SHARD_UPDATE = PlaceConversions(UpdateSharding())
 
 TEXT = """graph f on 2 replicas, stage spmd
   variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", assigned=true}
@@ -126,7 +126,7 @@ def test_rounded_as_written_extremes_are_shared_out_and_sums_are_not(
 }}""",
         ops=resolve,
     )
-    shared_out = PlaceConversions(Sharding(reduces=reduces))(graph)
+    shared_out = PlaceConversions(UpdateSharding(reduces=reduces))(graph)
     assert (shared_out is not graph) == is_shared_out
 
 

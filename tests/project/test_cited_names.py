@@ -121,11 +121,11 @@ def test_a_file_that_is_there_is_not_found(word: str, root: Path) -> None:
     ("word", "is_there"),
     [
         ("gd.function", True),
-        ("graphdist.passes.layouts.sharded_variables.Sharding", True),
+        ("graphdist.passes.layouts.sharded_updates.UpdateSharding", True),
         ("passes.cleanup.simplify", True),
         ("gd.MirroredStrategy.run", True),
         ("gd.functions", False),
-        ("graphdist.passes.layouts.placed_values.Sharding", False),
+        ("graphdist.passes.layouts.placed_values.UpdateSharding", False),
         ("passes.simplification", False),
         ("tests.passes.nothing.at_all", False),
     ],

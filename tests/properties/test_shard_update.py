@@ -23,7 +23,7 @@ from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE
 from graphdist.passes import Target, pipeline
 from graphdist.passes.layouts.place_conversions import PlaceConversions
-from graphdist.passes.layouts.sharded_variables import Sharding
+from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.passes.manager import run_passes
 from tests.passes.execution import execute
 from tests.properties.effort import programs
@@ -226,7 +226,7 @@ def check(
         grouped = graph.replace(variables=tuple(along), num_groups=1 + seed % 2)
         history = run_passes(grouped, pipeline(Target("cpu", True)))
         (shared_out,) = [one.graph for one in history if one.pass_name == "place_conversions"]
-        assert PlaceConversions(Sharding())(shared_out) is shared_out
+        assert PlaceConversions(UpdateSharding())(shared_out) is shared_out
         given = execute(history[-1].graph, held, state)
         for one, other in zip(given.outputs, expected.outputs, strict=True):
             for ours, theirs in zip(one, other, strict=True):

@@ -34,7 +34,7 @@ from graphdist.ir.ops import (
     WHILE,
 )
 from graphdist.passes import manager
-from graphdist.passes.layouts.sharded_variables import Sharding
+from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.packs.pack_limits import PackLimits
 from graphdist.passes.pipelines import PASSES, module_of_pass
@@ -58,7 +58,7 @@ _OF_PARAMETERS = """
 Some passes take parameters, which depend on the platform.
 """
 
-_PARAMETERS = {Sharding: "sharding", PackLimits: "limits"}
+_PARAMETERS = {UpdateSharding: "sharding", PackLimits: "limits"}
 """The classes of parameters, and the field of a pass that has them."""
 
 _OF_ERRORS = """

@@ -16,10 +16,15 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.operation_table import divides
 from graphdist.ir.ops import ALL_GATHER, WHILE
 from graphdist.ir.types import MIRRORED, numpy_dtype
-from graphdist.passes.layouts.placed_values import PlacedValues, is_cheap, is_reduced, is_stored
+from graphdist.passes.layouts.placed_values import (
+    PlacedValues,
+    gathers_stored_shards,
+    is_cheap,
+    is_full_reduction,
+)
 
 
-def derive(placed: PlacedValues, without: AbstractSet[Value]) -> None:
+def find_values_on_shards(placed: PlacedValues, without: AbstractSet[Value]) -> None:
     """Find the values that can be computed on shards; repeat until no carry of a loop changes."""
     count = -1
     while count != len(placed.derived):
@@ -60,7 +65,9 @@ def _is_of_inputs(definition: Definition, placed: PlacedValues) -> bool:
 
 def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
     """Return whether a node can be applied to shards; note a result that is a sum over shards."""
-    if value in placed.dimension and (is_stored(node, value, placed) or is_reduced(node)):
+    if value in placed.dimension and (
+        gathers_stored_shards(node, value, placed) or is_full_reduction(node)
+    ):
         return True
     along = [placed.derived_along(operand) for operand in node.operands]
     if all(dimension is None for dimension in along):

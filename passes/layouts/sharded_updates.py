@@ -27,12 +27,12 @@ from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.types import MIRRORED
 from graphdist.ir.variable_storage import StoredElsewhere
-from graphdist.passes.layouts.asked_values import placed_values_of
-from graphdist.passes.layouts.gathered_values import is_made_unsharded
-from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.layouts.gather_positions import is_made_unsharded
+from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_full_reduction
 from graphdist.passes.layouts.shard_dimensions import is_scanned
+from graphdist.passes.layouts.sharding_analysis import analyze_sharding
 
-__all__ = ["SHARDING", "Sharding", "rules_of", "sharded_variables", "text_of"]
+__all__ = ["UPDATE_SHARDING", "UpdateSharding", "choose_sharded_updates", "rules_of", "text_of"]
 
 _ROUNDS = 16
 """The number of tries with fewer and fewer variables, before all are left unsharded."""
@@ -42,7 +42,7 @@ _SMALL = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sharding:
+class UpdateSharding:
     """Which variables are worth it: at least `smallest` elements; none if `is_on` is False.
 
     Sums are not taken of shards unless `reduces`: that changes the order of additions.
@@ -53,21 +53,23 @@ class Sharding:
     reduces: bool = True
 
 
-SHARDING = {
-    "cpu": Sharding(smallest=2**18),
-    "gpu": Sharding(smallest=2**18),
-    "tpu": Sharding(smallest=2**18),
+UPDATE_SHARDING = {
+    "cpu": UpdateSharding(smallest=2**18),
+    "gpu": UpdateSharding(smallest=2**18),
+    "tpu": UpdateSharding(smallest=2**18),
 }
 """Which variables are updated sharded, by platform."""
 
 
-def rules_of(graph: Graph, sharding: Sharding, smallest: int = 0, most_bytes: int = 0) -> Rules:
+def rules_of(
+    graph: Graph, sharding: UpdateSharding, smallest: int = 0, most_bytes: int = 0
+) -> Rules:
     """Return the rules of the placement of a graph."""
     return Rules(graph.mesh, smallest, most_bytes, sharding.reduces)
 
 
-def sharded_variables(
-    graph: Graph, sharding: Sharding, rules: Rules
+def choose_sharded_updates(
+    graph: Graph, sharding: UpdateSharding, rules: Rules
 ) -> tuple[PlacedValues, dict[str, str]]:
     """Return the placement in which all variables that gain are sharded, and a reason for each.
 
@@ -91,7 +93,7 @@ def sharded_variables(
             stages.append([(cast(Value, outputs[name]), dimension), (inputs[name], dimension)])
         wanted = frozenset(cast(Value, outputs[name]) for name in dimensions)
         sharded_inputs = frozenset(inputs[name] for name in dimensions)
-        placed = placed_values_of(graph, stages, rules, wanted, sharded_inputs, without.keys())
+        placed = analyze_sharding(graph, stages, rules, wanted, sharded_inputs, without.keys())
         made_unsharded = {
             name: "its operands are unsharded in any case"
             for name in dimensions
@@ -120,7 +122,7 @@ def sharded_variables(
         reasons.update(refused)
         dimensions = {name: each for name, each in dimensions.items() if name not in refused}
     reasons.update(dict.fromkeys(dimensions, f"no agreement after {_ROUNDS} rounds"))
-    return placed_values_of(graph, [_of_collectives(graph)], rules), reasons
+    return analyze_sharding(graph, [_of_collectives(graph)], rules), reasons
 
 
 def _of_collectives(graph: Graph) -> Iterator[tuple[Value, int]]:
@@ -137,7 +139,11 @@ def _of_collectives(graph: Graph) -> Iterator[tuple[Value, int]]:
 
 
 def _candidate(
-    variable: GraphVariable, value: Value, program: Definitions, sharding: Sharding, rules: Rules
+    variable: GraphVariable,
+    value: Value,
+    program: Definitions,
+    sharding: UpdateSharding,
+    rules: Rules,
 ) -> int | str | None:
     """Return a variable's dimension to shard, or why it has none; None if it is sharded already."""
     type_ = variable.type
@@ -176,7 +182,7 @@ def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
     }
     for value in placed.derived:
         node = placed.program.of[value].node
-        if not is_reduced(node) or value not in placed.sharded:
+        if not is_full_reduction(node) or value not in placed.sharded:
             continue
         if value in placed.gathered:
             # One all_reduce sends as much as a reduce_scatter and an all_gather.
@@ -204,7 +210,7 @@ def _of_gradients(placed: PlacedValues) -> set[Operand]:
         (
             value
             for value in placed.derived
-            if is_reduced(placed.program.of[value].node) and value in placed.sharded
+            if is_full_reduction(placed.program.of[value].node) and value in placed.sharded
         ),
         placed,
     )

@@ -5,12 +5,12 @@ read, a gradient is all_reduced, the new value of a variable is sharded where it
 analysis finds the positions where these conversions send the fewest bytes, and
 `place_conversions.py` adds the conversions there.
 
-1. *Derive.* A value is *derived* if it can be computed on shards (`derived_values.py`), beginning
+1. *Derive.* A value is *derived* if it can be computed on shards (`values_on_shards.py`), beginning
    with the shards of stored variables and of reductions that may be reduce_scatters.
 2. *Ask.* From the outputs backwards each value is asked for sharded or unsharded. An operation that
    cannot run on shards asks for its operands unsharded.
 3. *Position.* Between the shards and the values that are asked for unsharded a minimum cut finds
-   the values with the fewest bytes, and these are gathered (`gathered_values.py`). The values
+   the values with the fewest bytes, and these are gathered (`gather_positions.py`). The values
    computed from them are unsharded. A gather in a loop counts once per iteration.
 
 Layouts are propagated over the factors of operations as in Xu et al. 2021, "GSPMD: General and
@@ -31,20 +31,20 @@ from graphdist.ir.flow import choice_of
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.ops import OWN_SLICE, SCAN, WHILE
-from graphdist.passes.layouts.derived_values import derive
-from graphdist.passes.layouts.gathered_values import (
+from graphdist.passes.layouts.gather_positions import (
     carried_unsharded,
     gathered_of,
     let_in,
     region_of,
 )
-from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_reduced
+from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_full_reduction
 from graphdist.passes.layouts.shard_dimensions import shard_dimensions
+from graphdist.passes.layouts.values_on_shards import find_values_on_shards
 
-__all__ = ["placed_values_of"]
+__all__ = ["analyze_sharding"]
 
 
-def placed_values_of(
+def analyze_sharding(
     graph: Graph,
     stages: Iterable[Iterable[tuple[Value, int]]],
     rules: Rules,
@@ -65,7 +65,7 @@ def placed_values_of(
         )
         if not dimension:
             return placed
-        derive(placed, without | carried)
+        find_values_on_shards(placed, without | carried)
         _position_in_loops(placed)
         more = carried_unsharded(placed)
         if not more:
@@ -217,7 +217,7 @@ class _Asking:
         placed, node = self.placed, self.placed.program.of[value].node
         if value in placed.terms:
             self._on_shards(node, *placed.terms[value])
-        elif is_reduced(node):
+        elif is_full_reduction(node):
             assert node is not None
             self._ask_all(node.operands, node)
         else:
