@@ -167,13 +167,17 @@ class ScanEdit:
     def __init__(self, scan: Scan, origin: str) -> None:
         """Begin with the operands and results of the scan, and no nodes in the body."""
         self.inside = Copier(origin)
-        self.environment = self.inside.environment
         self._node, self._params, self._body = scan.node, scan.params, scan.body
         self._constants = list(scan.constants)
         self._carries = [Taken(carry.first, carry.value) for carry in scan.carries]
         self._scanned = list(scan.scanned)
         self._following = {carry.value: carry.following for carry in scan.carries}
         self._outputs = {stacked.result: stacked.output for stacked in scan.stacked}
+
+    @property
+    def environment(self) -> dict[Operand, Operand]:
+        """Return the operands that replace values of the old body."""
+        return self.inside.environment
 
     def replace(self, value: Value, operand: Operand, type: Type | None = None) -> Value:
         """Replace the operand for an input of the body; return the new input.

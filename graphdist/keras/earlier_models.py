@@ -21,7 +21,9 @@ from graphdist.strategies.current import get_strategy
 def place_earlier_models() -> None:
     """Let models that were made before train on strategies too."""
     for name in ("compile", "fit", "evaluate", "predict"):
-        setattr(keras.Model, name, _placing(getattr(keras.Model, name), name == "compile"))
+        # In the class that defines it: Keras asks whether a model's class has another method.
+        of = next(each for each in keras.Model.__mro__ if name in vars(each))
+        setattr(of, name, _placing(vars(of)[name], name == "compile"))
 
 
 def _placing(method: Callable[..., Any], compiles: bool) -> Callable[..., Any]:

@@ -41,13 +41,9 @@ from graphdist.config import (
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.runtime.devices import backends_are_started
 from graphdist.runtime.processes.addresses import ReservedPort, join_address
-from graphdist.runtime.processes.cluster_workers import (
-    ClusterWorkers,
-    current_workers,
-    join_named,
-    join_workers,
-)
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.jax_service import LaunchedJaxService
+from graphdist.runtime.processes.joining import current_workers, join_named, join_workers
 from graphdist.runtime.processes.processes_of_jax import is_one_of_several, join_processes_of_jax
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type

@@ -22,7 +22,7 @@ from graphdist.runtime.files.checkpoint_folders import (
 )
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.addresses import WorkerError
-from graphdist.runtime.processes.cluster_workers import current_workers
+from graphdist.runtime.processes.joining import current_workers
 from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here

@@ -352,7 +352,7 @@ class _Delayed:
     def _add_loop(self, node: Node, builder: Builder) -> None:
         scan = Scan(node, substitute(self.mirrored, node.operands))
         edit, partial_type = ScanEdit(scan, NAME), partial(self.values.params.reducer)
-        edit.environment = self.mirrored
+        edit.inside.environment = self.mirrored
         terms: dict[Value, Value] = {}
         carried_values = self.values.carried
         carried = [

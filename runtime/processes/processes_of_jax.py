@@ -28,13 +28,10 @@ from graphdist.runtime.processes.addresses import (
     address_towards,
     join_address,
 )
-from graphdist.runtime.processes.cluster_workers import (
-    ClusterWorkers,
-    current_workers,
-    join_named,
-)
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.jax_service import JaxService
+from graphdist.runtime.processes.joining import current_workers, join_named
 from graphdist.runtime.processes.workers import WorkerTimeouts
 
 _BYTES_OF_TEXT = 512

@@ -91,5 +91,7 @@ def test_a_trace_needs_datasets_as_arguments() -> None:
     def asking(dataset: Any) -> Any:
         return next(iter(dataset))
 
-    with pytest.raises(gd.UnsupportedError, match="an iterator over a dataset has no elements"):
+    with pytest.raises(
+        gd.UnsupportedError, match="an iterator over a dataset is read inside a function"
+    ):
         asking.trace(dataset)

@@ -151,6 +151,13 @@ INPUT = {
 }
 
 KERAS = {
+    "On another backend a model that is made in a scope trains on one device": _of(
+        "keras/test_switch",
+        "test_another_backend_of_keras test_keras_that_is_imported_inside_a_scope",
+    ),
+    "A model that was compiled outside is refused inside a scope": _of(
+        "keras/test_switch", "test_a_model_compiled_outside_is_told_where_it_is_trained"
+    ),
     "what does not add up, such as a maximum, is refused": _of(
         COMBINED,
         "test_a_metric_that_does_not_add_up_is_refused "

@@ -168,7 +168,7 @@ def test_a_folder_too_far_down(folder: Path) -> None:
 )
 def test_a_number_that_no_name_has(folder: Path, number: int) -> None:
     manager = gd.train.CheckpointManager(checkpoint_of(1), folder, 1)
-    refused(lambda: manager.save(number), "checkpoint_number is .*: it is at (most|least)")
+    refused(lambda: manager.save(number), "checkpoint_number is .*: it must be at (most|least)")
     assert os.listdir(folder) == []
 
 
