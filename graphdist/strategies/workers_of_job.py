@@ -117,13 +117,13 @@ def _of_ray_train(task: RayTrainWorker) -> ClusterWorkers:
     if task.rank == 0:
         host = own_address()
         port = ReservedPort(host)
-        token = job.token or secrets.token_hex(16)
+        token = "" if job.token else secrets.token_hex(16)  # one that all have is not sent
         announced = {"server": join_address(host, port.number), "token": token}
     shared = json.loads(from_rank_zero(json.dumps(announced)))
     if port is not None:
         port.close()
     names = [f"rank {rank} of Ray Train" for rank in range(task.size)]
-    own = replace(job, token=shared["token"])
+    own = replace(job, token=job.token or shared["token"])
     workers = join_named(names, task.rank, shared["server"], worker_timeouts(), own, at=here())
     _say(workers, "Ray Train")
     return workers

@@ -70,10 +70,11 @@ def join_processes_of_jax(
             host = (others and address_towards(others[0])) or "127.0.0.1"
             port = ReservedPort(host)
             server = join_address(host, port.number)
-        announced = {"server": server, "token": job.token or secrets.token_hex(16)}
+        # A token that all workers have is not sent.
+        announced = {"server": server, "token": "" if job.token else secrets.token_hex(16)}
         first = json.loads(_of_all(json.dumps(announced))[0])
         names = [f"{process['host']}, process {process['process']}" for process in every]
-        return names, first["server"], first["token"]
+        return names, first["server"], job.token or first["token"]
 
     names, server, token = _in_time(exchanged, timeouts.start, at)
     if port is not None:

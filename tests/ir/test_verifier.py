@@ -260,3 +260,9 @@ def test_a_full_check_tells_what_a_rule_refuses() -> None:
 @given(graphs())
 def test_drawn_graphs_are_sound(graph: Graph) -> None:
     verify(graph, full=True)
+
+
+@pytest.mark.parametrize("groups", [0, 3])
+def test_replicas_that_form_no_groups(groups: int) -> None:
+    graph = GRAPH.replace(num_groups=groups)
+    assert f"2 replicas form no {groups} groups of one size" in message(graph)
