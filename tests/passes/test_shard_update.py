@@ -13,7 +13,7 @@ from graphdist.ir.rewrite import with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, sharded
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.place_conversions import PlaceConversions
-from graphdist.passes.layouts.shard_dimensions import shard_dimensions
+from graphdist.passes.layouts.shard_dimensions import is_scanned, shard_dimensions
 from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.tracing.jax_ops import resolve
 
@@ -154,3 +154,22 @@ def test_a_large_value_decides_before_a_small_one_how_they_are_sharded() -> None
     found = shard_dimensions(definitions(graph), [seeds], 2)
     all_v, all_w, wide, new = (node.results[0] for node in graph.nodes[:4])
     assert [found.get(value) for value in (all_v, all_w, wide, new)] == [0, 0, 0, 0]
+
+
+def test_a_scalar_is_scanned_by_no_loop() -> None:
+    graph = parse(
+        """\
+graph f on 2 replicas, stage spmd
+(%s: f32[] mirrored, %xs: f32[3,4] mirrored) {
+  %y, %z = scan(%s, %xs) {length=3, reverse=false, num_consts=0, num_carry=1} : f32[] mirrored, \
+f32[3,4] mirrored
+    body(%c: f32[] mirrored, %x: f32[4] mirrored) {
+      return %c, %x
+    }
+  return %y, %z
+}""",
+        ops=resolve,
+    )
+    scalar, stack = graph.inputs
+    assert not is_scanned(definitions(graph), scalar)
+    assert is_scanned(definitions(graph), stack)
