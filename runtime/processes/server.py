@@ -39,6 +39,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any  # Any: what asyncio passes to a handler of exceptions
 
@@ -110,7 +111,7 @@ class Peer(asyncio.Protocol):
         self.unread = bytearray()
         self.began = self.heard = time.monotonic()
         self.steps = 0
-        self.has_left = False
+        self.has_left = self.is_refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
@@ -131,7 +132,20 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the server, whoever has ended the connection."""
+        if error is not None and self.worker is not None:
+            self._read_the_rest()
         self._server.lose(self)
+
+    def _read_the_rest(self) -> None:
+        """Answer what a worker sent before its connection broke, such as that it leaves.
+
+        asyncio reads no more once a write has failed.
+        """
+        with suppress(OSError):  # nothing more is there
+            while data := self.stream.recv(1 << 16):
+                self.unread += data
+        with suppress(ms.MessageError):
+            self._server.read_lines(self)
 
     def send(self, line: bytes) -> None:
         """Send a line, or keep it until it can be sent; end a connection that keeps too many."""
@@ -243,6 +257,7 @@ class Server(EventLoopThread):
             text = f"{peer.address} was refused: {refused.why}"
             self.refusals = [*self.refusals[-2:], text]
             self._refused.add(text)
+            peer.is_refused = True
             self._send(peer, refused)
             peer.transport.close()
             return
@@ -257,7 +272,7 @@ class Server(EventLoopThread):
 
     def read_lines(self, peer: Peer) -> None:
         """Answer the full lines of a peer; raises `MessageError` for what is no message."""
-        while not peer.transport.is_closing() and (end := peer.unread.find(b"\n")) >= 0:
+        while not peer.is_refused and (end := peer.unread.find(b"\n")) >= 0:
             line = bytes(peer.unread[:end])
             del peer.unread[: end + 1]
             if peer.worker is None:

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 import pytest
 
 from graphdist.runtime.processes import messages as ms
+from graphdist.runtime.processes import server as server_of
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.server import CountedWarnings, Server
 
@@ -282,3 +283,18 @@ def test_what_a_stranger_says_of_itself_is_one_short_line() -> None:
     assert "title" in refused.why
     assert refused.why.isprintable()
     assert len(refused.why) < 600
+
+
+def test_what_a_worker_sent_before_a_write_to_it_failed_is_read(server: Server) -> None:
+    # The worker says goodbye and closes, while the server sends it something: the write fails.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    ours.setblocking(False)
+    peer = server_of.Peer(server, ours, JOB.challenge())
+    peer.worker = 1
+    theirs.sendall(ms.Beat(4).line() + ms.Bye(5).line())
+    theirs.close()
+    peer.connection_lost(BrokenPipeError())
+    assert (peer.has_left, peer.steps) == (True, 5)
+    ours.close()
