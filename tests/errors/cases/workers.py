@@ -33,7 +33,7 @@ def _cluster(*addresses: str, **task: Any) -> gd.cluster.SimpleClusterResolver:
 @contextmanager
 def _before_first_use() -> Iterator[None]:
     """Make a strategy as if nothing had run on a device, and with little timeouts."""
-    place = "graphdist.strategies.multi_worker_mirrored.backends_are_started"
+    place = "graphdist.strategies.workers_of_job.backends_are_started"
     seconds = {"GRAPHDIST_WORKER_START_SECONDS": "0.2"}
     with mock.patch(place, return_value=False), mock.patch.dict("os.environ", seconds):
         yield
