@@ -43,40 +43,6 @@ def checked_sharding(shard_update: Any) -> bool | None:
     raise ArgumentError(f"shard_update is {shard_update!r}, not one of True, False, 'auto'")
 
 
-def checked_parameter_sharding(
-    shard_parameters: Any, num_replicas: int, shard_update: bool | None
-) -> int | None:
-    """Return over how many replicas variables are sharded; 0 for none, None for all of them.
-
-    `shard_parameters` is True, False or that count, where 1 is False. Raises `ArgumentError` for
-    anything else, a count that does not divide the replicas, and updates that are not sharded.
-
-    >>> [checked_parameter_sharding(value, 8, None) for value in (4, 1, False, True)]
-    [4, 0, 0, None]
-    """
-    is_number = isinstance(shard_parameters, int) and not isinstance(shard_parameters, bool)
-    if not isinstance(shard_parameters, int):
-        raise ArgumentError(
-            f"shard_parameters is {shard_parameters!r}, not True, False or a number of replicas"
-        )
-    if is_number and (shard_parameters < 1 or num_replicas % shard_parameters):
-        raise ArgumentError(
-            f"shard_parameters is {shard_parameters}, which does not divide the {num_replicas} "
-            f"replicas into groups of equal size",
-            hint="give a divisor of the number of replicas, or True to shard over all of them",
-        )
-    is_on = shard_parameters > 1 if is_number else shard_parameters
-    if is_on and shard_update is False:
-        raise ArgumentError(
-            "shard_parameters stores variables in shards, and shard_update=False updates the full "
-            "values",
-            hint="leave shard_update out: sharded variables are updated shard by shard",
-        )
-    if shard_parameters is True:
-        return None
-    return shard_parameters if is_on else 0
-
-
 def checked_axis_name(axis_name: Any) -> str:
     """Return the name of an axis; raises `ArgumentTypeError` for any other value.
 

@@ -111,23 +111,15 @@ class Devices:
         """Return the number of replicas in a group, which is the number of shards of a value."""
         return self.mesh_shape.group_size
 
-    def in_groups_of(self, group_size: int | None) -> Devices:
-        """Return the devices with values sharded over groups of `group_size` replicas.
-
-        None makes a group of the replicas of each TPU slice, so that shards are sent over its fast
-        links only.
-        """
-        if group_size is None:
-            num_groups = self.num_slices if self.are_slice_by_slice else 1
-        else:
-            num_groups = len(self) // group_size
+    def in_groups_of(self, group_size: int) -> Devices:
+        """Return the devices with values sharded over groups of `group_size` replicas."""
         return Devices(
             self.devices,
             self.parameter_device,
             self.topology,
             self.workers,
             self.timeout_seconds,
-            num_groups,
+            len(self) // group_size,
         )
 
     @property

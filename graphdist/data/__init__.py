@@ -5,9 +5,10 @@ from graphdist.data.datasets_from_function import DistributedDatasetsFromFunctio
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.input_options import AutoShardPolicy, Options
 from graphdist.data.iterators import DatasetIterator, DistributedIterator, OptionalElement
+from graphdist.data.prefetch import AUTOTUNE
 from graphdist.data.rebatching import batch_sizes_for_worker
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from graphdist.data.transformations import AUTOTUNE, SHARD_HINT
+from graphdist.data.transformations import SHARD_HINT
 from graphdist.data.worker_input import auto_shard
 
 __all__ = [

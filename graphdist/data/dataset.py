@@ -21,6 +21,7 @@ from graphdist.data.failures import element_or_raise
 from graphdist.data.input_options import Options
 from graphdist.data.iterators import DatasetIterator
 from graphdist.data.positions import Position
+from graphdist.data.prefetch import prefetch_depth
 from graphdist.data.shuffle_orders import ShuffleSeed
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
@@ -35,8 +36,6 @@ from graphdist.data.sources import (
     sliceable,
 )
 from graphdist.data.transformations import (
-    AUTOTUNE,
-    PREFETCHED_BY_DEFAULT,
     SHARD_HINT,
     Concatenate,
     Enumerate,
@@ -220,7 +219,7 @@ class Dataset:
         A distributed dataset does so by itself.
         """
         size = _size("prefetch", "buffer_size", buffer_size, least=-1)
-        return self._then(Prefetch(self.node, PREFETCHED_BY_DEFAULT if size == AUTOTUNE else size))
+        return self._then(Prefetch(self.node, prefetch_depth(size)))
 
     def shuffle(
         self,

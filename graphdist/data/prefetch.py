@@ -34,8 +34,20 @@ from graphdist.tracing.user_lines import here
 OrdersAhead: TypeAlias = Sequence[tuple[ShuffleOrders, ShuffleOrders]]
 """For each shuffle: the orders that the thread takes, and the orders that the caller has seen."""
 
+AUTOTUNE = -1
+"""Lets graphdist choose how much to prefetch, or to do in parallel."""
+_CHOSEN_DEPTH = 2
 _SECONDS_TO_STOP_AT_EXIT = 2.0
 _END = object()
+
+
+def prefetch_depth(size: int) -> int:
+    """Return how many elements are prefetched for a buffer of `size`, which may be `AUTOTUNE`.
+
+    >>> prefetch_depth(AUTOTUNE), prefetch_depth(5)
+    (2, 5)
+    """
+    return _CHOSEN_DEPTH if size == AUTOTUNE else size
 
 
 class Prefetched:

@@ -40,9 +40,6 @@ from graphdist.values.specs import ArraySpec
 
 SHARD_HINT = -1
 """In `shard(SHARD_HINT, SHARD_HINT)`: the strategy fills in its workers' count and index."""
-AUTOTUNE = -1
-"""Lets graphdist choose how much to prefetch, or to do in parallel."""
-PREFETCHED_BY_DEFAULT = 2
 
 
 @dataclass(frozen=True, eq=False)

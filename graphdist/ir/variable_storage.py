@@ -1,6 +1,6 @@
 """The storage of a variable between steps, and its role, as a graph states them.
 
-`choice_of_storage.py` has the rules that choose a form of storage, and `graphdist.state.storage`
+`sharded_parameters.py` has the rules that choose a form of storage, and `graphdist.state.storage`
 implements the forms. In the text of a graph storage and role are attributes of the variable.
 """
 

@@ -19,7 +19,7 @@ import jax
 from graphdist.config import dump_folder, reproducer_folder, verifies_passes
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
-from graphdist.ir.collective_records import Collective, collectives_of
+from graphdist.ir.collective_bytes import Collective, collectives_of
 from graphdist.ir.graph import Graph
 from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
 from graphdist.passes.manager import Pass, PassRecord, run_passes

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from graphdist.ir.collective_records import Collective, Exchange, collectives_of
+from graphdist.ir.collective_bytes import Collective, Exchange, collectives_of
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import ALL_REDUCE
 from graphdist.runtime.module.collective_instructions import ModuleCollective

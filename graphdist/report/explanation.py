@@ -3,7 +3,7 @@
 The explanation is computed from the graphs before and after each pass, so that passes need not
 count.
 Bytes moved are the bytes that a device sends in a step if collectives go around a ring
-(`graphdist.ir.collective_records`); bytes held are the bytes of the variables between steps. The
+(`graphdist.ir.collective_bytes`); bytes held are the bytes of the variables between steps. The
 function `declined` of a pass says why it did not make a possible change, and `chosen` what other
 choices would cost. For a step with parameter servers, the measures are the worker's, and its reads
 and updates are listed.
@@ -19,7 +19,7 @@ from math import ceil
 from typing import Any  # Any: JSON
 
 from graphdist.ir.analyses import kept_analysis, node_count
-from graphdist.ir.collective_records import collective_of
+from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord

@@ -16,10 +16,10 @@ from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph
 from graphdist.report.json_records import NOT_IN_JSON
 from graphdist.report.step_memory import StepMemory, memory_of_step
-from graphdist.runtime.module.durations import kernels_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels
 from graphdist.runtime.module.memory import ModuleMemory
+from graphdist.runtime.module.predicted_seconds import kernels_of
 from graphdist.runtime.module.timeline import COMPUTE, Turn, all_events, predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.topologies import Topology

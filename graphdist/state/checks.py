@@ -10,7 +10,7 @@ import numpy as np
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
-from graphdist.ir.choice_of_storage import (
+from graphdist.ir.sharded_parameters import (
     LARGEST_UNSHARDED,
     dimension_to_shard,
     smallest_sharded,

@@ -25,7 +25,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from graphdist.errors import ArgumentError
-from graphdist.ir.choice_of_storage import stored_dimension
+from graphdist.ir.sharded_parameters import stored_dimension
 from graphdist.ir.types import MIRRORED, Layout
 from graphdist.runtime.program_agreement import agree_on_operations
 from graphdist.runtime.supervised_steps import supervised

@@ -27,7 +27,7 @@ from graphdist.data.input_options import (
     InputReplicationMode,
     checked_input_options,
 )
-from graphdist.data.transformations import PREFETCHED_BY_DEFAULT
+from graphdist.data.prefetch import prefetch_depth
 from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.runtime.devices import Devices
 from graphdist.strategy_base import StrategyBase
@@ -85,7 +85,12 @@ class InputMethods:
                 hint="use distribute_datasets_from_function",
             )
         strategy = cast("StrategyBase", self)
-        return DistributedDataset(dataset, strategy, self._place(options), _prefetch_depth(options))
+        return DistributedDataset(
+            dataset,
+            strategy,
+            self._place(options),
+            prefetch_depth(options.experimental_per_replica_buffer_size),
+        )
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
@@ -116,7 +121,10 @@ class InputMethods:
             raise wrong_type("dataset_fn", dataset_fn, "a function", hint)
         if self.is_default:
             return cast("DistributedDatasetsFromFunction[Any]", dataset_fn(InputContext()))
-        contexts, depth = self._input_contexts(options), _prefetch_depth(options)
+        contexts, depth = (
+            self._input_contexts(options),
+            prefetch_depth(options.experimental_per_replica_buffer_size),
+        )
         strategy, place = cast("StrategyBase", self), self._place(options)
         return DistributedDatasetsFromFunction(dataset_fn, contexts, strategy, place, depth)
 
@@ -157,12 +165,6 @@ class InputMethods:
                 )
             return left_on_host
         return partial(on_devices, cast("StrategyBase", self))
-
-
-def _prefetch_depth(options: InputOptions) -> int:
-    """Return the number of elements that are prefetched to the devices."""
-    size = options.experimental_per_replica_buffer_size
-    return PREFETCHED_BY_DEFAULT if size == -1 else size
 
 
 def left_on_host(parts: Sequence[Array]) -> Any:

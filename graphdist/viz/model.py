@@ -22,7 +22,7 @@ from functools import cache, cached_property
 from typing import NamedTuple
 
 from graphdist.ir.analyses import held_values
-from graphdist.ir.collective_records import Exchange, collective_of
+from graphdist.ir.collective_bytes import Exchange, collective_of
 from graphdist.ir.cost import node_cost, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.op_parameters import OfVariable

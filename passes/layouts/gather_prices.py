@@ -16,8 +16,8 @@ from graphdist.ir.definitions import ValueKind, definitions
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.ops import ALL_GATHER
 from graphdist.passes.layouts.placed_values import PlacedValues
-from graphdist.passes.layouts.shard_dimensions import is_scanned
 from graphdist.passes.layouts.sharded_updates import text_of
+from graphdist.passes.layouts.sharding_propagation import is_scanned
 
 __all__ = ["gathered_stacks", "priced_positions", "unsharded_stacks"]
 

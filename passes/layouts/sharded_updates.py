@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from typing import cast
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.choice_of_storage import dimension_to_shard
 from graphdist.ir.definitions import Definitions, ValueKind, definitions
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
+from graphdist.ir.sharded_parameters import dimension_to_shard
 from graphdist.ir.types import MIRRORED
 from graphdist.ir.variable_storage import StoredElsewhere
 from graphdist.passes.layouts.gather_positions import is_made_unsharded
 from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_full_reduction
-from graphdist.passes.layouts.shard_dimensions import is_scanned
 from graphdist.passes.layouts.sharding_analysis import analyze_sharding
+from graphdist.passes.layouts.sharding_propagation import is_scanned
 
 __all__ = ["UPDATE_SHARDING", "UpdateSharding", "choose_sharded_updates", "rules_of", "text_of"]
 

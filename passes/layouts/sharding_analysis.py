@@ -38,7 +38,7 @@ from graphdist.passes.layouts.gather_positions import (
     region_of,
 )
 from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_full_reduction
-from graphdist.passes.layouts.shard_dimensions import shard_dimensions
+from graphdist.passes.layouts.sharding_propagation import propagate_sharding
 from graphdist.passes.layouts.values_on_shards import find_values_on_shards
 
 __all__ = ["analyze_sharding"]
@@ -57,7 +57,7 @@ def analyze_sharding(
     The results of the reductions `without` stay unsharded.
     """
     program = definitions(graph)
-    dimension = shard_dimensions(program, stages, rules.mesh.group_size)
+    dimension = propagate_sharding(program, stages, rules.mesh.group_size)
     carried: set[Value] = set()
     while True:
         placed = PlacedValues(

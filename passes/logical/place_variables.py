@@ -27,7 +27,6 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
-from graphdist.ir.choice_of_storage import stored_for_scan
 from graphdist.ir.definitions import definitions
 from graphdist.ir.graph import (
     Graph,
@@ -57,9 +56,10 @@ from graphdist.ir.ops import (
     variable_named_by,
 )
 from graphdist.ir.rewrite import Copier
+from graphdist.ir.sharded_parameters import stored_for_scan
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.layouts.shard_dimensions import is_scanned
+from graphdist.passes.layouts.sharding_propagation import is_scanned
 
 NAME = "place_variables"
 

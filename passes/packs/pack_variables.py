@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from graphdist.ir.choice_of_storage import may_enter_pack
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import Unpacking
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import Copier
+from graphdist.ir.sharded_parameters import may_enter_pack
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, Type
 from graphdist.ir.variable_storage import PackOf

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
-from graphdist.ir.collective_records import Exchange
+from graphdist.ir.collective_bytes import Exchange
 from graphdist.runtime.module.instructions import CompiledModule, Instruction, bytes_of_element
 
 _KINDS = {

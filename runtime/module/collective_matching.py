@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from graphdist.ir.collective_records import Collective
+from graphdist.ir.collective_bytes import Collective
 from graphdist.runtime.module.collective_instructions import ModuleCollective
 from graphdist.runtime.module.instructions import bytes_of_element, hlo_dtype
 

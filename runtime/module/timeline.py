@@ -3,8 +3,9 @@
 The instructions of a module for TPUs are in the order of the schedule. They are laid out on lanes,
 each of which runs one instruction at a time:
 
-* `compute`: an instruction takes the time of its operations, bytes or cycles (`durations.py`). A
-  collective that is one instruction holds this lane and a lane of links.
+* `compute`: an instruction takes the time of its operations, bytes or cycles
+  (`predicted_seconds.py`). A collective that is one instruction holds this lane and a lane of
+  links.
 * `links` and `network`: a collective takes the time of the bytes that a chip sends. It overlaps
   with the instructions between its start and its end; the end waits for the rest of that time.
 * `copies`: copies between the memories of a chip, in the order of their starts; copies to and from
@@ -19,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from graphdist.runtime.module.durations import ChipDurations, KernelFlops, durations_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
+from graphdist.runtime.module.predicted_seconds import ChipDurations, KernelFlops, durations_of
 from graphdist.runtime.module.schedule import ScheduledStep, steps_of
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.topologies import Topology

@@ -3,7 +3,7 @@
     compute       sum over dtypes of FLOPs / peak
     memory        bytes of memory traffic / memory bandwidth
     interconnect  sum over collectives of the bytes that a device sends / bandwidth
-                  (`graphdist.ir.collective_records`)
+                  (`graphdist.ir.collective_bytes`)
     step          max(compute, memory) + interconnect
 
 Inside a torus all links of a chip are used at once; a torus that is not closed has fewer links
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from graphdist.ir.collective_records import Exchange
+from graphdist.ir.collective_bytes import Exchange
 from graphdist.runtime.targets.topologies import Topology
 
 

@@ -13,8 +13,8 @@ from graphdist.ir.rewrite import with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, sharded
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.place_conversions import PlaceConversions
-from graphdist.passes.layouts.shard_dimensions import is_scanned, shard_dimensions
 from graphdist.passes.layouts.sharded_updates import UpdateSharding
+from graphdist.passes.layouts.sharding_propagation import is_scanned, propagate_sharding
 from graphdist.tracing.jax_ops import resolve
 
 SHARD_UPDATE = PlaceConversions(UpdateSharding())
@@ -151,7 +151,7 @@ assigned=true, sharded_along=0}
 def test_a_large_value_decides_before_a_small_one_how_they_are_sharded() -> None:
     graph = parse(SMALL_BESIDE_LARGE, ops=resolve)
     seeds = [(node.results[0], 0) for node in graph.nodes[:2]]
-    found = shard_dimensions(definitions(graph), [seeds], 2)
+    found = propagate_sharding(definitions(graph), [seeds], 2)
     all_v, all_w, wide, new = (node.results[0] for node in graph.nodes[:4])
     assert [found.get(value) for value in (all_v, all_w, wide, new)] == [0, 0, 0, 0]
 

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import graphdist as gd
-from graphdist.ir.collective_records import Exchange, collective_of
+from graphdist.ir.collective_bytes import Exchange, collective_of
 from graphdist.ir.parser import parse
 from graphdist.report.explanation import graph_measure
 from graphdist.report.step_report import Report

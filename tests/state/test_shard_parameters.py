@@ -14,9 +14,9 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.analyses import collectives
-from graphdist.ir.choice_of_storage import LARGEST_UNSHARDED
 from graphdist.ir.cost import executions
 from graphdist.ir.ops import ALL_GATHER, SCAN
+from graphdist.ir.sharded_parameters import LARGEST_UNSHARDED
 from tests.state.sharded_models import (
     FULL,
     ROWS,

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.module.durations import KernelFlops
+from graphdist.runtime.module.predicted_seconds import KernelFlops
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.tools.truth import runs
 from graphdist.tools.truth.command import Observed, fitted, judged, main, slowdown_at, slowdown_of

@@ -21,7 +21,7 @@ from jax import lax
 
 import graphdist as gd
 from graphdist.ir.analyses import node_count
-from graphdist.ir.collective_records import Exchange
+from graphdist.ir.collective_bytes import Exchange
 from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import node_lines

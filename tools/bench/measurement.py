@@ -6,7 +6,7 @@ at a time, and not equally for each system. The turns of a round are close toget
 systems are compared round by round, and the median of the ratios is reported.
 
 The figures of the compiled module are: the collectives, as often as they run in a step; the bytes a
-device sends for them around a ring (`graphdist.ir.collective_records`); and the most
+device sends for them around a ring (`graphdist.ir.collective_bytes`); and the most
 memory that a device needs.
 """
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.runtime.module.durations import KernelFlops, kernels_of
 from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.predicted_seconds import KernelFlops, kernels_of
 from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.chips import Chip

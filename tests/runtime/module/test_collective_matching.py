@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphdist.ir.collective_records import Collective
+from graphdist.ir.collective_bytes import Collective
 from graphdist.ir.source import UNKNOWN
 from graphdist.runtime.module.collective_instructions import ModuleCollective
 from graphdist.runtime.module.collective_matching import Match, match_collectives

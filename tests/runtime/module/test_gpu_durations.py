@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from graphdist.runtime.module.durations import GpuDurations, KernelFlops
 from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.predicted_seconds import GpuDurations, KernelFlops
 from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.topologies import find_topology

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from graphdist.runtime.module.durations import ChipDurations
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
+from graphdist.runtime.module.predicted_seconds import ChipDurations
 from graphdist.runtime.module.schedule import ScheduledStep
 from graphdist.runtime.module.timeline import Event, Turn, all_events, laid_out
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from graphdist.runtime.module.durations import KernelFlops, TpuDurations
 from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.predicted_seconds import KernelFlops, TpuDurations
 from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.topologies import Topology, find_topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphdist.ir.collective_records import Exchange
+from graphdist.ir.collective_bytes import Exchange
 from graphdist.runtime.targets.roofline import collective_seconds_at_peak, estimate_step
 from graphdist.runtime.targets.topologies import find_topology
 

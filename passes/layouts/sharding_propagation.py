@@ -22,10 +22,10 @@ from graphdist.ir.graph import Node, Operand, Value
 from graphdist.ir.operation_table import factors_of
 from graphdist.ir.types import MIRRORED
 
-__all__ = ["is_scanned", "shard_dimensions"]
+__all__ = ["is_scanned", "propagate_sharding"]
 
 
-def shard_dimensions(
+def propagate_sharding(
     program: Definitions, stages: Iterable[Iterable[tuple[Value, int]]], count: int
 ) -> Mapping[Value, int]:
     """Return the dimensions along which values may be sharded over `count` replicas.
@@ -65,7 +65,7 @@ def is_scanned(program: Definitions, value: Value) -> bool:
     """Return whether a loop scans a value, or a value that is sharded with it."""
     if not program.has_slices or not value.type.shape:
         return False
-    alike = shard_dimensions(program, [[(value, 0)]], 1)
+    alike = propagate_sharding(program, [[(value, 0)]], 1)
     return any(
         dimension == 0 and program.of[child].kind is ValueKind.SLICE
         for each, dimension in alike.items()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdist.ir.choice_of_storage import LARGEST_UNSHARDED, smallest_sharded, stored_dimension
+from graphdist.ir.sharded_parameters import LARGEST_UNSHARDED, smallest_sharded, stored_dimension
 
 SHAPES = st.lists(st.integers(0, 4096), max_size=4).map(tuple)
 
