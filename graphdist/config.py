@@ -21,6 +21,8 @@
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
 * `SLURM_PROCID` and the other variables of Slurm describe the task that this process runs,
   `TPU_NAME` and `TPU_WORKER_ID` the TPU of this host;
+* `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL` is the address of a server that speaks S3, other than
+  Amazon's, `AWS_REGION` or `AWS_DEFAULT_REGION` its region, as for Amazon's own programs;
 * `CUDA_VISIBLE_DEVICES` lists the GPUs that this process may use;
 * `KERAS_BACKEND` is the backend of Keras, which `graphdist.keras` sets to `jax` unless it is set.
 """
@@ -261,6 +263,12 @@ def visible_gpus() -> str | None:
 def set_visible_gpus(ids: Iterable[int]) -> None:
     """Let this process see these GPUs alone; it has no effect once devices are in use."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, ids))
+
+
+def bucket_endpoint() -> tuple[str, str]:
+    """Return the address of the server that speaks S3, "" for Amazon's, and its region."""
+    address = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    return address, os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
 
 
 def choose_keras_backend(name: str) -> str:

@@ -13,7 +13,7 @@ from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
 from graphdist.train.checkpoint import Checkpoint
 from graphdist.train.manager import CheckpointManager
-from graphdist.train.user_paths import StrPath, path_of
+from graphdist.train.user_paths import StrPath, folder_of
 
 PROGRESS = "backup"
 """The name of the checkpoint's entry for the progress of the loop."""
@@ -133,7 +133,7 @@ class BackupAndRestore:
         self._progress = _Progress()
         setattr(checkpoint, PROGRESS, self._progress)
         self.manager = CheckpointManager(checkpoint, backup_dir, 1, checkpoint_name=_NAME)
-        self._folder = path_of(backup_dir, "the folder of backups")
+        self._folder = folder_of(backup_dir, "the folder of backups")
         self.manager.restore_or_initialize()
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -151,7 +151,7 @@ class BackupAndRestore:
 
     def _remove_all(self) -> None:
         """Remove the backups, also damaged ones, so that the next start is from the beginning."""
-        if not self._folder.is_dir():
+        if not any(self._folder.names()):
             return
         writer = CheckpointWriter(self._folder, _NAME)
         try:

@@ -6,20 +6,14 @@ import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar  # Any: the user's objects
 from weakref import WeakSet
 
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.runtime.files.checkpoint import take_place, write_checkpoint
+from graphdist.runtime.files.checkpoint import CheckpointPath, take_place, write_checkpoint
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
-from graphdist.runtime.files.checkpoint_folders import (
-    checkpoints_in,
-    existing,
-    is_changed,
-    latest_in,
-)
+from graphdist.runtime.files.checkpoint_folders import checkpoints_in, is_changed, latest_in
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.joining import current_workers
@@ -29,7 +23,7 @@ from graphdist.tracing.user_lines import here
 from graphdist.train.entries import Objects, entries_of, outside_scopes
 from graphdist.train.index import SavedCheckpoint, Snapshot, snapshot
 from graphdist.train.status import LoadStatus
-from graphdist.train.user_paths import StrPath, path_of, prefix_of
+from graphdist.train.user_paths import StrPath, checkpoint_path, folder_of, prefix_of
 from graphdist.train.writing import finish_writing, is_python_ending, start_writing
 from graphdist.values.distributed import type_name
 
@@ -121,7 +115,7 @@ class Checkpoint(Objects):
     _status: LoadStatus | None
     _outer: WeakSet[LoadStatus]
     """The statuses of the checkpoints that contain this one."""
-    _writers: dict[Path, CheckpointWriter]
+    _writers: dict[CheckpointPath, CheckpointWriter]
     """The locks of the prefixes under which this checkpoint has saved, by prefix."""
 
     def follow(self, status: LoadStatus) -> None:
@@ -153,8 +147,8 @@ class Checkpoint(Objects):
         prefix = prefix_of(file_prefix, "the prefix of a checkpoint")
         count = self._save_counter + 1
         suffix = f"-{count if number is None else number}"
-        name, path = f"{os.fspath(file_prefix)}{suffix}", prefix.with_name(prefix.name + suffix)
-        writer = self._writers.setdefault(prefix, CheckpointWriter(prefix.parent, prefix.name))
+        name, path = f"{os.fspath(file_prefix)}{suffix}", prefix._replace(name=prefix.name + suffix)
+        writer = self._writers.setdefault(prefix, CheckpointWriter(*prefix))
         self._write(name, path, options, count, writer, afterwards)
         vars(self)["_save_counter"] = count
         return name
@@ -174,7 +168,7 @@ class Checkpoint(Objects):
     def _write(
         self,
         name: str,
-        path: Path,
+        path: CheckpointPath,
         options: CheckpointOptions | None,
         number: int,
         series: CheckpointWriter | None = None,
@@ -184,7 +178,7 @@ class Checkpoint(Objects):
         finish_writing()  # before its values are copied, so that memory holds one checkpoint
         group, call = worker_group(), f"{next(_calls)}/{path.name}"
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
-        writer = series or CheckpointWriter(path.parent, path.name)
+        writer = series or CheckpointWriter(*path)
         if group.count == 1:
             with at_the_users_line():
                 take_place(path, writer)  # not on the thread, so that the call itself is refused
@@ -195,7 +189,7 @@ class Checkpoint(Objects):
                     path,
                     taken.files,
                     taken.report,
-                    lambda reports, checksums: taken.index(reports, checksums, path, number),
+                    lambda reports, checksums: taken.index(reports, checksums, path.folder, number),
                     writer,
                     group,
                     call,
@@ -302,11 +296,11 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     The function is called again if another checkpoint replaces this one meanwhile. Raises
     `UnreadableCheckpointError` if there is none, or it is damaged or was removed.
     """
-    path = path_of(save_path, "the path of a checkpoint")
+    folder, name = checkpoint_path(save_path)
     finish_writing()
-    folder = existing(path)
-    if folder is None:
-        others = [other.path.name for other in checkpoints_in(path.parent)]
+    files = folder.find(name)
+    if files is None:
+        others = [other.name for other in checkpoints_in(folder)]
         raise UnreadableCheckpointError(
             f"there is no checkpoint {os.fspath(save_path)}",
             hint=f"in that folder are {', '.join(others[-3:])}" if others else "",
@@ -314,16 +308,16 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     for _ in range(_TRIES):
         saved: SavedCheckpoint | None = None
         try:
-            saved = SavedCheckpoint(os.fspath(save_path), folder)
+            saved = SavedCheckpoint(os.fspath(save_path), files)
             return read(saved)
         except UnreadableCheckpointError:
-            now = existing(path)
-            is_same = now == folder and (saved is None or not is_changed(path, saved.index))
+            now = folder.find(name)
+            is_same = now == files and (saved is None or not is_changed(folder, name, saved.index))
             if is_same:
                 raise
             if now is None:
                 break
-            folder = now
+            files = now
     raise UnreadableCheckpointError(
         f"checkpoint {os.fspath(save_path)} was removed while it was read",
         hint="a program that saves removes the older ones: read the latest again, as "
@@ -340,10 +334,10 @@ def latest_checkpoint(checkpoint_dir: StrPath) -> str | None:
 
     >>> latest_checkpoint("/no/such/folder")
     """
-    folder = path_of(checkpoint_dir, "the folder of checkpoints")
+    folder = folder_of(checkpoint_dir, "the folder of checkpoints")
     finish_writing()
     latest = latest_in(folder)
-    return None if latest is None else os.path.join(checkpoint_dir, latest.name)
+    return None if latest is None else os.path.join(checkpoint_dir, latest)
 
 
 def list_variables(ckpt_dir_or_file: StrPath) -> list[tuple[str, list[int]]]:
@@ -378,6 +372,6 @@ def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
 
 @at_the_users_line()
 def _named_or_latest(name: StrPath) -> StrPath:
-    path = path_of(name, "the path of a checkpoint")
-    latest = None if existing(path) else latest_checkpoint(name)
+    folder, its_name = checkpoint_path(name)
+    latest = None if folder.find(its_name) else latest_checkpoint(name)
     return name if latest is None else latest

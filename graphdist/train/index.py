@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_arrays import read_arrays
 from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.checkpoint_folders import checkpoints_in
-from graphdist.runtime.files.checkpoint_index import FORMAT, MOST, read_index, stored_value
+from graphdist.runtime.files.checkpoint_index import MOST, read_index, stored_value
+from graphdist.runtime.files.checkpoint_storage import CheckpointFiles, CheckpointFolder
 from graphdist.runtime.processes.workers import Workers
 from graphdist.runtime.spans import Span
 from graphdist.train.entries import Entries
@@ -30,6 +30,10 @@ from graphdist.train.leaves import (
     StateEntry,
     ValueEntry,
 )
+
+MOST_BYTES_IN_A_FILE = 2**28
+"""The size in bytes above which an array is saved in several files: they are written and read side
+by side, and an object of a bucket has a largest size."""
 
 
 @dataclass
@@ -42,18 +46,22 @@ class Snapshot:
     aliases: dict[str, str]
 
     def index(
-        self, reports: list[Any], checksums: list[dict[str, str]], path: Path, save_counter: int
+        self,
+        reports: list[Any],
+        checksums: list[dict[str, str]],
+        folder: CheckpointFolder,
+        save_counter: int,
     ) -> dict[str, Any]:
         """Return the index, from the reports of all workers and the checksums of their files."""
-        last = max((each.index.sequence for each in checkpoints_in(path.parent)), default=0)
+        last = max((each.index.sequence for each in checkpoints_in(folder)), default=0)
         written: dict[str, list[dict[str, Any]]] = {}
         for part, (report, of_files) in enumerate(zip(reports, checksums, strict=True)):
-            for name, record in report["arrays"].items():
-                file = {**record, "part": part, "crc32": of_files.get(record["file"])}
-                written.setdefault(name, []).append(file)
+            for name, records in report["arrays"].items():
+                for record in records:
+                    file = {**record, "part": part, "crc32": of_files.get(record["file"])}
+                    written.setdefault(name, []).append(file)
         states = {name: [report["states"][name] for report in reports] for name in self.states}
         return {
-            "format": FORMAT,
             "sequence": min(last + 1, MOST),
             "save_counter": min(save_counter, MOST),
             "saved_at": time.time(),
@@ -102,13 +110,12 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
     files: dict[str, Array] = {}
     records: dict[str, Any] = {}
     for entry in arrays:
-        array, where = _own_part(entry, owner.get(entry.name) == workers.index)
-        if array is not None:
+        for array, where in _own_parts(entry, owner.get(entry.name) == workers.index):
             file = str(len(files))
             files[file] = array
             stored = [array.dtype.name, [*entry.shape, *entry.key_shape]]
             described = {"dtype": entry.dtype, "shape": list(entry.shape), "stored": stored}
-            records[entry.name] = {**described, "file": file, **where}
+            records.setdefault(entry.name, []).append({**described, "file": file, **where})
     others = entries.by_name.values()
     values = {
         entry.name: stored_value(entry.value) for entry in others if isinstance(entry, ValueEntry)
@@ -117,29 +124,47 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
     return Snapshot(files, {"arrays": records, "states": states}, values, dict(entries.aliases))
 
 
-def _own_part(entry: ArrayEntry, is_mine: bool) -> tuple[Array | None, dict[str, int]]:
-    """Return this worker's part of an array, None for nothing, and a shard's position in it."""
+def _own_parts(entry: ArrayEntry, is_mine: bool) -> Iterator[tuple[Array, dict[str, int]]]:
+    """Yield this worker's parts of an array, each with its position unless it is the full array.
+
+    An array of more than `MOST_BYTES_IN_A_FILE` is divided along the dimension that it is sharded
+    along, or else the first dimension that is long enough.
+    """
     if entry.slices is None:
         array = entry.read() if is_mine or entry.is_read_by_all else None
-        return (array if is_mine else None), {}
-    own = entry.slices.copy_of_own_shards()
-    if own is None:
-        return None, {}
-    span, array = own
-    size = span.stop - span.start
-    return array, {"sliced_along": span.dimension, "start": span.start, "size": size}
+        if array is None or not is_mine:
+            return
+        span = None
+    else:
+        own = entry.slices.copy_of_own_shards()
+        if own is None:
+            return
+        span, array = own
+    count = -(-array.nbytes // MOST_BYTES_IN_A_FILE)
+    least = min(count, max(array.shape, default=1))
+    if span is None and least <= 1:
+        yield array, {}
+        return
+    if span is None:
+        dimension = next(each for each, size in enumerate(array.shape) if size >= least)
+        span = Span(dimension, 0, array.shape[dimension])
+    size = -(-(span.stop - span.start) // max(count, 1))
+    for start in range(span.start, span.stop, size):
+        part = Span(span.dimension, start, min(start + size, span.stop))
+        where = {"sliced_along": part.dimension, "start": start, "size": part.stop - start}
+        yield array[part.within(span).index], where
 
 
 class SavedCheckpoint:
     """Reads a saved checkpoint."""
 
-    def __init__(self, path: str, folder: Path) -> None:
+    def __init__(self, path: str, files: CheckpointFiles) -> None:
         """Read the index; raises the errors of `read_index`.
 
-        `path` is the user's name of the checkpoint, `folder` the folder it is in.
+        `path` is the user's name of the checkpoint.
         """
-        self.path, self._folder = path, folder
-        index = self.index = read_index(folder)
+        self.path, self._files = path, files
+        index = self.index = read_index(files)
         self.arrays, self.values, self.states = index.arrays, index.values, index.states
 
     @property
@@ -182,7 +207,7 @@ class SavedCheckpoint:
     def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:
         """Yield the arrays with these names: each full array, or only its span."""
         arrays = [(self.arrays[name], span) for name, span in zip_longest(names, spans)]
-        return read_arrays(self._folder, self.path, arrays)
+        return read_arrays(self._files, self.path, arrays)
 
     def state(self, name: str, workers: Workers) -> Any:
         """Return this worker's state; raises `CheckpointError` if no saved state is for it."""

@@ -7,9 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any  # Any: a step, a variable or whatever becomes an int
 
 from graphdist.data.elements import at_the_users_line
@@ -20,29 +18,25 @@ from graphdist.errors import (
     UnreadableCheckpointError,
 )
 from graphdist.quoted import quoted
-from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
-from graphdist.runtime.files.checkpoint_files import obstacle_to_writing
+from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE, CheckpointPath
 from graphdist.runtime.files.checkpoint_folders import (
     FoundCheckpoint,
     checkpoints_in,
     complete_in,
     damaged_in,
     latest_in,
-    remove,
 )
 from graphdist.runtime.files.checkpoint_index import MOST
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions
-from graphdist.train.user_paths import StrPath, path_of, prefix_of
+from graphdist.train.user_paths import StrPath, folder_of, path_in, prefix_of
 from graphdist.train.writing import finish_writing
 from graphdist.values.distributed import type_name
 
 _log = logging.getLogger("graphdist")
 _restores = itertools.count()
 """Counts the restores of this process; all workers restore in the same order."""
-_KEPT = "kept"
-"""A checkpoint with a file of this name is not removed."""
 
 
 class CheckpointManager:
@@ -85,7 +79,7 @@ class CheckpointManager:
         read_only: bool = False,
     ) -> None:
         """Manage a folder and the checkpoints in it; raises `ArgumentError` for wrong options."""
-        folder = path_of(directory, "the directory of a manager")
+        folder = folder_of(directory, "the directory of a manager")
         _require_findable(checkpoint, checkpoint_name)
         _require_least("max_to_keep", max_to_keep, Integral, 1, "give None to keep all")
         _require_least("keep_every_n_hours", keep_every_n_hours, Real, 0, "give None to keep none")
@@ -127,7 +121,7 @@ class CheckpointManager:
         Waits for a checkpoint that is being written.
         """
         finish_writing()
-        return [self._path_of(checkpoint.path.name) for checkpoint in self._managed()]
+        return [self._path_of(checkpoint.name) for checkpoint in self._managed()]
 
     @property
     def latest_checkpoint(self) -> str | None:
@@ -138,18 +132,14 @@ class CheckpointManager:
         latest = self._latest(set())
         return None if latest is None else self._path_of(latest)
 
-    def _latest(self, without: set[Path]) -> str | None:
+    def _latest(self, without: set[str]) -> str | None:
         finish_writing()
         with at_the_users_line():
-            latest = latest_in(self._folder, self._name, without)
-        return None if latest is None else latest.name
+            return latest_in(self._folder, self._name, without)
 
     def _path_of(self, name: str) -> str:
         """Return the path of a checkpoint, below `directory` if that still leads to the folder."""
-        with suppress(OSError):  # the current folder may have been removed
-            if Path(self._directory).absolute() == self._folder:
-                return os.path.join(self._directory, name)
-        return str(self._folder / name)
+        return path_in(self._folder, self._directory, name)
 
     def save(
         self,
@@ -178,8 +168,8 @@ class CheckpointManager:
                 f"checkpoint_number is {quoted(number)}: it must be at most {MOST}",
                 hint="leave it out: saves are counted",
             )
-        prefix = self._folder / self._name
-        path = self.checkpoint.save_numbered(prefix, number, options, self._sweep)
+        prefix = CheckpointPath(self._folder, self._name)
+        path = self.checkpoint.save_numbered(str(prefix), number, options, self._sweep)
         self._last_step = step
         return self._path_of(os.path.basename(path))
 
@@ -193,18 +183,18 @@ class CheckpointManager:
         first `save` fails.
         """
         self._warn_if_it_cannot_save()
-        passed_over: set[Path] = set()
+        passed_over: set[str] = set()
         while (latest := self._latest_of_all(passed_over)) is not None:
             if self._restored_by_all(latest):
                 self._last_step = self._step()
                 return self._path_of(latest)
-            passed_over.add(self._folder / latest)
+            passed_over.add(latest)
         if self._init_fn is not None:
             self._init_fn()
         return None
 
     def _warn_if_it_cannot_save(self) -> None:
-        obstacle = obstacle_to_writing(self._folder)
+        obstacle = self._folder.obstacle_to_writing()
         if obstacle and not self._read_only and worker_group().index == 0:
             _log.warning(
                 "no checkpoint can be saved in %s: %s; a program that only restores makes its "
@@ -216,7 +206,7 @@ class CheckpointManager:
         """Restore a checkpoint if all workers can read it; return whether they could."""
         status, failure = None, None
         try:
-            status = self.checkpoint.prepared(self._folder / name)
+            status = self.checkpoint.prepared(self._folder.path_of(name))
         except CheckpointError as error:
             failure = error
         outcome = [isinstance(failure, UnreadableCheckpointError), failure.what if failure else ""]
@@ -237,7 +227,7 @@ class CheckpointManager:
         """Return once the checkpoint being saved is on the disk; raises a failed write's error."""
         finish_writing()
 
-    def _latest_of_all(self, without: set[Path]) -> str | None:
+    def _latest_of_all(self, without: set[str]) -> str | None:
         """Return the name of the latest checkpoint that the first worker sees, the same for all.
 
         Raises `UnreadableCheckpointError` if there are checkpoints, and all are damaged.
@@ -246,10 +236,9 @@ class CheckpointManager:
         if worker_group().index == 0:
             mine = self._latest(without)
             if mine is None:
-                still = [path for path in without if path.exists()]
+                still = [name for name in without if self._folder.has(name)]
                 damaged = sorted({*still, *damaged_in(self._folder, self._name)})
-        names = [path.name for path in damaged]
-        name, names = _exchanged([mine, names], "the latest checkpoint is looked for")[0]
+        name, names = _exchanged([mine, damaged], "the latest checkpoint is looked for")[0]
         if names:
             raise UnreadableCheckpointError(
                 f"no checkpoint in {self._directory} can be read: {', '.join(names)} "
@@ -274,7 +263,7 @@ class CheckpointManager:
     def _managed(self) -> list[FoundCheckpoint]:
         with at_the_users_line():
             complete = complete_in(self._folder, self._name)
-        return [checkpoint for checkpoint in complete if not _has_mark(checkpoint)]
+        return [each for each in complete if not each.folder.is_marked(each.name)]
 
     def _sweep(self) -> None:
         """Remove the checkpoints beyond the limit, on the thread that wrote the last one.
@@ -285,9 +274,9 @@ class CheckpointManager:
             return
         for checkpoint in self._managed()[: -self._max_to_keep]:
             if self._hours is not None and self._is_kept(checkpoint):
-                (checkpoint.path / _KEPT).open("xb").close()  # a new file: no link is followed
+                self._folder.mark(checkpoint.name)
             else:
-                remove(checkpoint.path)
+                self._folder.remove(checkpoint.name)
 
     def _is_kept(self, checkpoint: FoundCheckpoint) -> bool:
         """Return whether a checkpoint is to be kept permanently.
@@ -296,7 +285,8 @@ class CheckpointManager:
         the clock, forward or back, may delay one checkpoint, and no later ones.
         """
         assert self._hours is not None
-        kept = [each for each in checkpoints_in(self._folder, self._name) if _has_mark(each)]
+        found = checkpoints_in(self._folder, self._name)
+        kept = [each for each in found if self._folder.is_marked(each.name)]
         since = kept[-1].index.saved_at if kept else self._made_at
         return abs(checkpoint.index.saved_at - since) >= self._hours * 3600
 
@@ -305,11 +295,6 @@ def _exchanged(value: Any, doing: str) -> list[Any]:
     """Return the JSON values of all workers."""
     name = f"checkpoint/restored/{next(_restores)}"
     return exchange(worker_group(), name, value, SECONDS_TO_WRITE, doing)
-
-
-def _has_mark(checkpoint: FoundCheckpoint) -> bool:
-    """Return whether a checkpoint is kept permanently."""
-    return os.path.lexists(checkpoint.path / _KEPT)
 
 
 def _require_findable(checkpoint: Any, name: Any) -> None:

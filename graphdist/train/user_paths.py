@@ -1,25 +1,89 @@
-"""The paths of users: checked in the call that takes them, and made absolute."""
+"""The paths of users: checked in the call that takes them, and made absolute.
+
+A path is one of the file system, or the address of a bucket: `gs://bucket/folder`, `s3://..`.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
+from graphdist.config import bucket_endpoint
 from graphdist.errors import ArgumentError, ArgumentTypeError, CheckpointError
+from graphdist.quoted import quoted
+from graphdist.runtime.absent_devices import MissingExtraError, has_package
+from graphdist.runtime.files.bucket_objects import BucketObjects
+from graphdist.runtime.files.checkpoint import CheckpointPath
+from graphdist.runtime.files.checkpoint_bucket import BucketFolder
+from graphdist.runtime.files.checkpoint_disk import DiskFolder
+from graphdist.runtime.files.checkpoint_storage import CheckpointFolder
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 StrPath: TypeAlias = str | os.PathLike[str]
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)", re.ASCII)
+_BUCKET = re.compile(r"(gs|s3)://[a-z0-9][a-z0-9._-]{1,220}(/[^/]+)*", re.ASCII)
 
 
-def path_of(path: StrPath, what: str) -> Path:
-    """Return the absolute path of a folder or checkpoint; "" is the current folder, as in `os`.
+def folder_of(path: StrPath, what: str) -> CheckpointFolder:
+    """Return a folder of checkpoints; "" is the current folder, as in `os`.
 
     Raises `ArgumentTypeError` for a value that is no path of text, `ArgumentError` for a path that
-    no file can have, and `CheckpointError` if the current folder was removed.
+    no file can have or an address that is no bucket's, `MissingExtraError` if the package for
+    buckets is not installed, and `CheckpointError` if the current folder was removed.
     """
+    text = _text_of(path, what)
+    if (address := _ADDRESS.match(text)) is None:
+        return DiskFolder(_absolute(text, what))
+    text = text.rstrip("/")
+    if not address[2] and address[1] in ("gs", "s3"):
+        raise ArgumentError(
+            f"{what} is {text!r}: an address has two slashes, and a pathlib.Path drops one",
+            hint=f"give a text: {address[1]}://{text[address.end() :]}",
+        )
+    if not address[2]:
+        return DiskFolder(_absolute(text, what))
+    if not _BUCKET.fullmatch(text):
+        raise ArgumentError(
+            f"{what} is {quoted(text)}, which is the address of no bucket",
+            hint="give gs://bucket/folder, s3://bucket/folder, or a folder of the file system",
+        )
+    if not has_package("tensorstore"):
+        raise MissingExtraError(
+            f"{what} is {text!r}: buckets need the package tensorstore, which is not installed",
+            hint="pip install 'graphdist[checkpoint]'",
+        )
+    return BucketFolder(BucketObjects(text, *bucket_endpoint()))
+
+
+def checkpoint_path(path: StrPath, what: str = "the path of a checkpoint") -> CheckpointPath:
+    """Return the folder and the name of a checkpoint; raises the errors of `folder_of`."""
+    folder = folder_of(path, what)
+    if isinstance(folder, BucketFolder):
+        parent, _, name = folder.objects.url.rpartition("/")
+        if parent.endswith("/"):  # the address is that of a whole bucket
+            return CheckpointPath(folder, "")
+        return CheckpointPath(folder_of(parent, what), name)
+    assert isinstance(folder, DiskFolder)
+    return CheckpointPath(DiskFolder(folder.folder.parent), folder.folder.name)
+
+
+def path_in(folder: CheckpointFolder, directory: str, name: str) -> str:
+    """Return the path of a checkpoint, which starts with `directory` if that leads to `folder`."""
+    if isinstance(folder, BucketFolder):
+        return folder.path_of(name)
+    with suppress(OSError):  # the current folder may have been removed
+        if DiskFolder(Path(directory).absolute()) == folder:
+            return os.path.join(directory, name)
+    return folder.path_of(name)
+
+
+def _text_of(path: StrPath, what: str) -> str:
+    """Return a path as text; raises the errors of `folder_of` for what is none."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
         raise ArgumentTypeError(
@@ -41,6 +105,10 @@ def path_of(path: StrPath, what: str) -> Path:
             if encoding == "utf-8"
             else "start Python in its UTF-8 mode: PYTHONUTF8=1",
         ) from error
+    return text
+
+
+def _absolute(text: str, what: str) -> Path:
     try:
         return Path(text).absolute()
     except OSError as error:
@@ -51,13 +119,14 @@ def path_of(path: StrPath, what: str) -> Path:
         ) from error
 
 
-def prefix_of(prefix: StrPath, what: str) -> Path:
-    """Return the absolute path of a checkpoint to be saved, which ends in a name.
+def prefix_of(prefix: StrPath, what: str) -> CheckpointPath:
+    """Return the folder and the name of a checkpoint to be saved; the path ends in a name.
 
-    Raises the errors of `path_of`, and `ArgumentError` for a path without a name at its end.
+    Raises the errors of `folder_of`, and `ArgumentError` for a path without a name at its end.
     """
-    path, text = path_of(prefix, what), os.fspath(prefix)
-    if os.path.basename(text) in ("", os.curdir, os.pardir):
+    path = checkpoint_path(prefix, what)
+    text = os.fspath(prefix)
+    if not path.name or os.path.basename(text) in ("", os.curdir, os.pardir):
         raise ArgumentError(
             f"{what} is {text!r}, which does not end in a name",
             hint=f"give a name in that folder: {os.path.join(text, 'ckpt')!r}",

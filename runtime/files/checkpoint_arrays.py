@@ -25,26 +25,19 @@ cannot, the calling thread does the work.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, TypeVar  # Any: JSON, numpy dtypes
 
 import numpy as np
 
-from graphdist.runtime.files.checkpoint_files import (
-    UnreadableCheckpointError,
-    open_regular_file,
-    read_into,
-    read_small,
-    size_of,
-    write_synced,
-)
+from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.files.checkpoint_index import Index, StoredArray, StoredSlice, chunk_name
+from graphdist.runtime.files.checkpoint_storage import CheckpointFiles
 from graphdist.runtime.spans import Span
 
 _T = TypeVar("_T")
@@ -57,22 +50,23 @@ _METADATA = ".zarray"
 _MOST_METADATA = 2**14
 
 
-def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, str]:
-    """Write arrays to new folders with these names; return the checksum of each.
+def write_arrays(
+    files: CheckpointFiles, folder: PurePosixPath, arrays: Mapping[str, np.ndarray[Any, Any]]
+) -> dict[str, str]:
+    """Write arrays to new folders with these names, in `folder`; return the checksum of each.
 
-    When it returns, all are on the disk. An array without elements has no file.
+    When it returns, all are durable. An array without elements has no file.
     """
-    written = {folder / name: array for name, array in arrays.items() if array.size}
-    checksums = on_threads(_write_array, written.items(), _WRITES_AT_ONCE)
-    return {place.name: checksum for place, checksum in zip(written, checksums, strict=True)}
+    written = {name: array for name, array in arrays.items() if array.size}
 
+    def write(name: str) -> str:
+        place, array = folder / name, written[name]
+        metadata = json.dumps(_metadata(array.shape, array.dtype), indent=1)
+        files.write(place / _METADATA, metadata.encode())
+        return files.write(place / chunk_name(array.shape), _bytes(np.ascontiguousarray(array)))
 
-def _write_array(written: tuple[Path, np.ndarray[Any, Any]]) -> str:
-    place, array = written
-    place.mkdir()
-    metadata = json.dumps(_metadata(array.shape, array.dtype), indent=1)
-    write_synced(place / _METADATA, metadata.encode())
-    return write_synced(place / chunk_name(array.shape), _bytes(np.ascontiguousarray(array)))
+    checksums = on_threads(write, written, _WRITES_AT_ONCE)
+    return dict(zip(written, checksums, strict=True))
 
 
 def _metadata(shape: Sequence[int], dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -95,27 +89,20 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def missing_file(place: Path, index: Index) -> str | None:
+def missing_file(files: CheckpointFiles, index: Index) -> str | None:
     """Return what is wrong with the names or sizes of a checkpoint's files, or None."""
+    expected: list[tuple[StoredSlice, PurePosixPath, int | None]] = []
     for file in index.files:
-        if what := _wrong_size(place, file):
-            return f"array {file.name!r}: {file.chunk}: {what}"
-        if size_of(place / file.folder / _METADATA, place) is None:
-            return f"array {file.name!r}: {file.folder / _METADATA}: it is not there"
-    return None
-
-
-def _wrong_size(place: Path, file: StoredSlice) -> str:
-    """Return what is wrong with the size of a file, "" for nothing."""
-    size = size_of(place / file.chunk, place)
-    if size == file.num_bytes or not file.num_bytes:
-        return ""
-    actual = "it is not there" if size is None else f"it has {size:,} bytes"
-    return f"{actual}, its index says {file.num_bytes:,}"
+        expected += [(file, file.chunk, file.num_bytes), (file, file.folder / _METADATA, None)]
+    position, what = files.first_wrong((path, size) for _, path, size in expected)
+    if not what:
+        return None
+    file, path, _ = expected[position]
+    return f"array {file.name!r}: {path}: {what}"
 
 
 def read_arrays(
-    place: Path, called: str, arrays: Iterable[tuple[StoredArray, Span | None]]
+    place: CheckpointFiles, called: str, arrays: Iterable[tuple[StoredArray, Span | None]]
 ) -> Iterator[np.ndarray[Any, Any]]:
     """Yield arrays of a checkpoint, or a span of each; `called` is its name in errors.
 
@@ -126,7 +113,9 @@ def read_arrays(
     yield from on_threads(lambda wanted: read(*wanted), arrays, _READS_AT_ONCE)
 
 
-def _read(place: Path, called: str, array: StoredArray, span: Span | None) -> np.ndarray[Any, Any]:
+def _read(
+    place: CheckpointFiles, called: str, array: StoredArray, span: Span | None
+) -> np.ndarray[Any, Any]:
     files = array.slices
     wanted = span or Span(files[0].span.dimension, 0, files[-1].span.stop)
     for file in files:
@@ -134,47 +123,61 @@ def _read(place: Path, called: str, array: StoredArray, span: Span | None) -> np
             return _read_file(place, called, file)
     is_along = files[0].span.dimension == wanted.dimension
     files = tuple(file for file in files if not is_along or file.span.shared_with(wanted))
-    for file in files:
-        if what := _wrong_size(place, file):
-            raise _unreadable(called, file, file.chunk, what)
+    stored = [file for file in files if file.num_bytes]
+    position, what = place.first_wrong((file.chunk, file.num_bytes) for file in stored)
+    if what:
+        raise _unreadable(called, stored[position], stored[position].chunk, what)
     values = np.empty(wanted.shape_in(array.stored_shape), array.stored_dtype)
     for file in files:
         target, source = file.span.index, wanted.index
         if shared := is_along and file.span.shared_with(wanted):
             target, source = shared.within(wanted).index, shared.within(file.span).index
-        values[target] = _read_file(place, called, file)[source]
+        into = values[target]
+        if into.shape == file.shape and into.flags.c_contiguous:
+            _read_file(place, called, file, into)
+        else:
+            into[...] = _read_file(place, called, file)[source]
     return values
 
 
-def _read_file(place: Path, called: str, stored: StoredSlice) -> np.ndarray[Any, Any]:
+def _read_file(
+    place: CheckpointFiles,
+    called: str,
+    stored: StoredSlice,
+    into: np.ndarray[Any, Any] | None = None,
+) -> np.ndarray[Any, Any]:
+    """Return the array in a file, read into an array of its shape if one is given."""
     if not stored.num_bytes:
         return np.zeros(stored.shape, stored.dtype)
     file = stored.folder / _METADATA
     try:
-        _check_metadata(read_small(place / file, place, _MOST_METADATA), stored)
+        _check_metadata(place.read_small(file, _MOST_METADATA), stored)
         file = stored.chunk
-        return _read_chunk(place, stored)
+        return _read_chunk(place, stored, into)
+    except CheckpointError:  # the files cannot be reached, which is no damage
+        raise
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         what = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise _unreadable(called, stored, file, what) from error
 
 
 def _unreadable(
-    called: str, stored: StoredSlice, file: Path, what: str
+    called: str, stored: StoredSlice, file: PurePosixPath, what: str
 ) -> UnreadableCheckpointError:
     return UnreadableCheckpointError(
         f"array {stored.name!r} of checkpoint {called} cannot be read: {file}: {what}"
     )
 
 
-def _read_chunk(place: Path, stored: StoredSlice) -> np.ndarray[Any, Any]:
+def _read_chunk(
+    place: CheckpointFiles, stored: StoredSlice, into: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
     """Return the array in a file; raises `ValueError` if it is not the array that was written."""
-    with open_regular_file(place / stored.chunk, place) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != stored.num_bytes:
-            raise ValueError(f"it has {size:,} bytes, its index says {stored.num_bytes:,}")
-        values = np.empty(stored.shape, stored.dtype)
-        crc = read_into(file, _bytes(values))
+    _, what = place.first_wrong([(stored.chunk, stored.num_bytes)])
+    if what:
+        raise ValueError(what)
+    values = np.empty(stored.shape, stored.dtype) if into is None else into
+    crc = place.read_into(stored.chunk, _bytes(values))
     if stored.crc32 is not None and crc != stored.crc32:
         raise ValueError(f"its checksum is {crc}, its index says {stored.crc32}")
     return values

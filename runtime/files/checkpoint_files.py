@@ -1,4 +1,4 @@
-"""The files of a checkpoint: checked when they are read, synced to the disk when they are written.
+"""Files on a disk: checked when they are read, synced to the disk when they are written.
 
 A folder's content may be damaged, truncated, or written by somebody else. So only regular files are
 read, since a pipe or a device may never end, and the size is checked before memory is allocated.
@@ -111,12 +111,6 @@ def erase(path: Path) -> None:
         path.unlink()
 
 
-def sync_folders(folder: Path) -> None:
-    """Sync a folder and the folders in it."""
-    for path, _, _ in os.walk(folder):
-        sync(Path(path))
-
-
 def sync(folder: Path) -> None:
     """Sync the entries of a folder, its names, to the disk: to sync its files does not."""
     if os.name == "nt":
@@ -128,7 +122,7 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def not_written(error: Exception, folder: Path) -> CheckpointError | None:
+def not_written(error: Exception, folder: Path | str) -> CheckpointError | None:
     """Return the error for an OSError while a folder was written; None for another exception."""
     if not isinstance(error, OSError) or error.errno is None:
         return None
@@ -152,14 +146,3 @@ def not_written(error: Exception, folder: Path) -> CheckpointError | None:
         hint="make room, keep fewer checkpoints (max_to_keep), or save somewhere else; what was "
         "written of this one is removed",
     )
-
-
-def obstacle_to_writing(folder: Path) -> str:
-    """Return why a folder, which need not exist, cannot be written; "" if it seems possible."""
-    for path in (folder, *folder.parents):
-        if os.path.lexists(path):
-            if not path.is_dir():
-                return f"{path} is no folder"
-            may_write = os.access(path, os.W_OK | os.X_OK)
-            return "" if may_write else f"this process may not write to {path}"
-    return ""

@@ -1,6 +1,7 @@
 """The index of a checkpoint: its contents by name, and the checksums that reveal damage.
 
-    {"format": 4, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
+    {"format": 5, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
+     "folder": "1f0c9a2e",
      "arrays": {"params/w": {"dtype": "float32", "shape": [784, 128], "part": 0, "file": "0",
                              "stored": ["float32", [784, 128]], "crc32": "8f3a0c11"},
                 "slots/w": {"dtype": "float32", "shape": [784, 128],
@@ -12,15 +13,16 @@
      "aliases": {"optimizer/params/w": "params/w"},
      "crc32": "5d20b7e4"}
 
-`sequence` orders the checkpoints of a folder by their saving, independent of clocks. `stored`
+`sequence` orders the checkpoints of a folder by their saving, independent of clocks. `folder` is
+the folder of the parts in a checkpoint that was written to a bucket; others have none. `stored`
 differs from dtype and shape for random keys, which are stored as integers. If no worker had all
 shards of an array, it is in several files: each has the next `size` indices of the dimension
 `sliced_along`. `states` has a state per worker. The `crc32` of a file is the checksum of its bytes,
 which also detects that two files were exchanged. The last `crc32` is the checksum of all bytes of
 the index before it. An integer of more than 64 bits is `{"hex": "-0x1f.."}`: Python refuses long
-decimals, whose conversion takes quadratic time. Format 3 has no such integers, format 2 no slices
-either, format 1 no checksums either. Names and strings are UTF-8; a lone surrogate, which is no
-character, is encoded as its three bytes.
+decimals, whose conversion takes quadratic time. Format 4 has no folder, format 3 has no such
+integers either, format 2 no slices either, format 1 no checksums either. Names and strings are
+UTF-8; a lone surrogate, which is no character, is encoded as its three bytes.
 
 The checksums find errors of disks, networks and programs. They are no signature. So an index is not
 trusted: `Index.of` checks every field before it is used, and nothing else reads the JSON.
@@ -35,7 +37,7 @@ import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any  # Any: JSON, numpy dtypes
 
 import jax.numpy as jnp
@@ -45,8 +47,8 @@ from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
     UnreadableCheckpointError,
-    read_small,
 )
+from graphdist.runtime.files.checkpoint_storage import CheckpointFiles
 from graphdist.runtime.processes.json_schema import (
     Wanted,
     each_value,
@@ -59,7 +61,8 @@ from graphdist.runtime.processes.json_schema import (
 from graphdist.runtime.spans import Span
 
 INDEX = "index.json"
-FORMAT = 4
+FORMAT = 5
+"""The format with a folder of parts; an index without one has the format before."""
 MOST_BYTES = 2**28
 """The largest size of an index in bytes, so that a huge file is not read into memory."""
 MOST = 2**53
@@ -102,14 +105,16 @@ class StoredSlice:
     shape: tuple[int, ...]
     crc32: str | None
     """None in format 1."""
+    parts: str = ""
+    """The `folder` of the index."""
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> PurePosixPath:
         """Return the folder of the file, relative to the checkpoint's."""
-        return Path(f"part-{self.part}", self.file)
+        return PurePosixPath(self.parts, f"part-{self.part}", self.file)
 
     @property
-    def chunk(self) -> Path:
+    def chunk(self) -> PurePosixPath:
         """Return the file of its bytes, relative to the checkpoint's folder."""
         return self.folder / chunk_name(self.shape)
 
@@ -145,6 +150,8 @@ class Index:
     aliases: dict[str, str]
     seal: str
     """The checksum of the index, which distinguishes it from other saves; "" in format 1."""
+    folder: str = ""
+    """The folder of all parts in the checkpoint; "" for the checkpoint's own."""
 
     @property
     def files(self) -> Iterator[StoredSlice]:
@@ -155,19 +162,22 @@ class Index:
     @classmethod
     def of(cls, content: Any) -> Index:
         """Return the index that JSON describes; raises `ValueError` for invalid content."""
-        if problem := mismatch(content, _INDEX):
+        of_folder = {"folder": text_like("[0-9a-f]{8}")} if "folder" in content else {}
+        if problem := mismatch(content, {**_INDEX, **of_folder}):
             raise ValueError(problem)
+        folder = content.get("folder", "")
         is_sealed = content.get("format") != 1
         index = cls(
             content["sequence"],
             content["save_counter"],
             float(content["saved_at"]),
             content["workers"],
-            {name: _array(name, record) for name, record in content["arrays"].items()},
+            {name: _array(name, record, folder) for name, record in content["arrays"].items()},
             {name: _from_hex(value) for name, value in content["values"].items()},
             content["states"],
             content["aliases"],
             content["crc32"] if is_sealed else "",
+            folder,
         )
         _require_consistent(index, is_sealed)
         return index
@@ -204,17 +214,19 @@ def sealed(content: Mapping[str, Any]) -> bytes:
     return body + f',\n "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode()
 
 
-def read_index(place: Path) -> Index:
+def read_index(place: CheckpointFiles) -> Index:
     """Return the index of a checkpoint.
 
     Raises `UnreadableCheckpointError` if it is damaged, `CheckpointError` if it is of a format that
     this version does not know.
     """
     try:
-        content = _checked_content(read_small(place / INDEX, place, MOST_BYTES))
+        content = _checked_content(place.read_small(PurePosixPath(INDEX), MOST_BYTES))
         known = content.get("format")
         if type(known) is int and 1 <= known <= FORMAT:
             return Index.of(content)
+    except CheckpointError:  # the index cannot be reached, which is no damage
+        raise
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableCheckpointError(
             f"the index of checkpoint {place.name} cannot be read: {_reason(error)}"
@@ -307,7 +319,7 @@ def _from_hex(value: Any) -> Any:
     return int(value["hex"], 16) if isinstance(value, dict) else value
 
 
-def _array(name: str, record: Mapping[str, Any]) -> StoredArray:
+def _array(name: str, record: Mapping[str, Any], parts: str) -> StoredArray:
     """Return an array and its files; raises `ValueError` unless they have all its elements."""
     stated = tuple(record["shape"])
     stored_dtype, stored_shape = jnp.dtype(record["stored"][0]), tuple(record["stored"][1])
@@ -330,7 +342,8 @@ def _array(name: str, record: Mapping[str, Any]) -> StoredArray:
         span = Span(along, end - file["size"], end)
         shape_there = span.shape_in(stored_shape) if stored_shape else ()
         where = file["part"], file["file"]
-        slices.append(StoredSlice(name, *where, span, stored_dtype, shape_there, file.get("crc32")))
+        checksum = file.get("crc32")
+        slices.append(StoredSlice(name, *where, span, stored_dtype, shape_there, checksum, parts))
     return StoredArray(name, record["dtype"], stated, stored_dtype, stored_shape, tuple(slices))
 
 

@@ -1,25 +1,18 @@
 """The lock on the checkpoints of a name in a folder: one process at a time may write them.
 
-Two processes that save under one name would remove each other's partial checkpoints. So a process
-that saves `ckpt-1`, `ckpt-2`, .. holds the file `.ckpt.writer` in the folder, and a process that
-writes `best` holds `.best.writer` while it writes. The file names its holder. A process may write
-`ckpt-2` only if no other process holds `.ckpt.writer` or `.ckpt-2.writer`. Each process first takes
-its own file and then checks the other file, so that at least one of two is refused. There are two
-mechanisms:
+Two processes that save under one name would remove each other's unfinished checkpoints. So a
+process that saves `ckpt-1`, `ckpt-2`, .. holds the record `.ckpt.writer` in the folder, and a
+process that writes `best` holds `.best.writer` while it writes. The record names its holder. A
+process may write `ckpt-2` only if no other process holds `.ckpt.writer` or `.ckpt-2.writer`. Each
+process first takes its own record and then checks the other one, so that at least one of two is
+refused. `disk_lock` and `bucket_lock` take a record.
 
-* The file is locked (`flock`). The kernel releases the lock when the process ends in any way.
-  Forked processes and started programs do not inherit the lock.
-* A network file system may have no such locks, or locks that other hosts do not see. So the holder
-  writes a heartbeat into the file every 10 seconds. A process that finds a holder on another host
-  watches the file for 60 seconds: after a heartbeat it is refused, without one it takes the lock.
-  Clocks are not compared. On one host without locks, the holder is looked up by its process id and
-  start time, since process ids are reused.
+The holder writes a heartbeat into the record every 10 seconds. A process that finds a holder on
+another host watches the record for 60 seconds: after a heartbeat it is refused, without one it
+takes the lock. Clocks are not compared.
 
-Only a regular file with one name is written to: links are not followed, and hard links and pipes
-are refused.
-
-A process that was stopped for more than 60 seconds may have lost the file. So it checks that the
-file is still its own before it gives a checkpoint its name.
+A process that was stopped for more than 60 seconds may have lost the record. So it checks that the
+record is still its own before it gives a checkpoint its name.
 
 Within a process all writers of a name share the lock: checkpoints are written one after the other.
 """
@@ -27,63 +20,49 @@ Within a process all writers of a name share the lock: checkpoints are written o
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import re
 import threading
 import time
 import weakref
-from pathlib import Path
+from collections.abc import Callable, Hashable
 
-from graphdist.runtime.files.checkpoint_files import (
-    CheckpointError,
-    not_written,
-    read_small,
-)
-from graphdist.runtime.files.checkpoint_owner import LENGTH, OwnerProcess
-from graphdist.runtime.files.regular_files import NotAFileError, open_regular
-
-try:
-    import fcntl
-except ImportError:  # Windows has none
-    fcntl = None  # type: ignore[assignment]
+from graphdist.runtime.files.checkpoint_files import CheckpointError
+from graphdist.runtime.files.checkpoint_owner import OwnerProcess
+from graphdist.runtime.files.checkpoint_storage import CheckpointFolder, HeldLock
 
 _log = logging.getLogger("graphdist")
 
 SECONDS_BETWEEN_SIGNS = 10.0
 SECONDS_OF_SILENCE = 60.0
-_HINT = (
-    "one program writes the checkpoints of a name in a folder: end the other, or give this one "
-    "another folder; CheckpointManager(.., read_only=True) only reads"
-)
 
 
-def stem_of(path: Path) -> str:
+def stem_of(name: str) -> str:
     """Return the name of a checkpoint without its number.
 
-    >>> stem_of(Path("saved/ckpt-12")), stem_of(Path("saved/best"))
+    >>> stem_of("ckpt-12"), stem_of("best")
     ('ckpt', 'best')
     """
-    return re.sub(r"(?<=.)-\d+\Z", "", path.name, flags=re.ASCII | re.DOTALL)
+    return re.sub(r"(?<=.)-\d+\Z", "", name, flags=re.ASCII | re.DOTALL)
 
 
 class CheckpointWriter:
     """The lock on the checkpoints of a name, released when the object is garbage collected."""
 
-    def __init__(self, folder: Path, stem: str) -> None:
+    def __init__(self, folder: CheckpointFolder, stem: str) -> None:
         """Start without the lock."""
         self._folder, self._stem = folder, stem
-        self._held: _Held | None = None
+        self._held: HeldLock | None = None
         self._letting_go: weakref.finalize[..., CheckpointWriter] | None = None
 
-    def take_for(self, path: Path) -> None:
+    def take_for(self, name: str) -> None:
         """Become the writer, and check that no other process writes this checkpoint; see `take`."""
         was_writer = self._held is not None
         self.take()
         try:
-            for name in {path.name, stem_of(path)} - {self._stem}:
-                check_free(self._folder, name)
+            for other in {name, stem_of(name)} - {self._stem}:
+                check_free(self._folder, other)
         except CheckpointError:
             if not was_writer:
                 self.release()
@@ -97,15 +76,11 @@ class CheckpointWriter:
         if self._held is not None and self._held.is_in_place():
             return
         self.release()
-        file = _file_of(self._folder, self._stem)
-        try:
-            with _taking:
-                self._held = held = _shared(file) or _kept(_take(file, self._stem))
-        except OSError as error:
-            if (failure := not_written(error, self._folder)) is None:
-                raise
-            raise failure from error
-        self._letting_go = weakref.finalize(self, held.let_go)
+        with _taking:
+            self._held = _shared(self._folder.lock_key(self._stem)) or _kept(
+                self._folder.lock(self._stem)
+            )
+        self._letting_go = weakref.finalize(self, _let_go, self._held)
 
     def confirm(self) -> None:
         """Raise `CheckpointError` if another process has taken the lock."""
@@ -124,104 +99,21 @@ class CheckpointWriter:
     def release(self) -> None:
         """Release the lock, unless Python's exit has called the finalizer already."""
         if self._letting_go is not None and self._letting_go.detach() and self._held is not None:
-            self._held.let_go()
+            _let_go(self._held)
         self._held = self._letting_go = None
 
 
-def check_free(folder: Path, stem: str) -> None:
+def check_free(folder: CheckpointFolder, stem: str) -> None:
     """Raise `CheckpointError` if another process writes the checkpoints of a name."""
-    file = _file_of(folder, stem)
     with _lock:
-        if file in _all_held and _all_held[file].is_in_place():
+        held = _all_held.get(folder.lock_key(stem))
+        if held is not None and held.is_in_place():
             return
-    try:
-        descriptor = _opened(file, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise not_written(error, folder) or error from error
-    try:
-        has_lock = _has_locked(descriptor, is_shared=True)
-        owner = _owner_in(file)
-        if owner is not None:
-            _wait_for_silence(owner, has_lock, stem, file)
-    except BlockingIOError:
-        raise _refused(stem, file) from None
-    finally:
-        os.close(descriptor)
-
-
-def _file_of(folder: Path, stem: str) -> Path:
-    return Path(os.path.realpath(folder)) / f".{stem}.writer"
-
-
-def _opened(file: Path, flags: int) -> int:
-    """Return the descriptor of a writer's file; raises `NotAFileError` if it has other names."""
-    descriptor = open_regular(file, flags)
-    if os.fstat(descriptor).st_nlink > 1:
-        os.close(descriptor)
-        raise NotAFileError(errno.EMLINK, "it is a hard link", str(file))
-    return descriptor
-
-
-class _Held:
-    """A writer's file that this process holds."""
-
-    def __init__(self, file: Path, descriptor: int) -> None:
-        self.file, self.users = file, 0
-        self._descriptor = descriptor
-        self._owner = OwnerProcess.this_process()
-        self._signs = 0
-        self._write()
-
-    def renew(self) -> None:
-        """Write a heartbeat, unless another process has taken the lock."""
-        if self.is_in_place():
-            with contextlib.suppress(OSError):
-                self._write()
-
-    def _write(self) -> None:
-        """Write the record. The file is closed, since a network file system sends it then."""
-        self._signs += 1
-        descriptor = _opened(self.file, os.O_WRONLY)
-        try:
-            if not os.path.samestat(os.fstat(descriptor), os.fstat(self._descriptor)):
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self.file))
-            written = os.write(descriptor, self._owner.record(self._signs))
-            os.ftruncate(descriptor, written)  # other content may have been longer than a record
-        finally:
-            os.close(descriptor)
-
-    def is_in_place(self) -> bool:
-        """Return whether the file exists and belongs to this process."""
-        if self._owner.process != os.getpid() or not _is_at(self._descriptor, self.file):
-            return False
-        return _owner_in(self.file) == self._owner
-
-    def let_go(self) -> None:
-        """Remove one user, and with the last user the file."""
-        with _lock:
-            if self._owner.process != os.getpid():
-                return  # a forked process: the file belongs to its parent
-            self.users -= 1
-            if self.users:
-                return
-            if _all_held.get(self.file) is self:
-                del _all_held[self.file]
-            if self.is_in_place():
-                with contextlib.suppress(OSError):
-                    self.file.unlink()
-            self.close()
-            if not _all_held:
-                _heartbeats.end()
-
-    def close(self) -> None:
-        """Close the file, and so unlock it."""
-        os.close(self._descriptor)
+    folder.require_free(stem)
 
 
 class _Heartbeats:
-    """The thread that writes heartbeats while this process holds a file."""
+    """The thread that writes heartbeats while this process holds a lock."""
 
     def __init__(self) -> None:
         self._end: threading.Event | None = None
@@ -249,127 +141,87 @@ class _Heartbeats:
 
 
 _taking, _lock = threading.RLock(), threading.RLock()
-"""`_taking` is held while a file is taken, which may last a minute. `_lock` guards the state below,
+"""`_taking` is held while a lock is taken, which may last a minute. `_lock` guards the state below,
 and is held briefly: the thread of heartbeats, which must not be late, takes it too."""
-_all_held: dict[Path, _Held] = {}
+_all_held: dict[Hashable, HeldLock] = {}
 _heartbeats = _Heartbeats()
 
 
-def _shared(file: Path) -> _Held | None:
-    """Return the file with one more user if this process holds it already, else None."""
+def _shared(key: Hashable) -> HeldLock | None:
+    """Return the lock with one more user if this process holds it already, else None."""
     with _lock:
-        held = _all_held.get(file)
+        held = _all_held.get(key)
         if held is None or not held.is_in_place():
             return None
         held.users += 1
         return held
 
 
-def _kept(held: _Held) -> _Held:
-    """Register a file that was just taken, with its first user."""
+def _kept(held: HeldLock) -> HeldLock:
+    """Register a lock that was just taken, with its first user."""
     with _lock:
-        _all_held[held.file] = held
+        _all_held[held.key] = held
         held.users = 1
         _heartbeats.begin()
         return held
 
 
-def _take(file: Path, stem: str) -> _Held:
-    """Open and lock the file of the checkpoints named `stem`, as the module's docstring explains.
+def _let_go(held: HeldLock) -> None:
+    """Remove one user, and with the last user the record."""
+    with _lock:
+        if held.process != os.getpid():
+            return  # a forked process: the record belongs to its parent
+        held.users -= 1
+        if held.users:
+            return
+        if _all_held.get(held.key) is held:
+            del _all_held[held.key]
+        held.remove()
+        held.close()
+        if not _all_held:
+            _heartbeats.end()
 
-    Raises `CheckpointError` if another process holds the file.
+
+def require_silence(
+    owner: OwnerProcess,
+    has_lock: bool,
+    read: Callable[[], bytes],
+    stem: str,
+    folder: object,
+) -> None:
+    """Return once the owner of a record is known or assumed to have ended.
+
+    `read` returns the record, `has_lock` says whether the kernel has locked it for this process.
+    Raises `CheckpointError` if the owner lives.
     """
-    while True:
-        descriptor = _opened(file, os.O_RDWR | os.O_CREAT)
-        try:
-            try:
-                has_lock = _has_locked(descriptor)
-            except BlockingIOError:
-                raise _refused(stem, file) from None
-            if not _is_at(descriptor, file):
-                os.close(descriptor)  # its holder has removed the locked file meanwhile
-                continue
-            owner = _owner_in(file)
-            if owner is not None:
-                _wait_for_silence(owner, has_lock, stem, file)
-            return _Held(file, descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-
-
-def _has_locked(descriptor: int, is_shared: bool = False) -> bool:
-    """Lock a file; return False if there are no locks, raise `BlockingIOError` if it is locked.
-
-    It tries three times, since `check_free` of another process locks the file briefly.
-    """
-    if fcntl is None:
-        return False
-    for tries_left in (2, 1, 0):
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not tries_left:
-                raise
-            time.sleep(0.01)
-        except OSError:
-            return False
-        else:
-            break
-    return True
-
-
-def _wait_for_silence(owner: OwnerProcess, has_lock: bool, stem: str, file: Path) -> None:
-    """Return once the owner is known or assumed to have ended; raises `CheckpointError` if not."""
     is_gone = owner.is_gone(has_lock)
     if is_gone:
         return
     if is_gone is False:
-        raise _refused(stem, file)
+        raise refused(stem, folder, owner)
     _log.warning(
         "checkpoints %r of %s were written by %s: waiting %g s for a sign of its life",
-        *(stem, file.parent, owner, SECONDS_OF_SILENCE),
+        *(stem, folder, owner, SECONDS_OF_SILENCE),
     )
-    before = _content(file)
+    before = read()
     deadline = time.monotonic() + SECONDS_OF_SILENCE
     while time.monotonic() < deadline:
         time.sleep(min(0.5, SECONDS_OF_SILENCE / 10))
-        if (now := _content(file)) != before and OwnerProcess.of(now) is not None:
-            raise _refused(stem, file)
+        if (now := read()) != before and (other := OwnerProcess.of(now)) is not None:
+            raise refused(stem, folder, other)
 
 
-def _refused(stem: str, file: Path) -> CheckpointError:
-    for _ in range(20):
-        if (owner := _owner_in(file)) is not None:
-            break
-        time.sleep(0.01)  # the holder has locked the file, but not written its record yet
+def refused(stem: str, folder: object, owner: OwnerProcess | None) -> CheckpointError:
+    """Return the error for a name whose checkpoints another process writes."""
     return CheckpointError(
-        f"checkpoints {stem!r} of {file.parent} are written by {owner or 'another process'}",
-        hint=_HINT,
+        f"checkpoints {stem!r} of {folder} are written by {owner or 'another process'}",
+        hint="one program writes the checkpoints of a name in a folder: end the other, or give "
+        "this one another folder; CheckpointManager(.., read_only=True) only reads",
     )
 
 
-def _owner_in(file: Path) -> OwnerProcess | None:
-    return OwnerProcess.of(_content(file))
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return read_small(file, file.parent, 4 * LENGTH)
-    except (OSError, ValueError):
-        return b""
-
-
-def _is_at(descriptor: int, file: Path) -> bool:
-    """Return whether an open file still has its name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(file))
-    except OSError:
-        return False
-
-
 def _forget() -> None:
-    """Drop all files in a forked process: they and the state of the locks are its parent's."""
+    """Drop all locks in a forked process: they and the state of the locks are its parent's."""
     global _taking, _lock, _heartbeats
     _taking, _lock, _heartbeats = threading.RLock(), threading.RLock(), _Heartbeats()
     for held in _all_held.values():

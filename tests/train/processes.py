@@ -118,6 +118,7 @@ def fork_and_save(directory: str) -> None:
     import signal
 
     import graphdist as gd
+    from graphdist.runtime.files.checkpoint_disk import DiskFolder
     from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 
     manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=1), directory, max_to_keep=2)
@@ -126,7 +127,7 @@ def fork_and_save(directory: str) -> None:
     parent = os.getpid()
     if os.fork() == 0:
         try:
-            CheckpointWriter(Path(directory), "ckpt").take()
+            CheckpointWriter(DiskFolder(Path(directory)), "ckpt").take()
             print("the fork writes", flush=True)
         except gd.CheckpointError as error:
             print(f"process {parent}" in error.what, flush=True)
@@ -134,7 +135,7 @@ def fork_and_save(directory: str) -> None:
         while os.getppid() == parent:
             time.sleep(0.01)
         with contextlib.suppress(gd.CheckpointError):
-            CheckpointWriter(Path(directory), "other").take()
+            CheckpointWriter(DiskFolder(Path(directory)), "other").take()
         sys.stdin.readline()
         os._exit(0)
     time.sleep(60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.files.checkpoint_arrays import write_arrays
+from graphdist.runtime.files.checkpoint_disk import DiskFiles
 from graphdist.runtime.files.checkpoint_index import INDEX, sealed
 
 FORMAT_1 = Path(__file__).parent / "format_1" / "ckpt-1"
@@ -61,7 +62,7 @@ def put_in_slices(path: Path, name: str, along: int, sizes: list[int]) -> None:
         taken = (*[slice(None)] * along, slice(start, start + size))
         written = {"100": np.ascontiguousarray(array[taken])}
         (path / f"part-{part}").mkdir(exist_ok=True)
-        checksums = write_arrays(path / f"part-{part}", written)
+        checksums = write_arrays(DiskFiles(path), PurePosixPath(f"part-{part}"), written)
         slices.append({"size": size, "part": part, "file": "100", "crc32": checksums["100"]})
         start += size
     record = {key: index["arrays"][name][key] for key in ("dtype", "shape", "stored")}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
+from graphdist.runtime.files.checkpoint_disk import DiskFiles
 from graphdist.runtime.processes.workers import OneWorker
 from graphdist.train.index import SavedCheckpoint, can_take, owners
 from graphdist.train.leaves import ArrayEntry, StateEntry, ValueEntry
@@ -30,7 +31,7 @@ class Workers(OneWorker):
 
 @pytest.fixture
 def saved(path: Path) -> SavedCheckpoint:
-    return SavedCheckpoint("ckpt-1", path)
+    return SavedCheckpoint("ckpt-1", DiskFiles(path))
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12), st.integers(1, 4))
@@ -70,7 +71,7 @@ def test_an_alias_names_what_was_saved(path: Path, tmp_path: Path) -> None:
     checkpoint = gd.train.Checkpoint(first=v, second=v)
     checkpoint.write(tmp_path / "shared")
     checkpoint.sync()
-    saved = SavedCheckpoint("shared", tmp_path / "shared")
+    saved = SavedCheckpoint("shared", DiskFiles(tmp_path / "shared"))
     assert saved.names == {"first"}
     assert saved.name_of("second") == saved.name_of("first") == "first"
     assert saved.name_of("third") is None

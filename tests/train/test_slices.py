@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
+from graphdist.runtime.files.checkpoint_disk import DiskFiles
 from graphdist.runtime.processes.workers import OneWorker, set_workers
 from graphdist.runtime.spans import Span
 from graphdist.train.index import SavedCheckpoint
@@ -46,7 +47,7 @@ spans = st.builds(
 
 @given(st.sampled_from(["full", "rows", "columns"]), st.none() | spans)
 def test_any_span_is_read_from_any_slices(folder: Path, name: str, span: Span | None) -> None:
-    saved = SavedCheckpoint(name, folder / name)
+    saved = SavedCheckpoint(name, DiskFiles(folder / name))
     (read,) = saved.read(["w"], [span])
     np.testing.assert_array_equal(read, VALUES if span is None else VALUES[span.index])
     assert read.base is None or read.base.size == read.size, "it keeps more in memory"
@@ -104,7 +105,7 @@ class TwoWorkers(OneWorker):
 
 @pytest.mark.parametrize("failure", ["", "array 'w' cannot be read: part-1/0: it is gone"])
 def test_workers_that_read_slices_succeed_or_fail_together(folder: Path, failure: str) -> None:
-    saved = SavedCheckpoint("rows", folder / "rows")
+    saved = SavedCheckpoint("rows", DiskFiles(folder / "rows"))
     in_slices = gd.Variable(VALUES).stored
     entry = ArrayEntry("w", "float32", SHAPE, lambda: VALUES, lambda array: None, slices=in_slices)
     for said, outcome in (
@@ -123,7 +124,7 @@ def test_workers_that_read_slices_succeed_or_fail_together(folder: Path, failure
 
 
 def test_a_worker_that_cannot_read_tells_the_others(folder: Path) -> None:
-    saved = SavedCheckpoint("rows", folder / "rows")
+    saved = SavedCheckpoint("rows", DiskFiles(folder / "rows"))
     in_slices = gd.Variable(VALUES).stored
     entry = ArrayEntry("w", "float32", SHAPE, lambda: VALUES, lambda array: None, slices=in_slices)
     workers = TwoWorkers(json.dumps([saved.index.seal, ""]))

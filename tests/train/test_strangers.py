@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.files.checkpoint_disk import DiskFolder
 from graphdist.runtime.files.checkpoint_index import MOST, sealed
 from graphdist.runtime.files.checkpoint_lock import check_free
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess
@@ -96,7 +97,7 @@ def test_in_the_place_of_a_writers_file(folder: Path, outside: Path, put: Put, n
     with pytest.raises(
         gd.CheckpointError, match=r"it is (a symbolic|a hard|a pipe, and no|a folder, and no)"
     ):
-        check_free(folder, name[1:].removesuffix(".writer"))
+        check_free(DiskFolder(folder), name[1:].removesuffix(".writer"))
     assert os.listdir(folder) == [name]
 
 

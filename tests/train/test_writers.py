@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.files import checkpoint as checkpoints
-from graphdist.runtime.files import checkpoint_arrays, checkpoint_lock
+from graphdist.runtime.files import checkpoint_arrays, checkpoint_lock, disk_lock
+from graphdist.runtime.files.checkpoint_disk import DiskFiles, DiskFolder
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess, start_of
 from graphdist.train import index as train_index
@@ -220,7 +221,7 @@ def left_by(file: Path, sign: int = 1, **fields: Any) -> None:
 
 
 def take(file: Path) -> CheckpointWriter:
-    writer = CheckpointWriter(file.parent, "ckpt")
+    writer = CheckpointWriter(DiskFolder(file.parent), "ckpt")
     writer.take()
     return writer
 
@@ -245,7 +246,7 @@ def test_another_host_that_gives_signs_is_refused(file: Path) -> None:
 
 
 def test_file_systems_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_lock, "_has_locked", lambda descriptor, is_shared=False: False)
+    monkeypatch.setattr(disk_lock, "_has_locked", lambda descriptor, is_shared=False: False)
     left_by(file, started=start_of(os.getppid()))
     with pytest.raises(gd.CheckpointError, match=f"process {os.getppid()} on"):
         take(file)
@@ -328,9 +329,9 @@ def test_files_that_go_away_while_they_are_written(
 ) -> None:
     write = checkpoint_arrays.write_arrays
 
-    def lose(folder: Path, arrays: Any) -> dict[str, str]:
-        found = write(folder, arrays)
-        next(folder.rglob(name)).rename(tmp_path / "away")
+    def lose(files: DiskFiles, folder: PurePosixPath, arrays: Any) -> dict[str, str]:
+        found = write(files, folder, arrays)
+        next((files.folder / folder).rglob(name)).rename(tmp_path / "away")
         return found
 
     monkeypatch.setattr(checkpoints, "write_arrays", lose)

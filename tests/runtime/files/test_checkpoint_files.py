@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from graphdist.runtime.files.checkpoint_disk import DiskFolder
 from graphdist.runtime.files.checkpoint_files import (
     not_written,
-    obstacle_to_writing,
     read_small,
     size_of,
     write_synced,
@@ -66,6 +66,10 @@ def test_a_full_disk_is_told_from_other_errors(tmp_path: Path, error: Exception,
 @pytest.mark.parametrize("error", [ValueError("nothing of the kind"), OSError("no number")])
 def test_an_error_that_is_not_the_systems_stays(tmp_path: Path, error: Exception) -> None:
     assert not_written(error, tmp_path) is None
+
+
+def obstacle_to_writing(folder: Path) -> str:
+    return DiskFolder(folder).obstacle_to_writing()
 
 
 def test_what_forbids_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

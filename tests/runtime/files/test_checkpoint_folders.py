@@ -9,6 +9,7 @@ import pytest
 
 from graphdist.errors import CheckpointError
 from graphdist.runtime.files import checkpoint_folders as folders
+from graphdist.runtime.files.checkpoint_disk import DiskFiles, DiskFolder
 from graphdist.runtime.files.checkpoint_index import FORMAT, INDEX, sealed
 
 
@@ -32,7 +33,7 @@ def make(folder: Path, name: str, sequence: int) -> Path:
 
 
 def names(folder: Path, stem: str = "") -> list[str]:
-    return [found.path.name for found in folders.checkpoints_in(folder, stem)]
+    return [found.name for found in folders.checkpoints_in(DiskFolder(folder), stem)]
 
 
 def test_checkpoints_are_ordered_by_their_saving(tmp_path: Path) -> None:
@@ -40,39 +41,43 @@ def test_checkpoints_are_ordered_by_their_saving(tmp_path: Path) -> None:
         make(tmp_path, name, sequence)
     assert names(tmp_path) == ["ckpt-10", "ckpt-9", "other-1"]
     assert names(tmp_path, "ckpt") == ["ckpt-10", "ckpt-9"]
-    assert folders.latest_in(tmp_path, "ckpt") == tmp_path / "ckpt-9"
-    assert folders.latest_in(tmp_path, "ckpt", {tmp_path / "ckpt-9"}) == tmp_path / "ckpt-10"
+    assert folders.latest_in(DiskFolder(tmp_path), "ckpt") == "ckpt-9"
+    assert folders.latest_in(DiskFolder(tmp_path), "ckpt", {"ckpt-9"}) == "ckpt-10"
 
 
 def test_a_folder_without_checkpoints_has_none(tmp_path: Path) -> None:
     (tmp_path / "notes-1").mkdir()
     assert names(tmp_path) == names(tmp_path / "none") == []
-    assert folders.latest_in(tmp_path) is folders.existing(tmp_path / "notes-1") is None
+    assert folders.latest_in(DiskFolder(tmp_path)) is None
+    assert DiskFolder(tmp_path).find("notes-1") is None
 
 
 def test_a_damaged_one_is_passed_over_and_named_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    good, bad = make(tmp_path, "ckpt-1", 1), make(tmp_path, "ckpt-2", 2)
+    folder = DiskFolder(tmp_path)
+    make(tmp_path, "ckpt-1", 1)
+    bad = make(tmp_path, "ckpt-2", 2)
     (bad / INDEX).write_text("{")
     with caplog.at_level(logging.WARNING):
-        assert folders.latest_in(tmp_path) == folders.latest_in(tmp_path) == good
-    assert folders.damaged_in(tmp_path, "ckpt") == [bad]
+        assert folders.latest_in(folder) == folders.latest_in(folder) == "ckpt-1"
+    assert folders.damaged_in(folder, "ckpt") == ["ckpt-2"]
     assert sum("ckpt-2 is damaged" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_one_that_is_being_replaced_is_found(tmp_path: Path) -> None:
     aside = make(tmp_path, "ckpt-1", 1).rename(tmp_path / "ckpt-1.replaced")
-    assert folders.existing(tmp_path / "ckpt-1") == aside
+    assert DiskFolder(tmp_path).find("ckpt-1") == DiskFiles(aside)
     assert names(tmp_path) == ["ckpt-1"]
 
 
 def test_a_checkpoint_takes_the_place_of_another(tmp_path: Path) -> None:
     make(tmp_path, "ckpt-1", 1)
-    partial = make(tmp_path, "new", 2)
-    folders.give_name(partial, tmp_path / "ckpt-1")
+    index = (make(tmp_path, "new", 2) / INDEX).read_bytes()
+    (tmp_path / "new" / INDEX).unlink()
+    DiskFolder(tmp_path).give_name("ckpt-1", "new", index, lambda: None)
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt-1"]
-    assert folders.checkpoints_in(tmp_path)[0].index.sequence == 2
+    assert folders.checkpoints_in(DiskFolder(tmp_path))[0].index.sequence == 2
 
 
 def test_remains_are_removed_and_what_is_needed_stays(tmp_path: Path) -> None:
@@ -81,7 +86,7 @@ def test_remains_are_removed_and_what_is_needed_stays(tmp_path: Path) -> None:
     make(tmp_path, "ckpt-2.replaced", 2)  # the only copy of ckpt-2
     for name in ("ckpt-3.0a1b2c3d.partial", "other-1.0a1b2c3d.partial", "ckpt-x.partial"):
         (tmp_path / name).mkdir()
-    folders.remove_remains(tmp_path, "ckpt")
+    DiskFolder(tmp_path).remove_remains("ckpt")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"ckpt-1", "ckpt-2.replaced", "other-1.0a1b2c3d.partial", "ckpt-x.partial"}
 
@@ -90,14 +95,16 @@ def test_all_of_a_name_are_removed(tmp_path: Path) -> None:
     make(tmp_path, "ckpt-1", 1)
     (make(tmp_path, "ckpt-2", 2) / INDEX).write_text("{")
     make(tmp_path, "best-1", 3)
-    folders.remove_all(tmp_path, "ckpt")
+    folders.remove_all(DiskFolder(tmp_path), "ckpt")
     assert [path.name for path in tmp_path.iterdir()] == ["best-1"]
 
 
 def test_what_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    folders.check_replaceable(tmp_path / "notes")  # empty: nothing is lost
-    folders.check_replaceable(make(tmp_path, "ckpt-1", 1))
+    folder = DiskFolder(tmp_path)
+    folder.require_replaceable("notes")  # empty: nothing is lost
+    make(tmp_path, "ckpt-1", 1)
+    folder.require_replaceable("ckpt-1")
     (tmp_path / "notes" / "file").touch()
     with pytest.raises(CheckpointError, match="'notes' exists and is no checkpoint"):
-        folders.check_replaceable(tmp_path / "notes")
+        folder.require_replaceable("notes")

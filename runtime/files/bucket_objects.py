@@ -1,0 +1,123 @@
+"""The objects below a prefix of a bucket, in Google Cloud Storage or S3.
+
+`tensorstore` sends the requests, and repeats them while a server is busy. Each object has a
+generation that changes with every write, and a write may depend on it. tensorstore's threads do not
+survive a fork, so a forked process that would use them is refused.
+
+Errors are `CheckpointError`, so that an outage is not taken for a damaged checkpoint. Only a
+missing object is a `FileNotFoundError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple  # Any: tensorstore, which is imported when a bucket is opened
+
+from graphdist.runtime.files.checkpoint_files import CheckpointError
+
+_DRIVERS = {"gs": "gcs", "s3": "s3"}
+_PROCESS = os.getpid()
+_CREDENTIALS = {
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS or `gcloud auth application-default login`",
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; AWS_ENDPOINT_URL for a "
+    "server other than Amazon's",
+}
+
+
+class StoredObject(NamedTuple):
+    """The content of an object and its generation; the content is None if there is no object."""
+
+    content: bytes | None
+    generation: bytes
+
+
+@dataclass(frozen=True)
+class BucketObjects:
+    """The objects of a bucket below a prefix, by their keys after it."""
+
+    url: str
+    """`gs://<bucket>/<prefix>` or `s3://<bucket>/<prefix>`."""
+    endpoint: str = ""
+    """The address of a server that speaks S3; "" for Amazon's."""
+    region: str = ""
+
+    def read(self, key: str) -> StoredObject:
+        """Return an object."""
+        found = self._done(lambda store: store.read(key), f"{key} was not read")
+        return StoredObject(found.value if found.state == "value" else None, found.stamp.generation)
+
+    def content(self, key: str) -> bytes:
+        """Return the content of an object; raises `FileNotFoundError` if there is none."""
+        content = self.read(key).content
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, "it is not there", key)
+        return content
+
+    def write(
+        self,
+        key: str,
+        content: bytes | None,
+        if_generation: bytes | None = None,
+        seconds: float | None = None,
+    ) -> bytes | None:
+        """Write an object, or remove it if `content` is None; return its new generation.
+
+        With `if_generation`, only if this is the object's generation; returns None if it is not.
+        `seconds` limits how long requests are repeated.
+        """
+        condition = {} if if_generation is None else {"if_equal": if_generation}
+        stamp = self._done(
+            lambda store: store.write(key, content, **condition),
+            f"{key} was not written",
+            seconds,
+        )
+        return bytes(stamp.generation) or None
+
+    def listed(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that start with a prefix."""
+        listed = self._done(lambda store: store.list(_range(prefix)), "it was not listed")
+        yield from (key.decode("utf-8", "surrogateescape") for key in listed)
+
+    def remove_all(self, prefix: str) -> None:
+        """Remove all objects whose keys start with a prefix."""
+        self._done(lambda store: store.delete_range(_range(prefix)), f"{prefix} was not removed")
+
+    def _done(
+        self, request: Callable[[Any], Any], failed: str, seconds: float | None = None
+    ) -> Any:
+        """Return the result of a request; raises `CheckpointError` if it fails."""
+        if os.getpid() != _PROCESS:
+            raise CheckpointError(
+                f"{self.url} is used in process {os.getpid()}, which was forked from process "
+                f"{_PROCESS}: the threads that send requests do not survive a fork",
+                hint='start the process anew: multiprocessing.get_context("spawn")',
+            )
+        try:
+            return request(_opened(self)).result(seconds)
+        except Exception as error:  # tensorstore raises the exceptions of Python by its status
+            scheme = self.url.partition(":")[0]
+            raise CheckpointError(
+                f"{self.url}: {failed}: {str(error).splitlines()[0]}",
+                hint=f"the bucket must exist, and credentials be set: {_CREDENTIALS[scheme]}",
+            ) from error
+
+
+@cache
+def _opened(objects: BucketObjects) -> Any:
+    scheme, _, path = objects.url.partition("://")
+    bucket, _, prefix = path.partition("/")
+    spec = {"driver": _DRIVERS[scheme], "bucket": bucket, "path": prefix and f"{prefix}/"}
+    if scheme == "s3" and objects.endpoint:
+        spec |= {"endpoint": objects.endpoint, "aws_region": objects.region or "us-east-1"}
+    return import_module("tensorstore").KvStore.open(spec).result()
+
+
+def _range(prefix: str) -> Any:
+    """Return the range of the keys that start with a prefix."""
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
+    return import_module("tensorstore").KvStore.KeyRange(prefix, after)

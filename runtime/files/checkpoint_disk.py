@@ -1,0 +1,275 @@
+"""A folder of checkpoints on a disk.
+
+    ckpt-3/                     a checkpoint
+    ckpt-4.1f0c9a2e.partial/    a checkpoint that its writer is writing or removing
+    ckpt-3.replaced/            a checkpoint that is being replaced, between two renames
+    .ckpt.writer                the writer of these; see `disk_lock`
+
+A checkpoint is written under another name. Everything is synced to the disk before the rename,
+since a file system may persist the rename first: then a crash would leave the name without the
+contents. An older checkpoint of the same name is renamed first, and is found under that name if the
+process dies between the two renames.
+
+A link in a folder is no checkpoint: it is skipped with a line in the log, and a writer does not
+follow it. But a user may name the path of a link to a checkpoint, to read it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from graphdist.runtime.files.checkpoint_files import (
+    CheckpointError,
+    erase,
+    not_written,
+    open_regular_file,
+    read_into,
+    read_small,
+    size_of,
+    sync,
+    write_synced,
+)
+from graphdist.runtime.files.checkpoint_index import INDEX
+from graphdist.runtime.files.checkpoint_lock import check_free
+from graphdist.runtime.files.checkpoint_storage import UnfinishedCheckpoint
+from graphdist.runtime.files.disk_lock import FileLock, file_of, require_free, take
+
+PARTIAL, REPLACED = ".partial", ".replaced"
+_MARK = "kept"
+"""A checkpoint with a file of this name is to be kept."""
+
+
+@dataclass(frozen=True)
+class DiskFiles:
+    """The files of a checkpoint on a disk; `CheckpointFiles` explains the methods."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Return the name of the folder."""
+        return self.folder.name
+
+    def read_small(self, file: PurePosixPath, most: int) -> bytes:
+        """Return the content of a regular file."""
+        return read_small(self.folder / file, self.folder, most)
+
+    def read_into(self, file: PurePosixPath, memory: memoryview) -> str:
+        """Fill memory from a regular file, whose size is compared first."""
+        with open_regular_file(self.folder / file, self.folder) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size != len(memory):
+                raise ValueError(f"it has {size:,} bytes, its index says {len(memory):,}")
+            return read_into(opened, memory)
+
+    def first_wrong(self, files: Iterable[tuple[PurePosixPath, int | None]]) -> tuple[int, str]:
+        """Return the position of the first missing file, or file of another size."""
+        for position, (file, expected) in enumerate(files):
+            size = size_of(self.folder / file, self.folder)
+            if size is None or (expected is not None and size != expected):
+                actual = "it is not there" if size is None else f"it has {size:,} bytes"
+                wanted = "" if expected is None else f", its index says {expected:,}"
+                return position, actual + wanted
+        return -1, ""
+
+    def write(self, file: PurePosixPath, content: bytes | memoryview) -> str:
+        """Write a new file, in folders that are made for it, and sync it."""
+        for folder in reversed(file.parents[:-1]):
+            (self.folder / folder).mkdir(exist_ok=True)
+        return write_synced(self.folder / file, content)
+
+    def remove(self, file: PurePosixPath) -> None:
+        """Remove a file."""
+        (self.folder / file).unlink()
+
+    def sync(self, folder: PurePosixPath) -> None:
+        """Sync a folder and the folders in it."""
+        for path, _, _ in os.walk(self.folder / folder):
+            sync(Path(path))
+
+
+@dataclass(frozen=True)
+class DiskFolder:
+    """A folder of checkpoints on a disk; `CheckpointFolder` explains the methods."""
+
+    folder: Path
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a checkpoint."""
+        return str(self.folder / name)
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of folders and of links to folders."""
+        try:
+            entries = [entry for entry in self.folder.iterdir() if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise self._not_listed(error) from error
+        yield from {entry.name.removesuffix(REPLACED) for entry in entries}
+
+    def has(self, name: str) -> bool:
+        """Return whether a file or folder has this name."""
+        return (self.folder / name).exists()
+
+    def find(self, name: str) -> DiskFiles | None:
+        """Return the files of a checkpoint, maybe under the name of a replaced one."""
+        try:
+            for folder in (self.folder / name, self._replaced(name)):
+                if (folder / INDEX).is_file():
+                    return DiskFiles(folder)
+        except OSError as error:
+            raise self._not_listed(error) from error
+        return None
+
+    def damage_of(self, name: str) -> str:
+        """Return why an entry is no checkpoint: it is a link, or it has no index."""
+        files = self.find(name)
+        if files is not None:
+            return "it is a symbolic link" if files.folder.is_symlink() else ""
+        return f"{INDEX} is not there" if any((self.folder / name).glob("part-*")) else ""
+
+    def obstacle_to_writing(self) -> str:
+        """Return why the folder, which need not exist, cannot be written."""
+        for path in (self.folder, *self.folder.parents):
+            if os.path.lexists(path):
+                if not path.is_dir():
+                    return f"{path} is no folder"
+                may_write = os.access(path, os.W_OK | os.X_OK)
+                return "" if may_write else f"this process may not write to {path}"
+        return ""
+
+    def is_marked(self, name: str) -> bool:
+        """Return whether a checkpoint has the mark."""
+        return os.path.lexists(self.folder / name / _MARK)
+
+    def _replaced(self, name: str) -> Path:
+        """Return the path of a checkpoint that is being replaced."""
+        return self.folder / (name + REPLACED)
+
+    def _not_listed(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoints in {self.folder} cannot be read: {error.strerror}",
+            hint="give a folder that this process may read",
+        )
+
+    # For the writer.
+
+    def prepare(self, name: str) -> None:
+        """Create the folder, and check that `name` is free or a checkpoint."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            os.lstat(self._partial(name))  # raises if this name, the longest, is too long
+        except FileExistsError as error:
+            no_folder = NotADirectoryError(errno.ENOTDIR, "", str(self.folder))
+            raise not_written(no_folder, self.folder) or error from error
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise not_written(error, self.folder) or error from error
+        self.require_replaceable(name)
+
+    def require_replaceable(self, name: str) -> None:
+        """Raise `CheckpointError` if an entry is no checkpoint: its content would be lost."""
+        path = self.folder / name
+        if name.endswith((PARTIAL, REPLACED)):
+            raise CheckpointError(
+                f"{name!r} is a name of checkpoints that are being written, which are removed if "
+                f"their writer is killed",
+                hint=f"give a name that ends neither in {PARTIAL} nor in {REPLACED}",
+            )
+        if path.is_symlink():
+            raise CheckpointError(
+                f"{name!r} is a symbolic link, which a checkpoint would replace",
+                hint="give the path that it leads to, or a path that does not exist",
+            )
+        is_empty = path.is_dir() and not any(path.iterdir())
+        if path.exists() and not is_empty and not (path / INDEX).is_file():
+            raise CheckpointError(
+                f"{name!r} exists and is no checkpoint, but a checkpoint would replace it",
+                hint=f"give a path in it, such as {name}/checkpoint, or one that does not exist",
+            )
+
+    def begin(self, name: str) -> str:
+        """Create a folder with a unique name; return that name."""
+        partial = self._partial(name)
+        partial.mkdir()
+        return partial.name
+
+    def unfinished(self, name: str, token: str) -> UnfinishedCheckpoint:
+        """Return the checkpoint in a folder that `begin` created."""
+        return UnfinishedCheckpoint(token, DiskFiles(self.folder / token))
+
+    def give_name(self, name: str, token: str, index: bytes, confirm: Callable[[], None]) -> None:
+        """Write the index, sync everything, and rename the folder."""
+        partial, path, replaced = self.folder / token, self.folder / name, self._replaced(name)
+        write_synced(partial / INDEX, index)
+        for folder in (*partial.glob("part-*"), partial):
+            sync(folder)  # parts again: the reports were removed
+        confirm()
+        if path.exists():
+            erase(replaced)
+            path.rename(replaced)
+        partial.rename(path)
+        sync(self.folder)
+        erase(replaced)
+
+    def abandon(self, name: str, token: str) -> None:
+        """Remove a folder that `begin` created."""
+        erase(self.folder / token)
+
+    def remove(self, name: str) -> None:
+        """Rename a checkpoint, and remove it then."""
+        for folder in (self.folder / name, self._replaced(name)):
+            if os.path.lexists(folder):
+                renamed = self._partial(name)
+                folder.rename(renamed)
+                erase(renamed)
+
+    def remove_remains(self, stem: str) -> None:
+        """Remove partial checkpoints, and replaced ones whose replacement has its name."""
+        remains = re.compile(
+            rf"(?P<name>{re.escape(stem)}(-\d+)?)"
+            rf"((\.[0-9a-f]+)?{re.escape(PARTIAL)}|(?P<replaced>{re.escape(REPLACED)}))",
+            re.ASCII,
+        )
+        for path in list(self.folder.iterdir()):
+            match = remains.fullmatch(path.name)
+            if match is None:
+                continue
+            if match["replaced"] and not (self.folder / match["name"] / INDEX).is_file():
+                continue
+            try:
+                check_free(self, match["name"])
+            except CheckpointError:
+                continue
+            erase(path)
+
+    def _partial(self, name: str) -> Path:
+        """Return a unique path for a checkpoint that is being written or removed."""
+        return self.folder / f"{name}.{secrets.token_hex(4)}{PARTIAL}"
+
+    def mark(self, name: str) -> None:
+        """Create the mark: a new file, so that no link is followed."""
+        (self.folder / name / _MARK).open("xb").close()
+
+    def lock(self, stem: str) -> FileLock:
+        """Lock the file of a name."""
+        return take(file_of(self.folder, stem), stem)
+
+    def lock_key(self, stem: str) -> Path:
+        """Return the file of a name."""
+        return file_of(self.folder, stem)
+
+    def require_free(self, stem: str) -> None:
+        """Check the file of a name."""
+        require_free(file_of(self.folder, stem), stem)
