@@ -22,7 +22,8 @@
 * `SLURM_PROCID` and the other variables of Slurm describe the task that this process runs,
   `TPU_NAME` and `TPU_WORKER_ID` the TPU of this host;
 * `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL` is the address of a server that speaks S3, other than
-  Amazon's, `AWS_REGION` or `AWS_DEFAULT_REGION` its region, as for Amazon's own programs;
+  Amazon's, `AWS_REGION` or `AWS_DEFAULT_REGION` its region, `AWS_ACCESS_KEY_ID` the name of the
+  key, as for Amazon's own programs;
 * `CUDA_VISIBLE_DEVICES` lists the GPUs that this process may use;
 * `KERAS_BACKEND` is the backend of Keras, which `graphdist.keras` sets to `jax` unless it is set.
 """
@@ -43,6 +44,7 @@ import jax
 from graphdist.errors import ArgumentError, DeviceError
 from graphdist.quoted import quoted, unquoted
 from graphdist.runtime.backpressure import backpressure
+from graphdist.runtime.files.bucket_objects import S3Server
 from graphdist.runtime.processes.addresses import BIND_VARIABLE, is_host
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.workers import WorkerTimeouts
@@ -265,10 +267,13 @@ def set_visible_gpus(ids: Iterable[int]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, ids))
 
 
-def bucket_endpoint() -> tuple[str, str]:
-    """Return the address of the server that speaks S3, "" for Amazon's, and its region."""
-    address = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
-    return address, os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
+def s3_server() -> S3Server:
+    """Return the server that speaks S3, as the environment names it."""
+    return S3Server(
+        os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", ""),
+        os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", ""),
+        "AWS_ACCESS_KEY_ID" in os.environ,
+    )
 
 
 def choose_keras_backend(name: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from graphdist.config import bucket_endpoint
+from graphdist.config import s3_server
 from graphdist.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from graphdist.quoted import quoted
 from graphdist.runtime.absent_devices import MissingExtraError, has_package
@@ -39,7 +39,6 @@ def folder_of(path: StrPath, what: str) -> CheckpointFolder:
     text = _text_of(path, what)
     if (address := _ADDRESS.match(text)) is None:
         return DiskFolder(_absolute(text, what))
-    text = text.rstrip("/")
     if not address[2] and address[1] in ("gs", "s3"):
         raise ArgumentError(
             f"{what} is {text!r}: an address has two slashes, and a pathlib.Path drops one",
@@ -47,7 +46,7 @@ def folder_of(path: StrPath, what: str) -> CheckpointFolder:
         )
     if not address[2]:
         return DiskFolder(_absolute(text, what))
-    if not _BUCKET.fullmatch(text):
+    if not _BUCKET.fullmatch(text.rstrip("/")):
         raise ArgumentError(
             f"{what} is {quoted(text)}, which is the address of no bucket",
             hint="give gs://bucket/folder, s3://bucket/folder, or a folder of the file system",
@@ -57,7 +56,7 @@ def folder_of(path: StrPath, what: str) -> CheckpointFolder:
             f"{what} is {text!r}: buckets need the package tensorstore, which is not installed",
             hint="pip install 'graphdist[checkpoint]'",
         )
-    return BucketFolder(BucketObjects(text, *bucket_endpoint()))
+    return BucketFolder(BucketObjects(text.rstrip("/"), s3_server()))
 
 
 def checkpoint_path(path: StrPath, what: str = "the path of a checkpoint") -> CheckpointPath:

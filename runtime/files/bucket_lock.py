@@ -60,7 +60,9 @@ class ObjectLock:
         """Remove the record if it is in place."""
         if self._generation is not None:
             with contextlib.suppress(CheckpointError):
-                self._objects.write(self._record, None, self._generation)
+                self._objects.write(
+                    self._record, None, self._generation, seconds=SECONDS_BETWEEN_SIGNS
+                )
 
     def close(self) -> None:
         """Do nothing: a record holds nothing of this process."""
@@ -87,6 +89,6 @@ def require_free(objects: BucketObjects, stem: str) -> None:
 
 def _require_silence(objects: BucketObjects, stem: str, content: bytes | None) -> None:
     owner = OwnerProcess.of(content or b"")
-    if owner is not None:
+    if owner is not None and not owner.is_this_process():  # this one was interrupted at a request
         read = lambda: objects.read(record_of(stem)).content or b""  # noqa: E731
         require_silence(owner, False, read, stem, objects.url)

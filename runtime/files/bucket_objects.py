@@ -1,8 +1,8 @@
 """The objects below a prefix of a bucket, in Google Cloud Storage or S3.
 
-`tensorstore` sends the requests, and repeats them while a server is busy. Each object has a
-generation that changes with every write, and a write may depend on it. tensorstore's threads do not
-survive a fork, so a forked process that would use them is refused.
+`tensorstore` sends the requests. It repeats them for some minutes while a server does not answer,
+and the log says so. Each object has a generation that changes with every write, and a write may
+depend on it. tensorstore's threads do not survive a fork, so a forked process is refused.
 
 Errors are `CheckpointError`, so that an outage is not taken for a damaged checkpoint. Only a
 missing object is a `FileNotFoundError`.
@@ -11,8 +11,10 @@ missing object is a `FileNotFoundError`.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -22,11 +24,25 @@ from graphdist.runtime.files.checkpoint_files import CheckpointError
 
 _DRIVERS = {"gs": "gcs", "s3": "s3"}
 _PROCESS = os.getpid()
+_SECONDS_OF_SILENCE = 20.0
+"""After how many seconds without an answer the log says so."""
+_log = logging.getLogger("graphdist")
 _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS or `gcloud auth application-default login`",
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; AWS_ENDPOINT_URL for a "
     "server other than Amazon's",
 }
+
+
+class S3Server(NamedTuple):
+    """A server that speaks S3."""
+
+    address: str = ""
+    """Its address; "" for Amazon's."""
+    region: str = ""
+    """Its region; "" where the server is asked for it."""
+    has_key: bool = False
+    """Whether the environment has the key, so that no other place is looked at for one."""
 
 
 class StoredObject(NamedTuple):
@@ -42,13 +58,11 @@ class BucketObjects:
 
     url: str
     """`gs://<bucket>/<prefix>` or `s3://<bucket>/<prefix>`."""
-    endpoint: str = ""
-    """The address of a server that speaks S3; "" for Amazon's."""
-    region: str = ""
+    server: S3Server
 
     def read(self, key: str) -> StoredObject:
         """Return an object."""
-        found = self._done(lambda store: store.read(key), f"{key} was not read")
+        found = self._done(lambda store: store.read(key), f"{key} cannot be read")
         return StoredObject(found.value if found.state == "value" else None, found.stamp.generation)
 
     def content(self, key: str) -> bytes:
@@ -73,19 +87,19 @@ class BucketObjects:
         condition = {} if if_generation is None else {"if_equal": if_generation}
         stamp = self._done(
             lambda store: store.write(key, content, **condition),
-            f"{key} was not written",
+            f"{key} cannot be written",
             seconds,
         )
         return bytes(stamp.generation) or None
 
     def listed(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that start with a prefix."""
-        listed = self._done(lambda store: store.list(_range(prefix)), "it was not listed")
+        listed = self._done(lambda store: store.list(_range(prefix)), "it cannot be listed")
         yield from (key.decode("utf-8", "surrogateescape") for key in listed)
 
     def remove_all(self, prefix: str) -> None:
         """Remove all objects whose keys start with a prefix."""
-        self._done(lambda store: store.delete_range(_range(prefix)), f"{prefix} was not removed")
+        self._done(lambda store: store.delete_range(_range(prefix)), f"{prefix} cannot be removed")
 
     def _done(
         self, request: Callable[[Any], Any], failed: str, seconds: float | None = None
@@ -98,11 +112,17 @@ class BucketObjects:
                 hint='start the process anew: multiprocessing.get_context("spawn")',
             )
         try:
-            return request(_opened(self)).result(seconds)
+            result = request(_opened(self))
+            if seconds is None:
+                with suppress(TimeoutError):
+                    return result.result(_SECONDS_OF_SILENCE)
+                _log.warning("%s does not answer; the request is repeated", self.url)
+            return result.result(seconds)
         except Exception as error:  # tensorstore raises the exceptions of Python by its status
             scheme = self.url.partition(":")[0]
+            said = str(error).partition(" [")[0].splitlines()[0]
             raise CheckpointError(
-                f"{self.url}: {failed}: {str(error).splitlines()[0]}",
+                f"{self.url}: {failed}: {said}",
                 hint=f"the bucket must exist, and credentials be set: {_CREDENTIALS[scheme]}",
             ) from error
 
@@ -111,9 +131,17 @@ class BucketObjects:
 def _opened(objects: BucketObjects) -> Any:
     scheme, _, path = objects.url.partition("://")
     bucket, _, prefix = path.partition("/")
-    spec = {"driver": _DRIVERS[scheme], "bucket": bucket, "path": prefix and f"{prefix}/"}
-    if scheme == "s3" and objects.endpoint:
-        spec |= {"endpoint": objects.endpoint, "aws_region": objects.region or "us-east-1"}
+    spec: dict[str, Any] = {
+        "driver": _DRIVERS[scheme],
+        "bucket": bucket,
+        "path": prefix and f"{prefix}/",
+    }
+    if scheme == "s3" and objects.server.address:
+        spec |= {"endpoint": objects.server.address, "aws_region": "us-east-1"}
+    if scheme == "s3" and objects.server.region:
+        spec["aws_region"] = objects.server.region
+    if scheme == "s3" and objects.server.has_key:
+        spec["aws_credentials"] = {"type": "environment"}
     return import_module("tensorstore").KvStore.open(spec).result()
 
 

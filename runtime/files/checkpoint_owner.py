@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -54,6 +54,11 @@ class OwnerProcess:
     def record(self, sign: int) -> bytes:
         """Return the content of the file; `sign` is the count of heartbeats so far."""
         return json.dumps({**vars(self), "sign": sign}).encode().ljust(LENGTH - 1) + b"\n"
+
+    def is_this_process(self) -> bool:
+        """Return whether it is this process, whenever it wrote the record."""
+        here = OwnerProcess.this_process()
+        return replace(self, since=here.since) == here
 
     def is_gone(self, has_lock: bool) -> bool | None:
         """Return whether the process has ended; None if this process cannot know.

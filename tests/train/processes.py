@@ -141,6 +141,20 @@ def fork_and_save(directory: str) -> None:
     time.sleep(60)
 
 
+def fork_and_read(directory: str) -> None:
+    """Read a bucket, then have a fork do so."""
+    import graphdist as gd
+
+    gd.train.latest_checkpoint(directory)
+    if os.fork() == 0:
+        try:
+            gd.train.latest_checkpoint(directory)
+        except gd.CheckpointError as error:
+            print(error.what, flush=True)
+        os._exit(0)
+    os.wait()
+
+
 def save_on_a_full_disk(path: str) -> None:
     """Save where files may not be long, and say what is said."""
     import resource
