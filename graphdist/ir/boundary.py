@@ -25,5 +25,5 @@ def output_layouts(graph: Graph) -> tuple[Layout | None, ...]:
 
 
 def _of(graph: Graph, layout: Layout | None) -> Layout | None:
-    """Return the layout; on one replica every value is mirrored."""
+    """Return `layout`, or mirrored if the graph has one replica, where every value is mirrored."""
     return MIRRORED if graph.num_replicas == 1 else layout

@@ -60,9 +60,10 @@ def dimension_to_shard(
     """Return the dimension along which to shard a value; None if `num_replicas` divides none.
 
     Dimension 0 is the first choice, since shards of rows need no copy. The second choice is the
-    longest dimension that `num_replicas` divides. The last dimension comes after all others, since
-    accelerators pad a short last dimension to 128. If a loop scans the value along dimension 0, the
-    same rule is applied to the slice of one iteration, and dimension 0 is the last choice.
+    longest dimension that `num_replicas` divides. The last dimension comes after all other
+    dimensions, since accelerators pad a short last dimension to 128. If a loop scans the value
+    along dimension 0, the same rule is applied to the slice of one iteration, and dimension 0 is
+    the last choice.
 
     >>> dimension_to_shard((8, 3), 4), dimension_to_shard((6, 8, 16), 4)
     (0, 1)

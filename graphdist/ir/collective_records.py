@@ -35,9 +35,9 @@ _BECOMES = {"reduce": "all_reduce", "gather": "all_gather"}
 class Exchange(NamedTuple):
     """One exchange between replicas, each of which has an operand of `bytes`.
 
-    Without `is_across`, each group of `group_size` consecutive replicas exchanges. With
-    `is_across`, replicas of different groups exchange: those that have the same index in each of
-    `group_size` groups of consecutive replicas.
+    Without `is_across`, the replicas of a group exchange with each other, and a group is
+    `group_size` consecutive replicas. With `is_across`, the replicas are divided into `group_size`
+    groups, and those with the same index in their group exchange with each other.
     """
 
     kind: str

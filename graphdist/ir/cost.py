@@ -111,7 +111,7 @@ def node_cost(node: Node) -> Cost:
 def executions(graph: Graph) -> Iterator[tuple[Node, Fraction]]:
     """Yield every node with the number of its runs in a step, as if each branch of a `cond` ran.
 
-    If a `cond` synchronizes local steps in every H-th step, the nodes of its branches count 1/H.
+    If a `cond` synchronizes local steps in every H-th step, nodes of its branches run 1/H times.
     """
     pending: list[tuple[Sequence[Node], Fraction]] = [(graph.nodes, Fraction(1))]
     while pending:

@@ -86,7 +86,7 @@ class Definitions:
 
 @kept_analysis
 def has_shared_graphs(graph: Graph) -> bool:
-    """Return whether several nodes share a nested graph, whose values have several definitions.
+    """Return whether several nodes share a nested graph, so that a value has several definitions.
 
     Tracing never makes such a graph.
     """

@@ -1,9 +1,9 @@
-"""Graphs for networkx, to draw and to analyse. The compiler does not use them: they are slow.
+"""Graphs for networkx, to draw and to analyse. They are too slow to build for the compiler.
 
 The networkx nodes are named as in the text of the graph: an input `%x`, a node after its first
-result, or after its operation and index if it has none, and the outputs `return`. Attributes are
-strings and numbers, so that every format networkx writes can hold them. Nested graphs are left out:
-export each of `node.graphs` by itself.
+result, or after its operation and index if it has no result, and the outputs `return`. Attributes
+are strings and numbers, so that every format networkx writes can hold them. Nested graphs are left
+out: export each of `node.graphs` by itself.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ A factor is the index of a dimension of the first operand or of the result. A di
 be unsharded has no factor. Rules trust the parameters of a node, as type rules do.
 
 A reshape has a factor for each group of dimensions that it merges or splits. The factor belongs to
-the first dimension of the group in the operand and in the result. Operand and result, divided into
-equally many shards along these two dimensions, hold the same elements in the same order. Dimensions
-of size 1 are in no group, since any of them may correspond to any other. A dimension that is
-sharded may also be of size 1 in a shard. Then the layouts in the node's types say which dimensions
-correspond, and if several dimensions are possible there is no factor.
+the first dimension of the group in the operand and in the result. If both are divided along these
+dimensions, into equally many shards, then shards of one index hold the same elements in the same
+order. Dimensions of size 1 are in no group, since any of them may correspond to any other. A
+sharded dimension may also be of size 1 in a shard. Then the layouts in the node's types say which
+dimensions correspond, and if several dimensions are possible there is no factor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def integers(node: Node, name: str) -> tuple[int, ...]:
 
 
 def unrelated(values: Sequence[Operand]) -> tuple[Dimensions, ...]:
-    """Return the dimensions of values whose dimensions have no factor."""
+    """Return, for each value, the factor None for each of its dimensions."""
     return tuple((None,) * len(value.type.shape) for value in values)
 
 
@@ -69,7 +69,7 @@ def elementwise(node: Node) -> Factors:
 
 
 def bitcast(node: Node) -> Factors:
-    """Pass all dimensions through but a last one that the new bit width adds or removes."""
+    """Pass all dimensions through, except a last dimension that the bit width adds or removes."""
     operand, result = node.operands[0].type.shape, node.results[0].type.shape
     shared = min(operand, result, key=len)
     own = (None,) * abs(len(operand) - len(result))
@@ -169,7 +169,7 @@ def without(name: str) -> Rule:
 
 
 def stack(node: Node) -> Factors:
-    """Pass the dimensions of the operands through, and add one without a factor to the result."""
+    """Pass the operands' dimensions through. The result has one more, which has no factor."""
     (axis,) = integers(node, "axis")
     dims = numbered_dimensions(node.operands[0].type.shape)
     return Factors((dims,) * len(node.operands), ((*dims[:axis], None, *dims[axis:]),))
@@ -183,7 +183,7 @@ def take_step(node: Node) -> Factors:
 
 
 def join_parts(node: Node) -> Factors:
-    """Pass the dimensions of the parts through, but not the dimension that joins the parts."""
+    """Pass the dimensions of the parts through, but not the one along which parts are joined."""
     (axis,) = integers(node, "axis")
     dims = numbered_dimensions(node.operands[0].type.shape, [0, axis + 1])
     return Factors((dims,), (dims[1:],))
@@ -193,7 +193,7 @@ def reduction(reducer: str | None, name: str = "axes", of: str = "") -> Rule:
     """Return the rule of operations that reduce the dimensions in the parameter `name`.
 
     Each shard gives a term, and `reducer` reduces the terms. The reduced dimensions must be
-    unsharded if there is no reducer, or if `of` is a dtype and the operand has another.
+    unsharded if there is no reducer, or if `of` names a dtype and the operand has another dtype.
     """
 
     def rule(node: Node) -> Factors:

@@ -79,7 +79,7 @@ class Factors:
 
 
 def shard_shape(dimensions: Dimensions, shape: Shape, factor: int, count: int) -> Shape:
-    """Return the shape of one of `count` shards along `factor`; `shape` if no dimension has it.
+    """Return the shape of one of `count` shards along `factor`; `shape` if none has this factor.
 
     >>> shard_shape((0, 1), (8, 6), 1, 3), shard_shape((None, 0), (8, 6), 1, 3)
     ((8, 2), (8, 6))

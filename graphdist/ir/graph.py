@@ -53,7 +53,7 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Value:
-    """A result of a node or an input of a graph. The printer makes the value's name of `hint`."""
+    """A result of a node or an input of a graph. The printer names the value after `hint`."""
 
     type: Type
     hint: str = ""

@@ -59,6 +59,6 @@ def all_to_all(held: Held, params: Exchanging) -> Held:
 
 
 def slices_of_replicas(held: Held, params: AlongAxis) -> Held:
-    """Return each replica's shard of its own array; r is its index in its group for shard r."""
+    """Return, for each replica, the shard of its array at the replica's index in its group."""
     axis, count = params.axis, params.group_size
     return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]

@@ -48,7 +48,7 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
 
 
 def grid_positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
-    """Return evenly spaced positions of a grid, on average over which operations are counted.
+    """Return evenly spaced positions of a grid, over which a kernel's operations are averaged.
 
     On an axis that no loop's bounds can depend on, the positions have index 0 alone.
     """

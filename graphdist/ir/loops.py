@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Taken(NamedTuple):
-    """An operand, and the body's input for it: of a scanned operand, the input is one slice."""
+    """A constant and the body's input for it, or a scanned operand and the input for its slice."""
 
     operand: Operand
     value: Value
@@ -100,7 +100,7 @@ class Scan:
     __slots__ = ("body", "carries", "constants", "node", "params", "scanned", "stacked")
 
     def __init__(self, node: Node, operands: Sequence[Operand] | None = None) -> None:
-        """Take the node apart."""
+        """Store the parts of the node."""
         params, operands = Scanning.of(node), node.operands if operands is None else operands
         (body,) = node.graphs
         self.node, self.params, self.body = node, params, body
@@ -141,7 +141,7 @@ class While:
     __slots__ = ("body", "carries", "condition", "node", "of_body", "of_condition")
 
     def __init__(self, node: Node) -> None:
-        """Take the node apart."""
+        """Store the parts of the node."""
         self.node = node
         self.condition, self.body = node.graphs
         of_condition, of_body, first = while_parts(Looping.of(node), node.operands)
@@ -225,7 +225,7 @@ class ScanEdit:
         self._following[carry] = following
 
     def stack(self, result: Value, output: Operand) -> None:
-        """Replace the output of the body that `result`, a result of the old scan, stacks."""
+        """Set the output of the body that is stacked for `result`, a result of the old scan."""
         self._outputs[result] = output
 
     def keep_nodes(self, without: Collection[Node] = ()) -> None:

@@ -124,7 +124,8 @@ def array_from_numbers(dtype: str, shape: tuple[int, ...], values: Sequence[Numb
 def array_text(array: Array) -> str | None:
     """Return the text of a small array of numbers.
 
-    None if the array is larger, has no numbers, or if the text would not give back the same bits.
+    None if the array is large, if its elements are no numbers, or if the text would not give back
+    the same bits.
 
     >>> array_text(np.array([[1, 2]], np.int32))
     'array<i32[1,2]: 1, 2>'

@@ -24,7 +24,7 @@ class OfVariable(Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregating(OfVariable):
-    """Parameters of the reduction of what replicas write to a variable."""
+    """Parameters of the aggregation of the values that replicas write to a variable."""
 
     context: Literal["replica", "cross"]
     """Where the program writes: in a replica function, or in cross-replica context."""
@@ -146,7 +146,7 @@ class Unpacking(Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingSlices(OverReplicas):
-    """Parameters of packing the shards of several values: first all first shards, and so on."""
+    """Parameters of packing the shards of several values: all first shards, all second shards.."""
 
     axes: tuple[int, ...]
     """The dimension along which each value is sharded."""

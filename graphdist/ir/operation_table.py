@@ -167,7 +167,7 @@ _REDUCTIONS: Mapping[str, Row] = {
     "jax.reduce_sum": _reduction("sum", _IN_THE_FIRST),
     "jax.reduce_max": _reduction("max"),
     "jax.reduce_min": _reduction("min"),
-    "jax.reduce_and": _reduction("min", of="bool"),  # of integers, they are bitwise
+    "jax.reduce_and": _reduction("min", of="bool"),  # of integers it is bitwise
     "jax.reduce_or": _reduction("max", of="bool"),
     **_of_jax("argmax argmin reduce_prod reduce_xor", _reduction(None)),
     "jax.reduce": Row(rules.reduction(None, "dimensions")),
@@ -249,7 +249,7 @@ def factors_of(node: Node) -> Factors | None:
 
 
 def divides(node: Node, factors: Factors, factor: int, count: int) -> bool:
-    """Return whether `count` divides each dimension with `factor` of a node's operands, results."""
+    """Return whether `count` divides all dimensions of a node that have the factor `factor`."""
     operands, results = (
         [value.type.shape for value in values] for values in (node.operands, node.results)
     )
@@ -285,7 +285,7 @@ def on_shards(
 
 
 def _along(sharding: Layout | None, dimension: int | None) -> Layout:
-    """Return the layout `sharding` along `dimension`; per replica if one of both is None."""
+    """Return the layout `sharding` along `dimension`; per replica if either is None."""
     return PER_REPLICA if sharding is None or dimension is None else sharding.along(dimension)
 
 
@@ -344,7 +344,10 @@ def layouts_on_shards(
 
 
 def _shared(factors: Factors, layouts: Sequence[Layout | None]) -> tuple[int, Layout] | None:
-    """Return the factor of all sharded operands, and the layout of one; None if there is none."""
+    """Return the factor along which all sharded operands are sharded, and a layout of them.
+
+    None if there is no such factor, or if another operand is not mirrored.
+    """
     found: dict[tuple[int | None, MeshAxis], Layout] = {}
     for dims, layout in zip(factors.operands, layouts, strict=True):
         if layout is None or layout.dimension is None:

@@ -1,7 +1,8 @@
 """The base of typed parameters: a frozen dataclass that is a read-only mapping of its fields.
 
-Each of our operations has a subclass of it (`op_parameters.py`). JAX's operations have plain
-mappings. Since both are mappings, both are printed, parsed, compared and hashed in the same way.
+Each of our operations has a subclass of `Parameters` (`op_parameters.py`). JAX's operations have
+plain mappings. Since both are mappings, both are printed, parsed, compared and hashed in the same
+way.
 
 1. The names are in the order of the constructor's arguments.
 2. A field that equals its default is neither in the mapping nor in the text of a graph.
@@ -107,7 +108,7 @@ class _Field(NamedTuple):
     written: str
     """The text of the type in the class."""
     default: object
-    """`MISSING` if there is none."""
+    """`MISSING` if there is no default."""
 
     def is_left_out(self, value: object) -> bool:
         return self.default is not MISSING and value == self.default
@@ -144,7 +145,7 @@ def _taken(type: Any, value: Any) -> object:  # Any: as above, and any value tha
 
 
 def _is_of(type: Any, origin: object, value: Any) -> bool:  # Any: as above
-    """Return whether `value` fits `type`, which is no union, and no integer or tuple that fits."""
+    """Return whether `value` fits `type`. Integers, tuples and unions are checked by `_taken`."""
     if origin is np.ndarray:  # also random keys of JAX, and an `ArrayPlaceholder`
         return hasattr(value, "dtype") and hasattr(value, "shape")
     if origin is Literal:

@@ -3,8 +3,8 @@
 1. Recursive descent over nested graphs and nested parameters; a loop over lines.
 2. The builder makes the nodes, so type rules run. The types in the text must equal the types that
    the rule returns, layouts included. The layouts of results of JAX's operations are compared only
-   if the caller gives these operations (`ops`). Otherwise, as in the viewer, they are those of the
-   text.
+   if the caller gives these operations (`ops`). Otherwise, as in the viewer, results have the
+   layouts of the text.
 3. Bad text of any kind is a `ParseError` that shows the line.
 4. Names become hints, unless they are numbers.
 """

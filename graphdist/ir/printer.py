@@ -160,7 +160,8 @@ class Printer:
     ) -> None:
         self.graph = graph
         self.kept: dict[Node, str] = {} if kept is None else kept
-        self._is_of_this_graph = False  # whether the last text of parameters is
+        # Whether the text of the last node's parameters has names or indices of this graph.
+        self._is_of_this_graph = False
         self.sources = sources
         self.lines: list[str] = []
         self.line_of: dict[Node, int] = {}
@@ -226,7 +227,7 @@ class Printer:
         """Print a node and, if `nested`, the graphs in it."""
         if self.sources:
             self._source(node, indent)
-        # Operands come first. So if a broken node uses its own result, the result is undefined.
+        # Operands come first, so that a broken node's use of its own result prints as undefined.
         operands = [self.operand(operand) for operand in node.operands]
         results = [self.define(value, again) for value in node.results]
         parameters = self.parameters(node) if node.params else ""
@@ -320,7 +321,7 @@ class Printer:
     def _is_declared(self, variable: GraphVariable) -> bool:
         """Return whether the graph declares this variable under its name.
 
-        The declaration may have another use and storage, since nodes may have an older copy.
+        The declaration may differ in use and storage, since a node may have an older copy of it.
         """
         self._is_of_this_graph = True
         declared = self._variables.get(variable.name)

@@ -128,7 +128,7 @@ def join(layouts: Iterable[Layout | None]) -> Layout | None:
 
 
 def join_alike(layouts: Iterable[Layout | None]) -> Layout | None:
-    """Return the layout of a value that is one of several, the same choice on all replicas.
+    """Return the layout of a value that is chosen from several values, alike on all replicas.
 
     If some of the values are sharded along one dimension, and the rest are mirrored, the result is
     sharded along this dimension.

@@ -88,7 +88,8 @@ class AddedRole:
 
     serves: tuple[str, ...]
     text: ClassVar[str]
-    """The name of the role in the text of a graph and in names of variables. Slots add an index."""
+    """The name of the role in the text of a graph and in names of variables. A slot adds an index.
+    """
 
     def __str__(self) -> str:
         return self.text
@@ -101,7 +102,7 @@ class StepCount(AddedRole):
 
 
 class Anchor(AddedRole):
-    """The variable has the value of the variable in `serves` at the last synchronization."""
+    """The variable has the value that the one in `serves` had at the last synchronization."""
 
     text = "anchor"
 

@@ -93,7 +93,7 @@ def _check_values_and_nodes(graph: Graph) -> None:
 
 
 def _check_operation(graph: Graph, node: Node) -> None:
-    """Check that an operation is allowed at the graph's stage, and is over all its replicas."""
+    """Check that an operation is allowed at the graph's stage, and spans the graph's replicas."""
     if node.op in _GONE[graph.stage]:
         what = f"{node.op.name} has no place at stage {graph.stage.value}"
         raise _refuse(graph, what, node)
