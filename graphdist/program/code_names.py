@@ -14,7 +14,7 @@ from graphdist.tracing.user_lines import CodeOwner, owner_of
 _ANY_ATTRIBUTE = frozenset(
     ("getattr", "hasattr", "vars", "asdict", "astuple", "attrgetter", "methodcaller")
 )
-"""Functions that get an attribute by a name that is a value, or all attributes."""
+"""Functions that read attributes whose names are not in the code."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Warns once that a function reads the elements of a dataset one by one, and says why.
 
 Loops over distributed datasets run in compiled chunks of steps. If the host reads one element after
-the other, each step costs a call from Python, which is longer than the step of a small model.
+the other, each step costs a call from Python, which takes longer than a step of a small model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ElementNotice:
         self._lines: dict[int, set[Frame | None]] = {}
         self._has_warned = False
         self.reasons: dict[str, str] = {}
-        """Why functions were not converted, by name. The key "" has why a loop is not compiled."""
+        """The reasons why functions are not converted, by name; "": why a loop is not compiled."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -42,7 +42,7 @@ class ElementNotice:
             yield
 
     def _note_read(self, iterator: DistributedIterator[Any]) -> None:
-        if id(iterator) not in self._lines:  # a single read is normal: do not look for its line
+        if id(iterator) not in self._lines:  # a single read is normal, so skip its line
             self._lines[id(iterator)] = set()
             return
         frame = here().frame

@@ -159,7 +159,7 @@ class Function(Generic[Parameters, Result_co]):
         return functions.setdefault(key, (reference, self._bound_to(reference)))[1]
 
     def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
-        """Return a function for one object. It refers weakly to the object, and ends with it."""
+        """Return the function for one object. The function refers to the object weakly."""
         fn: Callable[..., Any] = self.fn
 
         @wraps(fn)
@@ -172,7 +172,7 @@ class Function(Generic[Parameters, Result_co]):
         return self._like(method, without=first.name)
 
     def _like(self, fn: Callable[..., Any], without: str = "") -> Function[..., Any]:
-        """Return a function of `fn` with the same options, but `without` is no static argument."""
+        """Return a `Function` of `fn` with the same options and static arguments but `without`."""
         return Function(fn, [name for name in self._static if name != without], self.options)
 
     @property
@@ -247,7 +247,7 @@ class Function(Generic[Parameters, Result_co]):
                 return self._trace_of_loops(args, kwargs, met)
 
     def _trace_of_loops(self, args: Any, kwargs: Any, met: DatasetInTrace) -> Traced:
-        """Trace the function with its loops over datasets, for the elements of one program each."""
+        """Trace the function with its loops over datasets, each for the elements of one program."""
         specs = stacked_specs((args, kwargs), self._steps)
         if not any(isinstance(leaf, DistributedDataset) for leaf in tree_leaves((args, kwargs))):
             raise UnsupportedError(
@@ -268,7 +268,7 @@ class Function(Generic[Parameters, Result_co]):
         strategy = None if entry is None else entry.strategy
         try:
             if not kwargs:
-                # Most steps take only arrays: to flatten them would cost more than all the rest.
+                # Most steps get only arrays. Flattening them costs more than the rest of a call.
                 keys = []
                 for leaf in args:
                     key_of = ARRAY_KEYS[type(leaf)]

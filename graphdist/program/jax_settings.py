@@ -69,7 +69,7 @@ def checked_numbers() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """The settings that JAX reads while a traced program is folded, emitted and lowered.
+    """The settings that JAX reads while constants are folded, and while a graph is lowered.
 
     They are stored at the trace and restored for every later stage. So if the user makes a stage
     under other settings, the program's results do not change.

@@ -81,7 +81,7 @@ class KeptPrograms:
         return max(self._programs(), key=lambda kept: kept.last_call, default=None)
 
     def for_context(self, signature: Hashable) -> RunnableProgram | None:
-        """Return the program for JAX's current settings, and set it in `current`; None if none."""
+        """Return the program for JAX's current settings and set it in `current`, or return None."""
         program = self._of_contexts.get((signature, trace_context().reference))
         if program is not None:
             program.last_call = next_call()

@@ -199,8 +199,8 @@ class NeedsNumbers(Exception):
 def noticed_needs(can_retry: bool) -> Iterator[None]:
     """Raise `NeedsNumbers` for an error that may come from a tracer in place of an array.
 
-    If the step cannot be traced again with constants (`can_retry`), explain JAX's error in terms of
-    loops instead.
+    Without `can_retry` the step cannot be traced again with constants. In this case explain JAX's
+    error in terms of loops instead.
     """
     try:
         yield

@@ -232,7 +232,7 @@ class LoopOperators:
         return fn
 
     def sum_of(self, add: Any, iterable: Any, fn: Callable[[Any], Any], *start: Any) -> Any:
-        """Return `add((fn(element) for element in iterable), *start)`, where `add` is named sum."""
+        """Return `add((fn(element) for element in iterable), *start)`; `add` is named `sum`."""
         return add((fn(element) for element in iterable), *start)
 
     def in_turn(self, numbers: Any, iterator: Callable[[], Any], ask: Callable[[], Any]) -> InTurn:
@@ -248,7 +248,7 @@ class LoopOperators:
         if not ranges or not others:
             return zipped(iterables)
         elements = others[0] if len(others) == 1 else zipped(others)
-        # `zip` reads one more element of an iterator that stands before the range.
+        # When the range ends, `zip` has read one more element of an iterator before the range.
         if not (is_chunked(elements) and (isinstance(elements, DATASETS) or 0 in ranges)):
             return zip(*iterables, strict=False)
         counters = [Counter(index, each.start, each.step) for index, each in ranges.items()]

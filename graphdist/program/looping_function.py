@@ -1,11 +1,11 @@
 """Functions that loop over distributed datasets: the host runs them, and compiles their loops.
 
-The first trace of a function shows whether it is one. Either the trace finds a distributed dataset,
-or an argument is a dataset or an iterator and the trace needs a value that no trace has, such as
-the end of a `range`. From then on the host calls the converted function (`loop_conversion.py`).
-Its code outside of loops over datasets runs as plain Python. A loop over a dataset is a reduction
-(`graphdist.data.dataset_reduction`): its body is traced once, and runs in chunks of steps. If the
-body reads another dataset or an iterator, the loop runs step by step.
+The first trace of a function shows whether it is such a function. Either the trace finds a
+distributed dataset, or an argument is a dataset or an iterator and the trace needs a value that no
+trace has, such as the end of a `range`. From then on the host calls the converted function
+(`loop_conversion.py`), whose code runs as plain Python, except for loops over datasets. Such a loop
+is a reduction (`graphdist.data.dataset_reduction`): its body is traced once, and runs in chunks of
+steps. If the body reads another dataset or an iterator, the loop runs step by step.
 
 The values of a body:
 
@@ -14,9 +14,9 @@ The values of a body:
   own. Any other assignment or change raises an error, since the trace would make it once for all
   elements.
 * The Python state that the body reads, also in functions that it calls, is looked up in each call
-  (`python_state.py`). Arrays in it are inputs of the program. For other values of the rest, another
-  program is compiled. If Python needs the value of an array, for example as a size, the arrays
-  become constants.
+  (`python_state.py`). Its arrays are inputs of the program. If one of its other values has changed,
+  another program is compiled. If Python needs the value of an array, for example as a size, the
+  arrays become constants.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
 
 @contextmanager
 def undone_if_met(fn: Callable[..., Any], arguments: Any) -> Iterator[None]:
-    """Undo a trace's changes of the Python state if the host must run `fn`, and repeats them."""
+    """Undo a trace's changes of the Python state if the host must run `fn`, and so repeat them."""
     state = PythonState(Walk((), {"fn": fn, "arguments": arguments}, set()))
     with state.undone(lambda error: dataset_behind(error, arguments) is not None):
         yield
@@ -183,7 +183,7 @@ class _Operators(LoopOperators):
         return total[0]
 
     def called(self, fn: Any) -> Any:
-        """Return the function that is called instead of `fn`. It converts `fn` for datasets."""
+        """Return the function to call instead of `fn`: it converts `fn` if `fn` finds a dataset."""
         function, owner = _function_of(fn)
         if (
             not isinstance(function, types.FunctionType)

@@ -26,7 +26,7 @@ class Holder:
     """An object of Python that holds values by keys."""
 
     expression = "{name}"
-    """The Python expression of a value, by the name of the holder and the key."""
+    """The format of the Python expression of a value, from the holder's `name` and the `key`."""
     kind = ""
     """The kind of the values, for errors."""
 

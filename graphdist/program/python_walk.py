@@ -100,7 +100,7 @@ class Walk:
         self._attributes, self._carried = attributes, carried
         self._arrays_are_constants = arrays_are_constants
         known = -1
-        while known < len(attributes):  # again, if an object came before a name of its attribute
+        while known < len(attributes):  # an object may come before names of its attributes
             known = len(attributes)
             self._walk(functions, values, local)
 
@@ -149,7 +149,7 @@ class Walk:
         return holder
 
     def _push_all(self, holder: Holder, names: Iterable[Any]) -> None:
-        """Push the values that a holder has under the keys `names`, if no loop carries them."""
+        """Push the values that a holder has for the keys `names`, except those a loop carries."""
         values = holder.values()
         for key in names:
             if key in values and key not in holder.carried:
@@ -334,7 +334,7 @@ class Walk:
             self._push_all(self._hold(Slots(name, value, slots)), self._named(slots))
 
     def _named(self, names: Iterable[str], all_of: bool = False) -> list[str]:
-        """Return the attributes that the functions name."""
+        """Return those attributes in `names` that the functions name."""
         if all_of or _ANY in self._attributes:
             return [name for name in names if isinstance(name, str) and name[:2] != "__"]
         return sorted(self._attributes.intersection(names))

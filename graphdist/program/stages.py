@@ -71,8 +71,8 @@ def dump_of(function: int, why: Callable[[], str]) -> Callable[[Lowered, str], N
     """Return a function that writes the page of a program, if a folder for pages is set.
 
     The returned function takes the program and the reason why it is compiled again. If this reason
-    is "", the page shows that of `why`. `why` is called at once, since it refers to the arguments
-    of a call.
+    is "", the page shows the reason that `why` returns. `why` is called at once, since it refers to
+    the arguments of a call.
     """
     reason = "" if dump_folder() is None else why()
 
@@ -97,7 +97,10 @@ class FunctionStage:
 
     @property
     def cut(self) -> CutStep | None:
-        """Return the graphs of a step with parameter servers, of which `graph` is the worker's."""
+        """Return the graphs of a step with parameter servers; None for any other step.
+
+        `graph` is the worker's graph.
+        """
         return self.history[-1].cut if self.history else None
 
     @property
@@ -295,7 +298,7 @@ class Lowered(FunctionStage):
         )
 
     def explain(self) -> Explanation:
-        """Return what each pass changed, saved and left unchanged, as text to print."""
+        """Return an explanation to print: what each pass changed, saved and left unchanged."""
         traced = self.traced
         return explanation(str(self.devices), traced.graph, traced.pipeline, self.history)
 
@@ -314,7 +317,7 @@ class Compiled(FunctionStage):
         return self.executable.memory
 
     def report(self) -> Report:
-        """Return a step's memory, operations, collectives and estimated time, as text to print."""
+        """Return a report to print: a step's memory, operations, collectives and estimated time."""
         return report_of(self.graph, self.devices, self.memory, self.as_text("hlo"))
 
     @property
@@ -335,7 +338,7 @@ class Compiled(FunctionStage):
         return report.timeline
 
     def explain(self) -> Explanation:
-        """Return what each pass changed, saved and left unchanged, as text to print."""
+        """Return an explanation to print: what each pass changed, saved and left unchanged."""
         return self.lowered.explain()
 
     def unpacked(self) -> Compiled:

@@ -63,7 +63,7 @@ def require_result(result: Any, what: str) -> None:
     `what` names the function that returned the result.
     """
     if isinstance(result, CoroutineType):
-        result.close()  # or Python would warn that nobody awaited it
+        result.close()  # otherwise Python warns that nobody awaited it
         kind = _ASYNC
     elif isinstance(result, GeneratorType | AsyncGeneratorType):
         kind = _YIELDS
@@ -172,7 +172,7 @@ def require_options(name: Any, compiler_options: Any) -> None:
 def pipeline_of(
     passes: Sequence[Pass | Callable[..., Any]] | None, allow_reassociation: bool
 ) -> Callable[[Target], Sequence[Pass]]:
-    """Return the function from a target to passes: to `passes`, or by default to the pipeline."""
+    """Return a function that returns the passes for a target: `passes`, or the default pipeline."""
     if passes is None:
         return partial(pipeline, allow_reassociation=allow_reassociation)
     chosen = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))

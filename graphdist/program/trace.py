@@ -297,7 +297,7 @@ def _hint(name: str) -> str:
 
 
 _MAX_TRACES = 4
-"""The largest number of traces of one program that keep means of equal integers integers."""
+"""The largest number of traces of one program that try to keep means of integers integers."""
 
 
 class TraceAttempts:
