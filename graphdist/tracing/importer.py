@@ -182,7 +182,7 @@ class Importer:
         return value
 
     def argument(self, atom: Any) -> Argument:
-        """Return what a variable of the jaxpr or a literal stands for: a ref, for a variable."""
+        """Return what a jaxpr's variable or literal stands for: a `GraphVariable` for a ref."""
         if type(atom) is jex.Literal:
             return _literal(atom.val, _type_of(atom.aval))
         return self._arguments[atom]
@@ -220,7 +220,7 @@ class Importer:
         )
 
     def used_nodes(self, outputs: Sequence[Operand]) -> tuple[Node, ...]:
-        """Return the nodes without reads of variables whose results are unused.
+        """Return the nodes, without `read` nodes whose result is unused.
 
         JAX makes such reads, since each write to a ref also reads the old value.
         """

@@ -5,9 +5,8 @@ integer. The analysis of the graph tells the two apart, but the dtype is needed 
 program is traced. So each mean has an id, the same in each trace of the program. The operand of the
 mean passes through a primitive with this id as parameter. The importer makes no node for this
 primitive, but records which value of the graph the operand is. In the first trace every mean is a
-float. If the
-graph proves that integers are the same on all replicas, the program is traced again, and the proof
-is repeated on the new graph.
+float. If the graph proves that integers are the same on all replicas, the program is traced again,
+and the proof is repeated on the new graph.
 
 Ids count from 0 again in each region (see `IntegerMeans.region`), so that a mean has the same id in
 all replica variants.
@@ -40,7 +39,7 @@ class IntegerMeans:
         """Start without means."""
         self.unequal = unequal
         self.operands: dict[MeanId, list[Operand | None]] = {}
-        """The operands of means in the graph, by id; None if nothing is provable of an operand."""
+        """The operands of means in the graph, by id. None stands for one that has no proof."""
         self.are_any = False
         """Whether a mean of integers was traced."""
         self.equal: frozenset[MeanId] = frozenset()
@@ -66,7 +65,10 @@ class IntegerMeans:
             self._region, self._count = before
 
     def next_id(self) -> MeanId:
-        """Return the id of the next mean. A mean of floats has one too, since all are counted."""
+        """Return the id of the next mean.
+
+        A mean of floats also gets an id, since it may be a mean of integers in the next trace.
+        """
         mean_id = (*self._region, self._count)
         self._count += 1
         return mean_id

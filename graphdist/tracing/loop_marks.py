@@ -1,4 +1,4 @@
-"""Marks on loops, by which the user or the code that makes a loop asks passes for something.
+"""Marks on loops: requests to passes, made by the user or by the code that makes the loop.
 
 * `gather`: how often the loop gathers sharded variables, "once" or in "each" iteration.
 * `steps`: each iteration is a step of a training loop, and gives the same bits as a single step.
@@ -26,7 +26,7 @@ batching.defvectorized(loop_mark_p)
 
 
 def marked(value: jax.Array, **mark: str | bool) -> jax.Array:
-    """Return a value that the body of a loop must use. It gives the loop the mark."""
+    """Return `value` with a mark for the loop whose body uses the returned value."""
     result: jax.Array = loop_mark_p.bind(value, **mark)
     return result
 

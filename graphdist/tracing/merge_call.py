@@ -147,7 +147,7 @@ def _linearize(merged: Merged) -> _Linearized:
 def _transpose_rule(
     cotangents: Sequence[Any], *operands: Any, merged: Merged, shapes: Sequence[Any]
 ) -> list[Any]:
-    """Return the cotangents of the operands in which the program is linear, None for the others."""
+    """Return the cotangents of the operands in which the program is linear, None for any other."""
     wanted = tuple(ad.is_undefined_primal(operand) for operand in operands)
     key = "transposed", wanted
     if key not in merged.derived:

@@ -1,7 +1,7 @@
 """Loops and branches that all replica variants reach, with collectives or assignments inside.
 
 The variants' bodies are merged into one body, in the same way as the traces around the loop or
-branch. Variants share the array of a carried value, which has the largest variant's shape. As
+branch. Variants share the array of a carried value, padded to the largest variant's shape. As
 around every collective, a predicate must be the same on all replicas. If it is not, the analysis of
 layouts raises an error.
 """

@@ -152,7 +152,7 @@ replica_id_p.def_abstract_eval(lambda *, group_size: ShapedArray((), jnp.int32))
 
 
 def _batch_along_axis(primitive: Primitive) -> None:
-    """Set the rule of a primitive for `jax.vmap`: a batch dimension before the axis shifts it."""
+    """Set a primitive's rule for `jax.vmap`. A batch dimension before its axis shifts the axis."""
 
     def rule(
         operands: Sequence[Any], dims: Sequence[int], *, axis: int, **params: Any

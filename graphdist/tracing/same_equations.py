@@ -55,7 +55,7 @@ def _is_same(value: Any, other: Any) -> bool:
     if isinstance(value, tuple | list) and isinstance(other, tuple | list):
         return len(value) == len(other) and all(map(_is_same, value, other))
     if isinstance(value, np.ndarray | jax.Array) or callable(value):
-        return False  # not one object; functions are rules of differentiation
+        return False  # other objects; functions are rules of differentiation
     try:
         return type(value) is type(other) and bool(value == other)
     except Exception:  # comparisons of JAX's own parameters may raise anything

@@ -1,8 +1,8 @@
 """Slots that replica variants share: arrays of one shape for values of unequal shapes.
 
 A program that all replicas run has one shape for each array. If the variants' values differ in
-shape, each value is padded with zeros to the largest. Zeros add nothing to a sum over padded arrays
-(a gradient, a reduction along an axis).
+shape, each value is padded with zeros to the largest shape. Zeros add nothing to a sum over padded
+arrays (a gradient, a reduction along an axis).
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Trace:
         self.strategy: Any = None  # the program's only strategy, once it is known
         self._is_claimed_firmly = False
         self.replica_id_was_used = False  # by the replica function that is being traced
-        # The index of the current call of `run`, if it can be traced by replica id instead.
+        # The index of the current call of `run`, if each replica can be traced instead.
         self.current_run: int | None = None
         self._by_replica_id, self._num_runs = by_replica_id, 0
         self._handles: dict[int, Any] = {}
