@@ -349,7 +349,7 @@ def is_array(value: Any) -> bool:
 
 
 def checked_array(value: Any, what: str, dtype: Any = None) -> jax.Array:
-    """Return a value as an array; if it is none, raise `ArgumentTypeError` starting with `what`."""
+    """Return a value as an array; raises `ArgumentTypeError`, whose message begins with `what`."""
     if isinstance(value, np.ndarray):
         value = np.array(value)  # JAX may read it later, after the caller has changed it
     try:

@@ -37,7 +37,7 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def unflatten_exactly(structure: Any, leaves: Sequence[Any]) -> Any:
-    """Return the pytree of this structure with exactly these leaves, even if its class converts."""
+    """Return the pytree with exactly these leaves, even if one of its classes converts leaves."""
     tree = unflatten(structure, leaves)
     actual = jax.tree.leaves(tree)
     if len(actual) == len(leaves) and all(map(is_, actual, leaves)):
