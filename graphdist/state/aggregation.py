@@ -9,8 +9,8 @@ of the shares is exactly the value, in any order of addition, except that -0.0 r
 
 * Integers: each replica gets the quotient, and the first replicas 1 more each for the remainder.
 * Floats: the quotient is rounded to few enough bits that every sum of shares is exact, and replica
-  0 gets the remainder. Replica 0 gets the total if it is infinite, nan or close to zero, or if its
-  dtype has too few bits for the number of replicas.
+  0 gets the remainder. Replica 0 gets the total if the total is infinite, nan or close to zero, or
+  if its dtype has too few bits for the number of replicas.
 * Other dtypes, and integers too narrow for the number of replicas: replica 0 gets the total.
 
 TensorFlow gives every replica the quotient, and loses the remainder.

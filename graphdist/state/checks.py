@@ -145,7 +145,7 @@ def _fits(array: jax.Array, dtype: Any) -> bool:
 
 
 def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, Any] | None:
-    """Return a NumPy value that will be sharded as an array on the host; None for other values.
+    """Return a value as an array on the host if it is a NumPy value to be sharded, else None.
 
     The full value is then never on a device, since only its shards are placed there.
     """

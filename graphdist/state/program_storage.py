@@ -97,7 +97,7 @@ class ProgramStorage:
 
     def apply(self) -> None:
         """Store the variables as the graph says."""
-        # Added variables first: they copy values of parameters, which are then stored in copies.
+        # Added variables come first, since they copy values of parameters that move to copies next.
         added = [variable for variable in self.graph.variables if variable.serves]
         for variable in added:
             self._holder(variable)
@@ -105,7 +105,7 @@ class ProgramStorage:
         self._applied, self.version = self.storages, BufferStore.version
 
     def begin_unread_with_zeros(self) -> bool:
-        """Fill the variables with zeros that have no value yet and whose old value no step uses.
+        """Fill with zeros the variables that have no value yet and whose old value no step uses.
 
         Returns whether there were any. A function that initializes variables has such variables:
         its step receives their buffers, but does not read them.
@@ -134,7 +134,7 @@ class ProgramStorage:
         return value.on_devices.holder
 
     def restore(self) -> bool:
-        """Shard variables again that have become unsharded; return whether all are as applied.
+        """Shard variables again that have become unsharded; return whether storage is restored.
 
         Returns False if a variable entered or left a pack, is sharded along another dimension, or
         is stored in copies. In these cases the step needs other buffers, and the program must be

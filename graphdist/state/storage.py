@@ -132,7 +132,7 @@ class HeldBuffer:
         """
         self.strategy, self.has_left_pack = strategy, has_left_pack
         self.place = strategy.buffers.add(array)
-        """The index of the buffer among the strategy's."""
+        """The index of the buffer among the strategy's buffers."""
         self.release = weakref.finalize(self, strategy.buffers.release, self.place)
 
     @property
@@ -435,7 +435,7 @@ def _in_copies(storage: StorageOnDevices) -> CopiesStorage:
 
 
 def out_of_pack(storage: StorageOnDevices, array: jax.Array) -> UnshardedStorage:
-    """Return storage for `array`, the value of a variable that leaves its pack, under the lock."""
+    """Return storage for `array`, a value that leaves its pack. Called under the lock."""
     BufferStore.version += 1
     holder = HeldBuffer(storage.strategy, array, has_left_pack=True)
     return UnshardedStorage(storage.name, storage.shape, holder)
