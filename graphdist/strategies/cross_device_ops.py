@@ -70,21 +70,21 @@ class CrossDeviceOps:
     def reduce_implementation(
         self, reduce_op: ReduceOp, per_replica_value: Any, destinations: Any, options: Any
     ) -> Any:
-        """Reduce; for subclasses to override."""
+        """Reduce a value. Subclasses may override this method."""
         extended = _strategy_of(per_replica_value, destinations).extended
         return extended.reduce_to(reduce_op, per_replica_value, destinations, options)
 
     def batch_reduce_implementation(
         self, reduce_op: ReduceOp, value_destination_pairs: Any, options: Any
     ) -> list[Any]:
-        """Reduce each value; for subclasses to override."""
+        """Reduce each value. Subclasses may override this method."""
         return [
             self.reduce_implementation(reduce_op, value, destinations, options)
             for value, destinations in value_destination_pairs
         ]
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
-        """Broadcast; for subclasses to override."""
+        """Broadcast a value. Subclasses may override this method."""
         return _strategy_of(destinations).extended.broadcast_to(tensor, destinations)
 
     @property

@@ -366,7 +366,7 @@ def _destination(destinations: Any) -> jax.Device | None:
 
 
 def _component(leaf: Any) -> Any:
-    """Return an argument for the update of a copy: of a distributed value, one component."""
+    """Return what the update of a copy gets for `leaf`: of a distributed value, one component."""
     if isinstance(leaf, Mirrored):
         return leaf.array
     if isinstance(leaf, TracedPerReplica) and leaf.shapes is None:

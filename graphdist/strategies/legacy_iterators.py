@@ -55,7 +55,7 @@ class DatasetIterator:
 
 
 class InputFunctionIterator:
-    """An iterator over what an input function returns: a dataset, or a function of no arguments."""
+    """An iterator over an input function's result: a dataset, or a function that makes elements."""
 
     def __init__(self, strategy: StrategyBase, input_fn: Callable[..., Any]) -> None:
         """Call `input_fn(InputContext)`; raises `ArgumentError` for a result of another kind."""

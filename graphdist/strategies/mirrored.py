@@ -96,8 +96,8 @@ class FullyShardedStrategy(MirroredStrategy):
     """`gd.MirroredStrategy(shard_parameters=True)`, under the name that other frameworks use.
 
     Programs are the same as for any mirrored strategy. Large variables are stored sharded over the
-    replicas, so that the model need not fit on one device. The arguments and the errors are those
-    of `gd.MirroredStrategy`.
+    replicas, so that the model need not fit on one device. Arguments mean the same as in
+    `gd.MirroredStrategy`, and raise the same errors.
 
     >>> import graphdist as gd
     >>> strategy = FullyShardedStrategy(["cpu:0", "cpu:1"])

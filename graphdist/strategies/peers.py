@@ -209,7 +209,7 @@ class Peers:
         return self._assumptions.count((line, self._executions[line]), self._variant, examples)
 
     def made_once(self, make: Callable[[], Shared]) -> Shared:
-        """Return the object that `make` returned in the first variant's trace, or call `make`."""
+        """Return the result of `make` in the first variant's trace; in that trace, call `make`."""
         index, shared = next(self._shared), self._assumptions.shared
         if index == len(shared):
             shared.append(make())

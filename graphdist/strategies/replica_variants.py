@@ -46,7 +46,7 @@ _OUTPUT = object()
 
 
 @dataclass(frozen=True)
-class _HandedBack:
+class _UnchangedArgument:
     """A leaf of the result that is an unchanged argument, the same on all replicas.
 
     If all variants return the same argument here, the argument becomes the result, and the outputs
@@ -121,7 +121,8 @@ def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
 class _Traced:
     """The trace of a variant: a jaxpr, and the leaves of the result.
 
-    A leaf is a Python value, or stands for an output of the jaxpr: `_OUTPUT` or a `_HandedBack`.
+    A leaf is a Python value, or stands for an output of the jaxpr: `_OUTPUT` or an
+    `_UnchangedArgument`.
     """
 
     jaxpr: Any  # a ClosedJaxpr, which only `tracing` may name
@@ -182,7 +183,7 @@ def _described(leaf: Any, outside: Sequence[Any]) -> Any:
     """Return what stands for a leaf in `_Traced.leaves`: the leaf itself if it is no array."""
     if not _is_output(leaf):
         return leaf
-    return _HandedBack(leaf) if any(leaf is value for value in outside) else _OUTPUT
+    return _UnchangedArgument(leaf) if any(leaf is value for value in outside) else _OUTPUT
 
 
 def _combined(
@@ -229,7 +230,7 @@ def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
         outputs = iter(range(len(trace.leaves)))
         rows.append([next(outputs) if _is_from_jaxpr(leaf) else None for leaf in trace.leaves])
     for position, leaves in enumerate(zip(*(trace.leaves for trace in traced), strict=True)):
-        if all(isinstance(leaf, _HandedBack) for leaf in leaves) and all(
+        if all(isinstance(leaf, _UnchangedArgument) for leaf in leaves) and all(
             leaf.value is leaves[0].value for leaf in leaves
         ):
             for row in rows:
@@ -238,11 +239,11 @@ def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
 
 
 def _is_from_jaxpr(leaf: Any) -> bool:
-    return leaf is _OUTPUT or isinstance(leaf, _HandedBack)
+    return leaf is _OUTPUT or isinstance(leaf, _UnchangedArgument)
 
 
 def _static(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, _HandedBack) else leaf
+    return leaf.value if isinstance(leaf, _UnchangedArgument) else leaf
 
 
 def _indices(variants: Sequence[ReplicaVariant], count: int) -> list[int]:

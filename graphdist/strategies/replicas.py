@@ -52,7 +52,7 @@ def run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Trace `fn` once for all replicas, or once per replica variant if they differ."""
+    """Trace `fn` once for all replicas, or once per replica variant if the replicas differ."""
     trace = current_trace()
     assert trace is not None
     trace.claim(strategy)
@@ -149,7 +149,7 @@ def _closed_over() -> ArgumentError:
 def reduce(
     strategy: AbstractStrategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None
 ) -> Any:
-    """Reduce every leaf. None in a pytree is no leaf; None alone is one."""
+    """Reduce every leaf. None in a pytree is no leaf, but None alone is a leaf."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
         value,
@@ -216,7 +216,7 @@ def _value_of_variable(leaf: Any, *, has_axis: bool) -> Any:
 
 
 def _array_of_numbers(leaf: Any, size: int) -> Any:
-    """Return a `PerReplica` of Python numbers as one of arrays. Other leaves are unchanged."""
+    """Return a `PerReplica` of Python numbers as a `PerReplica` of arrays; keep other leaves."""
     if not isinstance(leaf, PerReplica) or isinstance(leaf, TracedPerReplica):
         return leaf
     parts = leaf.parts if isinstance(leaf, TracedParts) else leaf.values
