@@ -63,7 +63,7 @@ def _prepare() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Have the first Ctrl-C in the `with` block raise `KeyboardInterrupt`, in a command."""
+    """In a command, let the first Ctrl-C in the `with` block raise `KeyboardInterrupt`."""
     if signal.getsignal(signal.SIGINT) is not _end:
         yield
         return

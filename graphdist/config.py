@@ -207,7 +207,7 @@ def wants_no_colour() -> bool:
 
 
 def prepare_pager() -> None:
-    """Set options of `less` to show colours, and to end if the text fits, unless the user has.
+    """Let `less` show colours, and end if the text fits, unless the user has set its options.
 
     Without options `less` shows the codes of the colours. Git sets the same options.
     """
@@ -215,7 +215,7 @@ def prepare_pager() -> None:
 
 
 def tf_config() -> dict[str, Any]:
-    """Return the object in `TF_CONFIG`, {} if unset; raises `ArgumentError` for other JSON."""
+    """Return the object in `TF_CONFIG`, {} if unset; raises `ArgumentError` for any other text."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:
         config = json.loads(text, object_pairs_hook=_object_of)
@@ -419,7 +419,7 @@ def job_identity() -> JobIdentity:
 
 
 _LONGEST_JOB = 256
-"""The largest length of a job's id. The first message has the id, and its length is limited."""
+"""The largest length of a job's id. It is limited since the first message, which has the id, is."""
 
 
 def ray_authenticates() -> bool:

@@ -132,7 +132,8 @@ class OutOfRangeError(_ErrorAtUsersLine, IndexError):
 class ClosureCancelledError(GraphdistError, RuntimeError):
     """A scheduled function that was not run, or whose result is lost.
 
-    Another function failed before it was run, no worker was left, or the strategy was shut down.
+    Another function failed before this one was run, no worker was left, or the strategy was shut
+    down.
     """
 
 

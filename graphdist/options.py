@@ -18,7 +18,7 @@ AXIS_NAME = "replica"
 
 
 def member_of(kind: type[Member], value: Any, what: str) -> Member:
-    """Return the member of an enum; raises `ArgumentError` for a value that has none."""
+    """Return the member of an enum with a value; raises `ArgumentError` if there is none."""
     try:
         return kind(value)
     except ValueError:
