@@ -1,21 +1,24 @@
 """The process of a console command, from before its imports to its end: its streams, its Ctrl-C.
 
-`graphdist/__init__.py` imports this before all other modules, and the import prepares the process:
-Ctrl-C while JAX is being imported is one line then, and no traceback. Nothing happens in a process
-that was not started as `graphdist-viz` or another of our scripts, or as
+`graphdist/__init__.py` imports this module before all others, and the import prepares the process.
+So Ctrl-C while JAX is being imported prints one line and no traceback. Nothing happens in a process
+that was not started as `graphdist-viz` or another script of graphdist, or as
 `python -m graphdist.tools.<name>`.
 
 * Ctrl-C ends the process at once, with one line and status 130. While the tool works
-  (`interruptible`) the first one raises `KeyboardInterrupt`, so that the tool cleans up; the next
-  one ends the process. So does one whose exception Python drops, as in a callback of the garbage
-  collector. Where the shell has had SIGINT ignored, it stays so.
-* A stream that the shell has closed (`>&-`) is opened again, so that no file or socket gets its
-  number and the output. Reading it gives nothing, writing it fails as for a closed one.
+  (`interruptible`), the first Ctrl-C raises `KeyboardInterrupt`, so that the tool cleans up, and
+  the next Ctrl-C ends the process. If Python drops the `KeyboardInterrupt`, as in a callback of the
+  garbage collector, the process ends, too. If SIGINT is ignored when the process starts, it stays
+  ignored.
+* A stream that the shell has closed (`>&-`) is opened again, so that no file or socket gets the
+  stream's number and its output. Reading such a stream gives nothing, and writing to it fails as
+  for a closed stream.
 * Characters that the encoding of the output lacks are written as escapes.
-* stdout and stderr have buffers, also with PYTHONUNBUFFERED: what could not be written stays in the
-  buffer, so that the last flush notices it. argparse passes over errors of writing.
+* stdout and stderr have buffers, also with PYTHONUNBUFFERED. Text that could not be written stays
+  in the buffer, so the last flush fails. Without buffers some errors would be lost, since argparse
+  ignores errors of writing.
 
-It imports nothing but the standard library.
+This module imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _MODULE = re.compile(r"(?:-\w*m)?(graphdist\.tools\.[\w.]+)")
 
 
 def _command() -> str | None:
-    """Return the command that this process was started as; None for another process."""
+    """Return the name of the command that this process runs; None if it runs no command."""
     if sys.argv[:1] == ["-m"]:  # as `python -m` leaves it until the module is found
         match = _MODULE.fullmatch(sys.orig_argv[-len(sys.argv)])
         return match and match[1]
@@ -49,7 +52,7 @@ def _prepare() -> None:
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # opened for reading alone: what is written there fails
+        except OSError:  # opened for reading alone, so that writing fails
             os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout, sys.stderr = _buffered(1, sys.stdout), _buffered(2, sys.stderr)
@@ -60,7 +63,7 @@ def _prepare() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Have the first Ctrl-C in the `with` block raise `KeyboardInterrupt`, in a command."""
+    """In a command, let the first Ctrl-C in the `with` block raise `KeyboardInterrupt`."""
     if signal.getsignal(signal.SIGINT) is not _end:
         yield
         return
@@ -83,7 +86,7 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    with suppress(OSError):  # not `print`, which may be what was interrupted
+    with suppress(OSError):  # not `print`, since the signal may have interrupted a `print`
         os.write(2, f"{COMMAND}: interrupted\n".encode())
     os._exit(INTERRUPTED)
 

@@ -89,8 +89,8 @@ def _require_positive(count: object, what: str) -> None:
 def at_least_cpu_devices(count: int) -> Iterator[None]:
     """Have `count` logical CPU devices in a `with` block, even if a program there asks for fewer.
 
-    It is for commands that load a program and need devices of their own for it. If JAX was started
-    with fewer, these remain.
+    This is for commands that load a program and need devices of their own for it. If JAX was
+    started with fewer devices, their number does not change.
     """
     global _least_cpu_devices
     before, _least_cpu_devices = _least_cpu_devices, count
@@ -130,11 +130,11 @@ def reproducer_folder() -> Path:
 
 
 def set_dump(folder: str | os.PathLike[str] | None) -> None:
-    """Have every function that is compiled from now on leave its page in a folder.
+    """Write a page for every function that is compiled from now on to a folder.
 
-    `index.html` there lists them, with why a function was compiled again and what changed. None
-    writes no pages; the default is `GRAPHDIST_DUMP_DIR` of the environment. Raises `ArgumentError`
-    for anything but a path.
+    `index.html` in the folder lists the pages, with the reason why a function was compiled again
+    and what changed. With None no pages are written. The default is `GRAPHDIST_DUMP_DIR` of the
+    environment. Raises `ArgumentError` for anything but a path.
 
     >>> set_dump(None)
     """
@@ -158,9 +158,10 @@ def dump_folder() -> Path | None:
 
 
 def show_compilation(shown: bool = True) -> None:
-    """Turn the line on or off that a terminal shows during a compilation of several seconds.
+    """Turn on or off the line that a terminal shows during a compilation of several seconds.
 
-    It is shown where stderr is a terminal, unless `GRAPHDIST_PROGRESS` is 0 in the environment.
+    By default the line is shown if stderr is a terminal, unless `GRAPHDIST_PROGRESS` is 0 in the
+    environment.
 
     >>> show_compilation(False)
     >>> shows_compilation()
@@ -181,8 +182,8 @@ def shows_compilation() -> bool:
 def prepare_compilers() -> None:
     """Tell the TPU compiler that this host has no TPUs; variables that the user has set stay.
 
-    Otherwise libtpu asks the cloud for the TPUs of this host, and allows one process at a time. On
-    a host with TPUs nothing is set, since the same process may use them.
+    Without this, libtpu asks the cloud for the TPUs of this host, and allows one process at a time.
+    On a host with TPUs nothing is set, since the same process may use them.
     """
     if any(Path("/dev").glob("accel*")) or Path("/dev/vfio").is_dir():
         return
@@ -210,15 +211,15 @@ def wants_no_colour() -> bool:
 
 
 def prepare_pager() -> None:
-    """Have `less` show colours, and end where the text fits, unless the user has set its options.
+    """Let `less` show colours, and end if the text fits, unless the user has set its options.
 
-    Otherwise it shows the codes of the colours. These options are git's.
+    Without options `less` shows the codes of the colours. Git sets the same options.
     """
     os.environ.setdefault("LESS", "FRX")
 
 
 def tf_config() -> dict[str, Any]:
-    """Return the object in `TF_CONFIG`, {} without it; `ArgumentError` if it is no JSON object."""
+    """Return the object in `TF_CONFIG`, {} if unset; raises `ArgumentError` for any other text."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:
         config = json.loads(text, object_pairs_hook=_object_of)
@@ -277,7 +278,7 @@ def s3_server() -> S3Server:
 
 
 def choose_keras_backend(name: str) -> str:
-    """Set the backend with which Keras is imported, unless the environment does; return it."""
+    """Set the backend with which Keras is imported, unless the environment has one; return it."""
     return os.environ.setdefault("KERAS_BACKEND", name)
 
 
@@ -294,7 +295,7 @@ def tpu_name() -> str | None:
 def tpu_worker_id() -> int | None:
     """Return the index of this host among the hosts of its TPU, if it is known.
 
-    Raises `ArgumentError` if the environment has another text.
+    Raises `ArgumentError` if the environment has a text that is no index.
     """
     text = os.environ.get("TPU_WORKER_ID")
     return whole_number(text, "TPU_WORKER_ID") if text else None
@@ -312,7 +313,7 @@ def set_worker_timeouts(
     worker whose process ends counts as dead at once. A step that has not ended after
     `step_seconds`, 1800 by default, fails: `float("inf")` lets it take any time, and
     `CommunicationOptions(timeout_seconds)` has precedence. The first two limits apply to parameter
-    servers and their workers, too. Call it before the strategy is made. Raises
+    servers and their workers, too. Call this before the strategy is made. Raises
     `ArgumentError` for a value that is not a positive number, or more than ten million.
 
     >>> set_worker_timeouts(start_seconds=600)
@@ -369,9 +370,9 @@ def set_value_checks(every_steps: int | None) -> None:
     """Set after how many steps the workers of a cluster compare the values they should all have.
 
     Mirrored arguments, Python numbers and variables have one value. They are compared before
-    the first call of each program, and again after every `every_steps` steps, 1000 by default; None
-    leaves it at the first call. All workers set the same count, before they compile. Raises
-    `ArgumentError` for anything else.
+    the first call of each program, and again after every `every_steps` steps, 1000 by default. With
+    None they are compared before the first call only. All workers must set the same number, before
+    they compile. Raises `ArgumentError` for anything else.
 
     >>> set_value_checks(every_steps=100)
     >>> set_value_checks(every_steps=1000)
@@ -431,7 +432,7 @@ def job_identity() -> JobIdentity:
 
 
 _LONGEST_JOB = 256
-"""The most characters of the id of a job: it is in the first message, which is bounded."""
+"""The largest length of a job's id. It is limited since the first message, which has the id, is."""
 
 
 def ray_authenticates() -> bool:
@@ -463,8 +464,8 @@ def worker_environment(
 ) -> dict[str, str]:
     """Return the environment for the process of one worker; all workers run on this host.
 
-    With `devices_per_worker` it sees that many GPUs, which no other worker sees, or has that many
-    logical CPU devices.
+    With `devices_per_worker` the worker sees this number of GPUs, which no other worker sees, or
+    has this number of logical CPU devices.
     """
     task = {"type": "worker", "index": index}
     cluster = {"cluster": {"worker": list(addresses)}, "task": task}

@@ -1,9 +1,9 @@
 """Which strategy is current, and whether code runs in replica or in cross-replica context.
 
-One entry is current at a time. `Strategy.scope()` enters cross-replica context; the tracing of a
-replica function enters replica context; `merge_call` enters cross-replica context again. Outside
-all of them the default strategy is current, whose context counts as replica context, as in
-`tf.distribute`. A new thread starts outside all of them.
+One entry is current at a time. `Strategy.scope()` enters cross-replica context, the tracing of a
+replica function enters replica context, and `merge_call` enters cross-replica context again.
+Outside all of these the default strategy is current, whose context counts as replica context, as in
+`tf.distribute`. A new thread starts outside all of these.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class RunningReplica(Protocol):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Return how many replicas run together."""
+        """Return the number of replicas that run together."""
 
     def known_replica_id(self) -> int:
-        """Return the replica id as a Python value; each replica is then traced."""
+        """Return the replica id as a Python value, for which each replica is traced separately."""
 
     def made_once(self, make: Callable[[], Made]) -> Made:
         """Call `make` once for all replicas, and return the same object to each."""
@@ -48,14 +48,14 @@ class RunningReplica(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A strategy and, in replica context, the replica's view of it."""
+    """A strategy and, in replica context, the `ReplicaContext`."""
 
     strategy: StrategyBase
     replica_context: RunningReplica | None = None
     is_set: bool = False
-    """Whether `experimental_set_strategy` made it, and no `with` will end it."""
+    """Whether `experimental_set_strategy` made the entry, so that no `with` ends it."""
     is_merging: bool = False
-    """Whether `merge_call` of the default strategy made it, which has no scope to enter."""
+    """Whether `merge_call` of the default strategy made the entry. This strategy has no scope."""
 
 
 _entry: ContextVar[Entry | None] = ContextVar("graphdist_entry", default=None)
@@ -74,7 +74,7 @@ def running_replica() -> RunningReplica | None:
 
 @contextmanager
 def entered(entry: Entry) -> Iterator[None]:
-    """Make an entry the current one for the duration of a `with` block."""
+    """Make `entry` the current entry for the duration of a `with` block."""
     token = _entry.set(entry)
     try:
         yield
@@ -85,11 +85,11 @@ def entered(entry: Entry) -> Iterator[None]:
 class Scope(Generic[Entered]):
     """The context manager of `Strategy.scope()`: cross-replica context of a strategy.
 
-    It may be entered again inside its own `with` block, but not after that has ended.
+    It may be entered again inside its own `with` block, but not after this block has ended.
     """
 
     def __init__(self, strategy: Entered, leaving: Callable[[], None] | None = None) -> None:
-        """Take the strategy, and what to call when a block ends; nothing is entered yet."""
+        """Store the strategy, and the function to call when a block ends."""
         self._strategy, self._leaving = strategy, leaving
         self._tokens: list[Token[Entry | None]] = []
         self._was_left = False
@@ -107,7 +107,7 @@ class Scope(Generic[Entered]):
         return self._strategy
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Make the entry current again that was current before."""
+        """Make the earlier entry current again."""
         _entry.reset(self._tokens.pop())
         self._was_left = not self._tokens
         if self._leaving is not None and error is None:
@@ -117,7 +117,7 @@ class Scope(Generic[Entered]):
 
 
 def set_entry(entry: Entry | None) -> None:
-    """Make an entry current in this thread until the next call; None makes none current."""
+    """Make an entry current in this thread until the next call; with None no entry is current."""
     _entry.set(entry)
 
 
@@ -128,7 +128,7 @@ def set_default_strategy(make: Callable[[], StrategyBase]) -> None:
 
 
 def current_strategy() -> StrategyBase:
-    """Return the current strategy, which is the default one outside every scope."""
+    """Return the current strategy. Outside every scope it is the default strategy."""
     entry = current_entry()
     return strategy_outside() if entry is None else entry.strategy
 
@@ -143,7 +143,7 @@ _default: Callable[[], StrategyBase] | None = None
 
 
 def has_strategy() -> bool:
-    """Return whether the current strategy is not the default one.
+    """Return whether the current strategy is not the default strategy.
 
     >>> has_strategy()
     False
@@ -167,16 +167,17 @@ def in_cross_replica_context() -> bool:
 
 
 def num_replicas_running() -> int:
-    """Return how many replicas the current strategy has; 1 outside every scope."""
+    """Return the number of replicas of the current strategy; 1 outside every scope."""
     entry = current_entry()
     return 1 if entry is None else entry.strategy.num_replicas_in_sync
 
 
 def missing_context(error: AttributeError) -> ContextError | None:
-    """Return the error for an attribute of the replica context that is looked up on None, or None.
+    """Return the error for an attribute of a replica context that is looked up on None.
 
-    `get_replica_context()` returns None in cross-replica context. An attribute that only a replica
-    context has was meant for its result.
+    Returns None for any other `AttributeError`. `get_replica_context()` returns None in
+    cross-replica context. If the attribute exists only in replica contexts, it was probably looked
+    up on this None.
     """
     known = ("all_reduce", "all_gather", "merge_call", "num_replicas_in_sync", _NUMBER)
     if getattr(error, "obj", error) is not None or error.name not in known:
@@ -236,7 +237,7 @@ def require_same_strategy(strategy: StrategyBase, what: str, hint: str = "") -> 
 
 
 def alike(strategy: StrategyBase, other: StrategyBase) -> str:
-    """Return the hint for two strategies that print the same; "" for others."""
+    """Return a hint if two different strategies have the same text, else ""."""
     if str(strategy) != str(other):
         return ""
     return "make the strategy once and share it: two strategies differ even on the same devices"

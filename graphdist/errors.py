@@ -106,7 +106,7 @@ class ContextError(_ErrorAtUsersLine, RuntimeError):
 class MissingContextError(ContextError, AttributeError):
     """An attribute of the replica context is used where there is no replica context.
 
-    `tf.distribute` returns None there, so that the use is an `AttributeError`.
+    In `tf.distribute` the replica context is None there, so its use raises `AttributeError`.
     """
 
 
@@ -122,7 +122,7 @@ class BatchDimensionError(ArgumentError, IndexError):
 
 
 class UnmatchedError(CheckpointError, AssertionError):
-    """A checkpoint has entries that the objects lack, or the objects have others."""
+    """A checkpoint has entries that the objects lack, or lacks entries that the objects have."""
 
 
 class OutOfRangeError(_ErrorAtUsersLine, IndexError):
@@ -132,7 +132,8 @@ class OutOfRangeError(_ErrorAtUsersLine, IndexError):
 class ClosureCancelledError(GraphdistError, RuntimeError):
     """A scheduled function that was not run, or whose result is lost.
 
-    Another function failed before it was run, no worker was left, or the strategy was shut down.
+    Another function failed before this one was run, no worker was left, or the strategy was shut
+    down.
     """
 
 
@@ -143,8 +144,8 @@ class ServerLostError(GraphdistError, RuntimeError):
 class ClusterError(ArgumentError, KeyError):
     """Clusters that contradict each other, or a task that its cluster does not have."""
 
-    __str__ = GraphdistError.__str__  # KeyError quotes
+    __str__ = GraphdistError.__str__  # KeyError would quote the message
 
 
-for _name in __all__:  # a traceback names them where users find them
+for _name in __all__:  # tracebacks name the classes by the module where users find them
     globals()[_name].__module__ = __name__

@@ -1,4 +1,4 @@
-"""Names of `tf.distribute.experimental`; graphdist has newer names for the same."""
+"""Names of `tf.distribute.experimental`. graphdist has newer names for the same classes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ CollectiveCommunication = CommunicationImplementation
 
 
 class _SameClass(type):
-    """The metaclass of an older class: an instance of its base class is an instance of it."""
+    """The metaclass of an older class, for which `isinstance` accepts instances of the newer class.
+
+    The newer class is the base class of the older class.
+    """
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.__mro__[1])
@@ -49,7 +52,7 @@ class MultiWorkerMirroredStrategy(
 ):
     """The older form of `gd.MultiWorkerMirroredStrategy`; `isinstance` treats both alike.
 
-    `communication` is the implementation of its `CommunicationOptions`.
+    `communication` becomes the `implementation` of the newer class's `CommunicationOptions`.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class MultiWorkerMirroredStrategy(
         *,
         devices: Sequence[str | jax.Device] | None = None,
     ) -> None:
-        """Take the devices of this process."""
+        """Join the other workers, if there are any, and find the devices of all workers."""
         warn_of_older_name(
             "experimental.MultiWorkerMirroredStrategy", "MultiWorkerMirroredStrategy"
         )
@@ -70,7 +73,7 @@ class MultiWorkerMirroredStrategy(
 class TPUStrategy(tpu.TPUStrategy, metaclass=_SameClass):
     """The older form of `gd.TPUStrategy`; `isinstance` treats both alike.
 
-    `device_assignment` is its `experimental_device_assignment`.
+    `device_assignment` becomes the newer class's `experimental_device_assignment`.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class TPUStrategy(tpu.TPUStrategy, metaclass=_SameClass):
         topology: str | None = None,
         num_slices: int = 1,
     ) -> None:
-        """Take the devices."""
+        """Find the devices."""
         warn_of_older_name("experimental.TPUStrategy", "TPUStrategy")
         super().__init__(
             tpu_cluster_resolver, device_assignment, topology=topology, num_slices=num_slices

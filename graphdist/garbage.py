@@ -1,8 +1,8 @@
 """Garbage collection is put off while a program is compiled.
 
-Tracing and lowering make many long-lived objects and next to no cyclic garbage. The collector would
-walk an ever larger heap and free nothing: it took a third of the time to trace and lower 5,000
-equations.
+Tracing and lowering make many long-lived objects and almost no cyclic garbage. The collector would
+visit an ever larger heap and free nothing. It took a third of the time in which 5,000 equations
+were traced and lowered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Losses of replicas, scaled so that their sum over the replicas is the loss of the global batch.
 
-The sum of the replicas' gradients is then the gradient of that loss. `embedding_lookup` reads rows
-of a table, which may be sharded.
+With this scale, the sum of the replicas' gradients is the gradient of the loss of the global batch.
+`embedding_lookup` reads rows of a table, which may be sharded.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def compute_average_loss(
 ) -> jax.Array:
     """Return the sum of a replica's losses divided by the global batch size.
 
-    `per_example_loss` has shape [examples, ...]; `sample_weight` has its first dimensions, or 1 in
-    place of one. `global_batch_size`, an int or a scalar array of integers, is by default the
-    number of examples of all replicas together, which may have different numbers. A size of 0 gives
-    a loss of 0. The loss of integers is a float32.
+    `per_example_loss` has shape [examples, ...]. `sample_weight` has the first dimensions of
+    `per_example_loss`, where a dimension may also have the size 1. `global_batch_size` is an int or
+    a scalar array of integers. The default is the number of examples of all replicas together.
+    Replicas may have different numbers of examples. A size of 0 gives a loss of 0. The loss of
+    integers is a float32.
 
     Raises `ContextError` in cross-replica context, `ArgumentError` for a scalar loss or weights
     that do not fit, `ArgumentTypeError` for a batch size that is not an integer.
@@ -85,7 +86,7 @@ def _batch_size(size: Any) -> jax.Array:
 
 
 def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
-    """Return the sum of losses that do not depend on the batch, divided by the replicas.
+    """Return the sum of losses that do not depend on the batch, divided by the number of replicas.
 
     Raises `ContextError` in cross-replica context.
 
@@ -107,7 +108,7 @@ def _require_replica_context(what: str) -> None:
 
 
 def embedding_lookup(params: Any, ids: Any) -> jax.Array:
-    """Return the rows of a table at these indices; a sharded table is read shard by shard.
+    """Return the rows of a table with the indices `ids`. A sharded table is read shard by shard.
 
     `params` is an array, a variable or a `gd.ShardedVariable`, `ids` an array of integers.
 

@@ -18,7 +18,7 @@ AXIS_NAME = "replica"
 
 
 def member_of(kind: type[Member], value: Any, what: str) -> Member:
-    """Return the member of an enum; raises `ArgumentError` for a value that has none."""
+    """Return the member of an enum with a value; raises `ArgumentError` if there is none."""
     try:
         return kind(value)
     except ValueError:
@@ -69,7 +69,7 @@ class ReduceOp(Enum):
 
     @staticmethod
     def of(op: ReduceOp | str) -> ReduceOp:
-        """Return the member of a name in any case; `ArgumentError` for anything else."""
+        """Return the member with a name, in upper or lower case; else raises `ArgumentError`."""
         if isinstance(op, ReduceOp):
             return op
         if isinstance(op, str) and op.upper() in ReduceOp.__members__:
@@ -82,7 +82,7 @@ class ReduceOp(Enum):
 
     @staticmethod
     def from_variable_aggregation(aggregation: VariableAggregation) -> ReduceOp:
-        """Return the op of an aggregation; `ArgumentError` for NONE and ONLY_FIRST_REPLICA.
+        """Return the op of an aggregation; NONE and ONLY_FIRST_REPLICA raise `ArgumentError`.
 
         >>> ReduceOp.from_variable_aggregation(VariableAggregation.SUM)
         <ReduceOp.SUM: 'SUM'>
@@ -102,8 +102,8 @@ class VariableSynchronization(Enum):
     """When the copies of a variable are made to agree.
 
     AUTO and ON_WRITE: at every write, so that all copies are always equal. ON_READ: each replica
-    writes its own copy, and a read outside replica context aggregates them. NONE is refused by
-    every strategy with more than one replica.
+    writes its own copy, and a read outside replica context aggregates the copies. NONE is allowed
+    only on `OneDeviceStrategy` and outside every scope.
     """
 
     AUTO = 0
@@ -123,7 +123,7 @@ class VariableAggregation(Enum):
 
 @dataclass(frozen=True)
 class ValueContext:
-    """Which replica a value is made for.
+    """The replica for which a value is made.
 
     >>> ValueContext().num_replicas_in_sync
     1
@@ -160,13 +160,14 @@ class CommunicationImplementation(Enum):
 class CommunicationOptions:
     """Hints for collectives.
 
-    `bytes_per_pack` is the most that is packed in one collective (0: a measured size for each
-    platform), `timeout_seconds` the most time a collective may take, `implementation` a member or
-    its name. They are accepted wherever `tf.distribute` takes them and change no result: the pass
-    `bucket_collectives` packs, XLA implements the collectives.
+    `bytes_per_pack` is the largest number of bytes that one collective packs (0: a measured size
+    for each platform). `timeout_seconds` is the longest time that a collective may take.
+    `implementation` is a `CommunicationImplementation` or its name. These three are accepted
+    wherever `tf.distribute` accepts them. They change no result, since the pass
+    `bucket_collectives` packs, and XLA implements the collectives.
 
     `reduce_dtype`, "float32" or "bfloat16" for instance, is the dtype in which `all_reduce` adds up
-    floats, whatever dtype they have; the result has the values' own dtype.
+    floats, whatever dtype they have. The result has the values' own dtype.
 
     Raises `ArgumentError` for a negative `bytes_per_pack`, an unknown `implementation` or a
     `reduce_dtype` that is not a dtype of floats, `ArgumentTypeError` for a value that is not a
@@ -201,7 +202,7 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
     def merge(self, options: CommunicationOptions | None) -> CommunicationOptions:
         """Return these options, overridden by the fields that `options` sets.
 
-        A field is set when it has another value than its default.
+        A field counts as set if its value is not the default.
         """
         check_communication_options(options)
         if options is None:
@@ -229,7 +230,7 @@ def check_communication_options(options: Any) -> None:
 
 
 def _float_dtype(dtype: Any) -> Any:
-    """Return `reduce_dtype` as a dtype; raises `ArgumentError` unless it is one of floats."""
+    """Return `reduce_dtype` as a dtype; raises `ArgumentError` unless it is a dtype of floats."""
     if dtype is None:
         return None
     try:

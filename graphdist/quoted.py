@@ -1,6 +1,6 @@
-"""Foreign values in messages: of the environment, of users, from the network; names like them.
+"""Foreign values in messages, such as text from users and the network, and names like them.
 
-The values may have any length and any characters; in a message they are short and on one line.
+Foreign values may have any length and any characters. In a message they are short and on one line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def unquoted(text: str, most: int = 400) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return a hint with the known names that are most like one; `otherwise` if none is.
+    """Return a hint with the known names that are most like `name`; `otherwise` if none is.
 
     >>> did_you_mean("memraid", ["mermaid", "svg"])
     'did you mean mermaid?'

@@ -1,9 +1,10 @@
 """Random numbers of replicas.
 
 A key of JAX gives every replica the same numbers. `replica_key` derives a different key for each
-replica. It depends on the key and the replica's id alone, not on the devices and not on the
-number of replicas. A `Generator` does the same for numbers drawn one after the other. Its state is
-one key in a mirrored variable: every draw advances it, on all replicas alike.
+replica. The derived key depends on the key and the replica's id alone, not on the devices and not
+on the number of replicas. A `Generator` does the same for numbers drawn one after the other. Its
+state is one key in a mirrored variable. Every draw advances the state in the same way on all
+replicas.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def _check_key(key: Any) -> None:
 class Generator:
     """Numbers drawn one after the other, different on each replica.
 
-    In a replica function each replica draws its own numbers; elsewhere one draw serves all. All
-    replicas draw equally often. A generator made in a scope belongs to that strategy.
+    In a replica function each replica draws its own numbers. Elsewhere one draw is for all
+    replicas. All replicas draw equally often. A generator made in a scope belongs to the scope's
+    strategy.
 
     >>> import graphdist as gd
     >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -79,8 +81,8 @@ class Generator:
         if key.shape:
             raise ArgumentError(f"a generator is made with {list(key.shape)} keys, it takes one")
         self._implementation = str(jax.random.key_impl(key))
-        # The replicas' new states are equal. Where that cannot be proved, because replicas draw
-        # numbers of different shapes, the aggregation takes the state of replica 0.
+        # The replicas' new states are equal. If this cannot be proved, because replicas draw
+        # numbers of different shapes, the aggregation uses the state of replica 0.
         self.state = Variable(
             lambda: jax.random.key_data(key),
             name="generator",
@@ -100,7 +102,7 @@ class Generator:
                 f"seed is {seed!r}, not an int",
                 hint="write an int, or use Generator.from_non_deterministic_state()",
             )
-        with jax.ensure_compile_time_eval():  # inside a function it would be traced
+        with jax.ensure_compile_time_eval():  # otherwise the key is traced inside a function
             return cls(jax.random.key(seed))
 
     @classmethod
@@ -123,9 +125,10 @@ class Generator:
     def uniform(
         self, shape: Sequence[int], minval: Any = 0, maxval: Any = None, dtype: Any = jnp.float32
     ) -> jax.Array:
-        """Return numbers in `[minval, maxval)`, equally likely; floats up to 1 by default.
+        """Return uniformly distributed numbers in `[minval, maxval)`.
 
-        Integers have no default `maxval`: raises `ArgumentError` without it.
+        The default `maxval` of floats is 1. Integers have none: raises `ArgumentError` without
+        `maxval`.
         """
         if not jnp.issubdtype(dtype, jnp.integer):
             high = 1 if maxval is None else maxval
@@ -151,7 +154,7 @@ class Generator:
         return mean + stddev * drawn
 
     def split(self, count: int = 1) -> list[Generator]:
-        """Return new generators, independent of each other and of what this one draws next."""
+        """Return new generators, independent of each other and of later draws from this one."""
         return [type(self)(key) for key in jax.random.split(self.next_key(), count)]
 
 
@@ -159,12 +162,12 @@ _global: list[Generator] = []
 
 
 def set_global_generator(generator: Generator) -> None:
-    """Make a generator the one that `get_global_generator` returns."""
+    """Set the generator that `get_global_generator` returns."""
     _global[:] = [generator]
 
 
 def get_global_generator() -> Generator:
-    """Return the generator last set, or one from a non-deterministic state."""
+    """Return the generator last set, or a new one from a non-deterministic state."""
     if not _global:
         set_global_generator(Generator.from_non_deterministic_state())
     return _global[0]

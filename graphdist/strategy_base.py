@@ -1,6 +1,6 @@
 """The part of a strategy that variables, values and programs use: devices, buffers and options.
 
-They import this class alone. `graphdist.strategies` derives from it the strategies that users make.
+These modules import this class alone. `graphdist.strategies` derives the users' strategies from it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class StrategyBase:
 
     is_default = False
     makes_plain_variables = False
-    """Whether its variables have one copy, which any other strategy's programs can use."""
+    """Whether the strategy's variables have one copy, which programs of any strategy can use."""
     auto_synchronization = VariableSynchronization.AUTO
-    """The synchronization that its variables report for AUTO; it means the same as ON_WRITE."""
+    """The synchronization that variables report for AUTO. AUTO means the same as ON_WRITE."""
     cluster_resolver: Any = None
     """The resolver that knows the processes of the cluster; None for a single process."""
     communication_options = CommunicationOptions()
@@ -36,22 +36,22 @@ class StrategyBase:
     axis_name = AXIS_NAME
     """The axis name of the replicas in collectives of JAX: `lax.psum(x, strategy.axis_name)`."""
     shard_update: bool | None = False
-    """Whether each replica updates its own shard of variables; None: where that saves time."""
+    """Whether each replica updates its own shard of variables; None: only where it saves time."""
     shard_parameters = False
     """Whether mirrored variables are stored in shards, one per replica, from their creation."""
     local_steps: LocalSteps | None = None
     """The pass that lets replicas take local steps; None: all replicas make the same step."""
     keeps_one_value = False
-    """Whether its variables have one value for all replicas, whatever their synchronization."""
+    """Whether variables have one value for all replicas, whatever their synchronization."""
     isolates_session_state = False
     """Whether `update_config_proto` sets TF1's option `isolate_session_state`."""
 
     def __init__(self, devices: Devices) -> None:
-        """Take the devices."""
+        """Store the devices, and begin without variables."""
         self.devices = devices
         self.buffers = BufferStore()
         self.global_batch_sizes: set[int] = set()
-        """How many rows the first batches of its datasets had, before they were split."""
+        """The numbers of rows of the first global batches of the datasets that it distributed."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -60,7 +60,7 @@ class StrategyBase:
 
     @property
     def target(self) -> Target:
-        """Return the target that programs of the strategy are compiled for."""
+        """Return the target for which programs of the strategy are compiled."""
         devices = self.devices
         return Target(
             devices.platform,
@@ -99,11 +99,14 @@ class StrategyBase:
     def implicit_call(
         self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return `call(fn, args, kwargs)` compiled; `graphdist.strategies` implements it."""
+        """Return a compiled function of (args, kwargs) that returns `call(fn, args, kwargs)`.
+
+        `graphdist.strategies` implements it.
+        """
         raise NotImplementedError
 
     def variable_in_shards(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the sharded variable for `Variable(*args, **kwargs)`; None for an ordinary one."""
+        """Return the sharded variable for `Variable(*args, **kwargs)`; None if it is unsharded."""
         return None
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
@@ -113,12 +116,12 @@ class StrategyBase:
     def program_of(self, traced: Any, compiled: Callable[[Any], Any]) -> Any:
         """Return the program of a traced function.
 
-        `compiled(traced)` compiles one for variables on these devices.
+        `compiled(traced)` compiles a program for variables on these devices.
         """
         return compiled(traced)
 
     def place_variable(self, value: Any, layout: Layout) -> Any:
-        """Return a new buffer with the value; a PER_REPLICA one holds a copy for each replica.
+        """Return a new buffer with the value; a PER_REPLICA buffer has a copy for each replica.
 
         No device receives more than its shard of a sharded buffer. If the value is a shape, or the
         devices are absent, the result is a shape.
@@ -129,7 +132,7 @@ class StrategyBase:
             return sharded_copy(value, self.devices.home(layout))
         if layout is not PER_REPLICA:
             home = self.devices.home(layout)
-            # Steps donate the buffer: nobody else may hold its memory, the caller's array included.
+            # Steps donate the buffer, so no other array may hold its memory.
             return jax.device_put(jax.numpy.array(value, copy=True), home, may_alias=False)
         is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)  # unknown to numpy
         part = (value if is_key else np.asarray(value)).reshape(value.shape or (1,))

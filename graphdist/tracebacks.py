@@ -62,7 +62,7 @@ ValueError: a mistake of the user's
 def hide_frames(error: Exception) -> None:
     """Hide frames in the tracebacks of an error and of its causes; the caller raises it again.
 
-    While a function is traced nothing is done: the caller of that function hides all frames.
+    While a function is traced, nothing is done, since the caller of that function hides all frames.
     """
     mode = _mode()
     if mode == "off" or current_trace() is not None:
@@ -83,9 +83,9 @@ def _mode() -> str:
 
 
 def _users_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors about the user's program: of this error, its causes and its contexts.
+    """Yield the errors about the user's program among an error, its causes and its contexts.
 
-    The causes of a `GraphdistError` about the user's program are about the program too.
+    The causes of a `GraphdistError` about the user's program are about this program, too.
     """
     pending: list[tuple[BaseException | None, bool]] = [(error, False)]
     seen: set[int] = set()
@@ -138,7 +138,10 @@ def _remove_frames(error: BaseException) -> bool:
 
 
 def _note_removal(error: BaseException) -> None:
-    """Add a note that frames are hidden, unless JAX has: our errors name the user's line anyway."""
+    """Add a note that frames are hidden, unless JAX has added one.
+
+    Errors of graphdist get no note, since they name the user's line anyway.
+    """
     notes = getattr(error, "__notes__", ())
     if not isinstance(error, GraphdistError) and not any(_SWITCH in note for note in notes):
         error.add_note(NOTE)

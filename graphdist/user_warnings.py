@@ -1,4 +1,4 @@
-"""Warnings at the user's line; each older name warns once, and says which name replaced it."""
+"""Warnings at the user's line. Each older name warns once, and says which name replaced it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _warned: set[str] = set()
 
 
 def line_to_warn_at(source: Source | None) -> tuple[str, int]:
-    """Return file and line of a source, or else of the line that the user's program is at."""
+    """Return file and line of a source, else of the user's current line."""
     frame = (source.frame if source else None) or here().frame
     return (frame.file, frame.line) if frame else ("<unknown>", 0)
 
@@ -19,7 +19,7 @@ def line_to_warn_at(source: Source | None) -> tuple[str, int]:
 def warn_user(
     message: str, category: type[Warning] = UserWarning, source: Source | None = None
 ) -> None:
-    """Warn at the user's line: the one of `source`, by default the current one."""
+    """Warn at the line of `source`, by default at the user's current line."""
     warnings.warn_explicit(message, category, *line_to_warn_at(source))
 
 

@@ -1,6 +1,6 @@
 """The version of the project, and the versions of the packages that it compiles with.
 
-The project's version is in `VERSION` alone: the package's metadata are made from it.
+The project's version is in `VERSION` alone, from which the package's metadata are made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads whole numbers from text and from users: of tasks, ports and restarts."""
+"""Reads whole numbers from text and from users, such as ports and numbers of tasks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from graphdist.errors import ArgumentError
 from graphdist.quoted import quoted
 
 MOST_TASKS = 1 << 20
-"""The most tasks of a cluster: a larger count is a mistake, and would fill the memory."""
+"""The largest number of tasks of a cluster. A larger number is a mistake, and fills the memory."""
 
 
 def whole_number(value: object, name: str, least: int = 0, most: int = MOST_TASKS) -> int:
-    """Return a number from an integer or from decimal digits.
+    """Return a whole number, given as an integer or as decimal digits.
 
-    Raises `ArgumentError`, which calls the number `name`, for another value.
+    Raises `ArgumentError`, which calls the number `name`, for any other value.
 
     >>> whole_number("7", "SLURM_PROCID")
     7

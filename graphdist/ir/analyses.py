@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def kept_analysis(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
-    """Return the analysis that computes once for each graph and keeps its result with it."""
+    """Return an analysis that calls `analysis` once for each graph and keeps the result."""
 
     @wraps(analysis)
     def kept(graph: Graph) -> T:
@@ -53,7 +53,7 @@ def kept_analysis(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
 def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
     """Return the nodes that use each value of the graph, in order and once each.
 
-    Nested graphs have values of their own. An output of the graph is no use.
+    Values of nested graphs are left out. To be an output of the graph does not count as a use.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -76,9 +76,10 @@ def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
 
 @kept_analysis
 def use_counts(graph: Graph) -> Mapping[Value, int]:
-    """Return how often each value of the graph is an operand or an output, without zeros.
+    """Return how often each value of the graph is an operand or an output.
 
-    A value that is used twice by one node counts twice. Nested graphs have values of their own.
+    A value that one node uses twice counts twice. Unused values and the values of nested graphs
+    are left out.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -97,7 +98,7 @@ def use_counts(graph: Graph) -> Mapping[Value, int]:
 
 @kept_analysis
 def producers(graph: Graph) -> dict[Value, Node]:
-    """Return the node that computes each value of the graph that is no input.
+    """Return the node that computes each value of the graph. Inputs are left out.
 
     >>> from graphdist.ir.graph import Stage
     >>> producers(Graph("f", Stage.SPMD, 1, (), (), ()))
@@ -107,7 +108,7 @@ def producers(graph: Graph) -> dict[Value, Node]:
 
 
 def values_behind(graph: Graph, values: Iterable[Operand]) -> set[Value]:
-    """Return these values of a graph, and all values of it from which they are computed."""
+    """Return `values`, and all values of the graph from which `values` are computed."""
     made_by = producers(graph)
     pending, found = list(values), set[Value]()
     while pending:
@@ -133,7 +134,7 @@ def operations(graph: Graph) -> frozenset[str]:
 
 
 def has_effect(node: Node) -> bool:
-    """Return whether a node, or one nested in it, has an effect."""
+    """Return whether a node, or a node of its nested graphs, has an effect."""
     return node.op.has_effect or any(map(_has_effects, node.graphs))
 
 
@@ -172,8 +173,9 @@ def collectives(graph: Graph) -> tuple[Node, ...]:
 class HeldValues:
     """The bytes of the values that are alive on one replica, node by node.
 
-    `peak` is the most, `position` the number of the node at which it is first reached, -1 before
-    all nodes, and `alive` the values of the graph that are alive there.
+    `during` has the bytes while each node runs, and `peak` is the largest number of bytes.
+    `position` is the index of the first node that reaches the peak, or -1 if the inputs alone reach
+    it. `alive` has the values of the graph that are alive at that position.
     """
 
     during: tuple[int, ...]
@@ -187,8 +189,8 @@ def held_values(graph: Graph) -> HeldValues:
     """Return how many bytes of values are alive on one replica while each node runs.
 
     A value lives from the node that computes it to its last use, an input from the start, an output
-    to the end. A nested graph adds the bytes it needs beyond its inputs. The figures describe the
-    graph alone: XLA fuses, reuses buffers and reorders.
+    to the end. A nested graph adds the bytes it needs beyond its inputs. The bytes in the compiled
+    program differ, since XLA fuses and reorders operations and reuses buffers.
     """
     born, last = dict.fromkeys(graph.inputs, -1), dict.fromkeys(graph.inputs, -1)
     for position, node in enumerate(graph.nodes):

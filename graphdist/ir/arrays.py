@@ -1,7 +1,7 @@
 """The arrays of numpy that the replicas hold for a value, and how to compute with them.
 
 1. A value is `Held`: a list with one array for each replica that runs the graph.
-2. Random keys are JAX's own arrays, which are only passed on, sliced and joined.
+2. Random keys are arrays of JAX. They are only passed on, sliced and joined.
 3. Nothing is written into an array, because replicas may share it.
 """
 
@@ -56,7 +56,10 @@ def on_each(
     compute: Callable[[list[Array]], list[Array]],
     num_results: int,
 ) -> list[Held]:
-    """Compute replica by replica, but once for replicas that share the same array objects."""
+    """Return the results of `compute` for each replica's operands.
+
+    `compute` is called once for all replicas whose operands are the same array objects.
+    """
     results: list[Held] = [[] for _ in range(num_results)]
     done: dict[tuple[int, ...], list[Array]] = {}
     for position in range(len(replicas)):

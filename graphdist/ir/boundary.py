@@ -1,8 +1,8 @@
 """The layouts of the inputs and outputs of a placed graph.
 
-A variable has the layout that was declared, whatever is known of the value assigned to it. Any
-other value has the layout of its type: a value that the user gets per replica, but that is provably
-mirrored, is kept once.
+A variable has its declared layout, whatever is known about the value assigned to it. Any other
+value has the layout of its type. So a value that the user gets as a per-replica value is stored
+once if it is provably mirrored.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def output_layouts(graph: Graph) -> tuple[Layout | None, ...]:
 
 
 def _of(graph: Graph, layout: Layout | None) -> Layout | None:
-    """Return the layout; on one replica every value is mirrored."""
+    """Return `layout`, or mirrored if the graph has one replica, where every value is mirrored."""
     return MIRRORED if graph.num_replicas == 1 else layout

@@ -1,4 +1,4 @@
-"""The builder, which alone makes nodes: it runs type rules, so that no ill-typed node exists."""
+"""The builder. It makes all nodes and runs their type rules, so no ill-typed node exists."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Builder:
         """Append a node and return its results.
 
         Our operations accept any mapping that has their parameters. For a JAX operation `types`
-        states dtypes and shapes of the results; layouts follow from the operands. `at` is the
-        user's line, or a node that the new one replaces, whose line and hint it takes. Raises
-        `TypeRuleError` when operands or parameters do not fit the operation.
+        states dtypes and shapes of the results. Their layouts follow from the operands. `at` is the
+        user's line, or a node that the new node replaces. From such a node, the new node gets its
+        line and hint. Raises `TypeRuleError` if operands or parameters do not fit the operation.
         """
         operands = tuple(operands)
         if isinstance(at, Node):
@@ -62,7 +62,7 @@ class Builder:
         return results
 
     def keep(self, node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> tuple[Value, ...]:
-        """Append `node` with these operands and graphs, or `node` itself if it has the same ones.
+        """Append `node` with these operands and graphs, or `node` itself if it has them already.
 
         A new node keeps the source, the origin and the hints. It also keeps the results whose types
         are unchanged, so that the nodes which use them can stay as they are.
@@ -88,9 +88,9 @@ class Builder:
     def again(
         self, node: Node, operands: Sequence[Operand], **changed: object
     ) -> tuple[Value, ...]:
-        """Append a node like another one, with other operands and with some parameters changed.
+        """Append a copy of `node` with other operands and with some parameters changed.
 
-        The results have the dtypes and shapes of the node's.
+        The results of a JAX operation have the dtypes and shapes of the results of `node`.
         """
         types = None if node.op.rule else [value.type for value in node.results]
         params = {**node.params, **changed} if changed else node.params
@@ -104,7 +104,7 @@ class Builder:
 
 
 def are_same(operands: Operands, others: Operands) -> bool:
-    """Return whether the operands are the same objects; 0.0 and -0.0 are equal, but differ."""
+    """Return whether both tuples hold the same objects. `==` would not tell 0.0 from -0.0."""
     if operands is others:
         return True
     return len(operands) == len(others) and all(map(operator.is_, operands, others))

@@ -7,10 +7,10 @@ Collectives go around a ring. With an operand of b bytes on each of n replicas, 
     reduce_scatter, all_to_all   b (n-1)/n
     any other                    b, to one other replica
 
-Between several slices of a TPU, or hosts, the network carries as few bytes as possible. A sum is
-first reduce-scattered within each slice, and the network then adds up the shards. The shards of a
-value are first exchanged over the network, and then joined within each slice. So an all_reduce
-takes as long as a reduce_scatter and an all_gather of its result.
+Between several TPU slices or hosts, the network carries as few bytes as possible. A reduce_scatter
+first reduces within each slice, and then reduces the resulting shards over the network. An
+all_gather first exchanges shards over the network, and then joins them within each slice. So an
+all_reduce takes as long as a reduce_scatter and an all_gather of its result.
 
 Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms.
 """
@@ -35,8 +35,9 @@ _BECOMES = {"reduce": "all_reduce", "gather": "all_gather"}
 class Exchange(NamedTuple):
     """One exchange between replicas, each of which has an operand of `bytes`.
 
-    A group is `group_size` consecutive replicas or, if `is_across`, the replicas of one index
-    within each of `group_size` groups.
+    Without `is_across`, the replicas of a group exchange with each other, and a group is
+    `group_size` consecutive replicas. With `is_across`, the replicas are divided into `group_size`
+    groups, and those with the same index in their group exchange with each other.
     """
 
     kind: str
@@ -80,9 +81,9 @@ class Collective:
     """One collective of a program.
 
     `bytes` is the size of the operand on each replica, `size` elements of `dtype`. Each of
-    `num_groups` groups of `group_size` replicas runs it. `pass_name` is the pass that made it (""
-    when the user's program did), `source` the user's line. `times` counts its runs in a step; only
-    one step in `every` runs it.
+    `num_groups` groups of `group_size` replicas runs the collective. `pass_name` is the pass that
+    made it ("" if the user's program did), `source` the user's line. Only one step in `every` runs
+    the collective, and such a step runs it `times` times.
     """
 
     kind: str
@@ -99,9 +100,10 @@ class Collective:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Return the exchanges of one run; after a reduce_scatter, groups add up their shards.
+        """Return the exchanges of one run.
 
-        `reduce` and `gather` are counted as what they become, all_reduce and all_gather.
+        With several groups, a reduce_scatter is followed by an all_reduce of the shards between
+        the groups. `reduce` and `gather` count as all_reduce and all_gather, which they become.
         """
         kind = _BECOMES.get(self.kind, self.kind)
         inside = Exchange(kind, self.bytes, self.group_size)
@@ -146,7 +148,7 @@ def collective_of(node: Node, times: int = 1, every: int = 1) -> Collective:
 def collectives_of(graph: Graph) -> tuple[Collective, ...]:
     """Return the collectives of a graph, those in loops and branches included.
 
-    They are in the order in which every replica reaches them.
+    The collectives are in the order in which every replica reaches them.
     """
     times = {id(node): count for node, count in executions(graph)}
     shared = _shared_by(graph)
@@ -157,13 +159,13 @@ def collectives_of(graph: Graph) -> tuple[Collective, ...]:
 
 
 def _shared_by(graph: Graph) -> dict[int, int]:
-    """Return for each node, by its id, n if it runs only in every n-th step, else 1.
+    """Return, by the id of each node, the number n if only every n-th step runs the node, else 1.
 
-    n is over 1 for the nodes of the branch that synchronizes local steps.
+    n is over 1 for the nodes in a branch that synchronizes local steps.
     """
     shared_by: dict[int, int] = {}
     pending = [(graph, 1)]
-    for nested, shared in pending:  # which grows
+    for nested, shared in pending:  # `pending` grows in the loop
         for node in nested.nodes:
             shared_by[id(node)] = shared
             pending += [(inner, shared * steps_per_run(node)) for inner in node.graphs]

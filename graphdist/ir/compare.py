@@ -4,9 +4,11 @@
    literals, types, nested graphs, variables, outputs, stage and number of replicas.
 2. Ignored are hints, sources, origins, the graph's name, the order of parameters, and the stage of
    a nested graph, since the outermost graph states it.
-3. Arrays are the same if dtype, shape and bytes are equal. Two objects that are neither identical
-   nor equal are the same if they have one type and one `repr`, as jaxprs do that were traced twice.
-4. The hash depends on neither process nor machine: memory addresses are removed from `repr`.
+3. Arrays are the same if dtype, shape and bytes are equal. Other objects are the same if they are
+   equal, or if their type, `repr` and constants are the same. The second is for jaxprs, since two
+   traces of one function give unequal jaxprs.
+4. The hash is the same in every process and on every machine, since memory addresses are removed
+   from each `repr`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def first_difference(a: Graph, b: Graph) -> str | None:
 
 
 def _differences(a: Graph, b: Graph) -> Iterator[str]:
-    """Describe the differences between two graphs, the first one first."""
+    """Yield a description of each difference between two graphs, in order."""
     yield from _unequal("stage: ", a.stage.value, b.stage.value)
     yield from _unequal("replicas: ", a.num_replicas, b.num_replicas)
     yield from _unequal("groups: ", a.num_groups, b.num_groups)
@@ -76,7 +78,7 @@ def _per_replica(graph: Graph) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the values of two graphs are defined; equal definitions have one text."""
+    """The places where the values of two graphs are defined, as texts such as "input 0"."""
 
     of_a: dict[Operand, str] = field(default_factory=dict)
     of_b: dict[Operand, str] = field(default_factory=dict)
@@ -86,17 +88,17 @@ class _Places:
             self.of_a[a] = self.of_b[b] = where.format(position)
 
     def differences(self, where: str, a: Sequence[Operand], b: Sequence[Operand]) -> Iterator[str]:
-        """Describe the operands that are not defined alike."""
+        """Yield a description of each operand of `a` that `b` does not define in the same place."""
         for position, (of_a, of_b) in enumerate(zip(a, b, strict=True)):
             places = _place(of_a, self.of_a), _place(of_b, self.of_b)
             yield from _unequal(f"{where} {position}: ", *places)
 
 
 def _of_graphs(a: Graph, b: Graph, where: str) -> Iterator[str]:
-    """Describe the differences between two graphs.
+    """Yield a description of each difference between two graphs.
 
-    A value is known by where it is defined, such as "result 0 of node 3": two operands are equal if
-    they are defined in the same place of their graphs.
+    Two operands are equal if they are defined in the same place of their graphs, such as "result 0
+    of node 3".
     """
     places = _Places()
     yield from _unequal(f"{where}number of inputs: ", len(a.inputs), len(b.inputs))
@@ -123,7 +125,7 @@ def _of_nodes(a: Node, b: Node, places: _Places, where: str) -> Iterator[str]:
     yield from _unequal(f"{where}: number of nested graphs: ", len(a.graphs), len(b.graphs))
     for position, (graph_a, graph_b) in enumerate(zip(a.graphs, b.graphs, strict=True)):
         yield from _of_graphs(graph_a, graph_b, f"{where}, graph {position}, ")
-    # Types come last: they mostly differ because of a difference checked above.
+    # Types come last, since they mostly differ because of a difference checked above.
     yield from _unequal(f"{where}: results: ", _types_text(a.results), _types_text(b.results))
 
 
@@ -164,11 +166,11 @@ def _same_parameter(a: object, b: object) -> bool:
 
 
 def _array_key(value: object) -> str | None:
-    """Return dtype, shape and content of an array or scalar of numpy or JAX; else None."""
+    """Return dtype, shape and content of an array or scalar as text; None for any other value."""
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is None or not isinstance(shape, tuple) or not hasattr(value, "__array__"):
         return None
-    if not isinstance(dtype, np.dtype) or dtype.hasobject:  # repr of random keys: their bits
+    if not isinstance(dtype, np.dtype) or dtype.hasobject:  # the repr of random keys has their bits
         return f"{dtype} {shape} {_ADDRESS.sub('', repr(value))}"
     return f"{dtype} {shape} {sha256(np.asarray(value).tobytes()).hexdigest()}"
 
@@ -180,7 +182,7 @@ def _hidden(value: object) -> object:
 
 
 def content_hash(graph: Graph) -> str:
-    """Return a SHA-256 of the program, in hexadecimal: equal for graphs of the same program.
+    """Return the SHA-256 of the program, in hexadecimal. Graphs of one program have the same hash.
 
     Two parameters whose `repr` differs only in a memory address, such as two functions of one name,
     have the same hash.
@@ -199,12 +201,12 @@ def content_hash(graph: Graph) -> str:
 
 
 def parameter_key(node: Node) -> str:
-    """Return a text that is equal for nodes whose parameters are equal, in any order."""
+    """Return a text that is the same for nodes with equal parameters, in whatever order."""
     return _key(dict(node.params)) if node.params else ""
 
 
 def _describe(graph: Graph, lines: list[str]) -> None:
-    """Append lines that describe the computation, and name values by where they are defined."""
+    """Append to `lines` a description of the graph that names values by where they are defined."""
     places: dict[Operand, str] = {
         value: f"i{position}" for position, value in enumerate(graph.inputs)
     }
@@ -229,7 +231,7 @@ def _key(value: object) -> str:
     if isinstance(value, Mapping):
         items = sorted(f"{_key(key)}: {_key(item)}" for key, item in value.items())
         return f"{type(value).__name__}({', '.join(items)})"
-    if isinstance(value, set | frozenset):  # their repr has no order that another process keeps
+    if isinstance(value, set | frozenset):  # the order in their repr differs between processes
         return f"{type(value).__name__}({', '.join(sorted(map(_key, value)))})"
     if isinstance(value, GraphVariable):
         value = value.declared

@@ -1,7 +1,7 @@
 """Type rules of control flow: `scan`, `while` and `cond`.
 
-Their nested graphs are ordinary graphs whose inputs already carry layouts. The rules check
-that operands fit those inputs and read the results off the nested outputs.
+Their nested graphs are ordinary graphs whose inputs already have layouts. The rules check that
+operands fit these inputs, and make the types of the results from those of the nested outputs.
 
 * `scan(consts.., carry.., xs..)` runs its body `length` times on slices of `xs` along dimension 0.
   The body takes (consts, carry, x) and returns (carry, y); the loop stacks the ys.
@@ -36,7 +36,7 @@ def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> N
     for position, (operand, wanted) in enumerate(zip(operands, inputs, strict=True)):
         if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
-        # A mirrored operand fits a per-replica input: replicas may have equal values.
+        # A mirrored operand fits a per-replica input, since per-replica values may be equal.
         agree = operand.layout is MIRRORED and not is_partial(wanted.layout)
         if not agree and wanted.layout not in (operand.layout, PER_REPLICA, None):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
@@ -100,7 +100,10 @@ def cond_rule(operands: Types, params: Branching, graphs: Graphs) -> Types:
 
 
 def _at_least(layout: Layout | None, type: Type) -> Type:
-    """Return the type, per replica unless `layout` is mirrored."""
+    """Return `type` as the type of a result that a predicate or index with `layout` chooses.
+
+    The result is per replica unless `layout` is mirrored. It has no layout if `layout` is None.
+    """
     if layout is MIRRORED or type.layout is None:
         return type
     return type.with_layout(None if layout is None else PER_REPLICA)

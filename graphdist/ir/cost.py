@@ -1,16 +1,17 @@
 """The cost of a graph: floating-point operations, bytes moved, and how often each node runs.
 
-The cost is counted on the graph, since XLA's own figures count the body of a loop once and mean
-different things on different platforms. The rules:
+The cost is counted on the graph, since XLA's own cost analysis counts the body of a loop once and
+differs between platforms. The rules:
 
 * a matrix multiplication is 2 operations for each element of the result and each index summed over;
   a convolution is 2 for each product of a weight and an element of its operand, without the zeros
   of padding and dilation; a reduction is 1 for each element of its operand; any other operation
   that computes floats is 1 for each element of its results; kernels of Pallas are counted by
   `kernels.py`;
-* the body of a loop of a known number of iterations counts that often, the body of a `while` whose
-  end depends on data once; of the branches of a `cond` the one that computes most counts, and by
-  1/H if it may run in every H-th step alone;
+* the body of a `scan` counts once for each iteration, the body of a `while` only once, since the
+  number of its iterations depends on data;
+* of the branches of a `cond`, the branch with the most operations counts. It counts 1/H if the
+  `cond` synchronizes local steps in every H-th step;
 * memory traffic is the bytes that must move between the chip and its memory if XLA fuses all
   elementwise work: the inputs and outputs of the program, and the operands and results of matrix
   multiplications, convolutions, gathers, scatters, sorts, kernels and collectives.
@@ -108,9 +109,9 @@ def node_cost(node: Node) -> Cost:
 
 
 def executions(graph: Graph) -> Iterator[tuple[Node, Fraction]]:
-    """Yield every node with how often it runs in a step, as if each branch of a `cond` ran.
+    """Yield every node with the number of its runs in a step, as if each branch of a `cond` ran.
 
-    The nodes of a branch that runs in every H-th step alone have the fraction 1/H.
+    If a `cond` synchronizes local steps in every H-th step, nodes of its branches run 1/H times.
     """
     pending: list[tuple[Sequence[Node], Fraction]] = [(graph.nodes, Fraction(1))]
     while pending:
@@ -140,7 +141,7 @@ def _add_node(node: Node, total: Cost) -> None:
 
 
 def steps_per_run(node: Node) -> int:
-    """Return H if the last branch of a node runs in every H-th step (local steps); else 1."""
+    """Return H if `node` is a `cond` that synchronizes local steps in every H-th step, else 1."""
     return COND.of(node).every if node.op is COND else 1
 
 
@@ -179,10 +180,10 @@ def _of_matmul(node: Node) -> int:
 
 
 def _of_convolution(node: Node) -> int:
-    """Return 2 operations for each product with an element of the operand, padding left out.
+    """Return 2 operations for each product of a weight and an element of the unpadded operand.
 
-    Positions along different dimensions do not depend on each other, so that the products for one
-    batch entry and pair of features are the product of the counts along each dimension.
+    Positions along different dimensions are independent. So the number of products for one batch
+    entry and one pair of features is the product of the numbers along each dimension.
     """
     numbers, strides, padding, *dilations = convolution(node)
     (size, weights), result = (operand.type.shape for operand in node.operands), node.results[0]

@@ -1,8 +1,9 @@
 """The definition and the users of each value of a program, through loops and branches.
 
-A value has one `Definition`: either a node computes it, or it *passes*: it is another value, a
-slice of one, a stack of slices, or a carry of a loop. The inputs and outputs of nested graphs are
-linked to the operands and results of their node, as `graphdist.ir.loops` pairs them.
+A value has one `Definition`. Either a node computes the value, or the value *passes* from other
+values: it equals another value, is a slice of one, a stack of slices, or a carry of a loop. The
+inputs and outputs of nested graphs are linked to the operands and results of their node, as
+`graphdist.ir.loops` pairs them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ValueKind(Enum):
     SLICE = "slice"
     """The input of a loop's body for one slice of a scanned operand."""
     CARRY = "carry"
-    """The input of a loop's body for a carry: the first operand, then the body's output."""
+    """The input of a loop's body for a carry: at first an operand, later the body's output."""
     LAST = "last"
     """The result of a loop for a carry: its value after the last iteration."""
     STACK = "stack"
@@ -51,9 +52,9 @@ _DROPPED = {ValueKind.SLICE: -1, ValueKind.STACK: 1}
 class Definition:
     """How a value is defined, and from which values.
 
-    `node` computes the value, or is the loop, branch or barrier that the value passes; None for an
-    input of the program. `times` is how often the program computes the value; the branches of a
-    `cond` are assumed to run equally often.
+    `node` computes the value, or is the loop, `cond` or barrier through which the value passes. It
+    is None for an input of the program. `times` is how often a step computes the value, if the
+    branches of a `cond` run equally often.
     """
 
     kind: ValueKind
@@ -63,7 +64,7 @@ class Definition:
 
     @property
     def shift(self) -> int:
-        """Return the index of a dimension here less its index in the parents."""
+        """Return the index of a dimension in the value minus its index in the parents."""
         return _DROPPED.get(self.kind, 0)
 
 
@@ -71,9 +72,9 @@ class Definition:
 class Definitions:
     """All values of a program, nested graphs included, in the order in which they are defined.
 
-    `of` has the definition of each value, `nodes` the nodes that compute with it, `children` the
-    values that it passes to. `passing` lists the values that no node computes, and `has_slices`
-    says whether one of them is the slice of a scanned operand.
+    For each value, `of` has its definition, `nodes` the nodes that compute with it, and `children`
+    the values to which it passes. `passing` lists the values that no node computes. `has_slices`
+    says whether one of these is a slice of a scanned operand.
     """
 
     of: Mapping[Value, Definition]
@@ -85,7 +86,7 @@ class Definitions:
 
 @kept_analysis
 def has_shared_graphs(graph: Graph) -> bool:
-    """Return whether several nodes share a nested graph, whose values have several definitions.
+    """Return whether several nodes share a nested graph, so that a value has several definitions.
 
     Tracing never makes such a graph.
     """

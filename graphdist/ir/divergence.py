@@ -1,8 +1,8 @@
 """Why a value differs between replicas, for errors about values that must not differ.
 
 The search goes from the value to the values it is computed from, and follows per-replica values
-alone. It enters a nested graph by the outputs that become a result, leaves it by the operands that
-become an input, and goes around a loop by its carry.
+alone. The search enters a nested graph through the outputs that become a result, leaves the graph
+through the operands that become an input, and goes around a loop through its carry.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cause(graph: Graph, operand: Operand) -> Cause:
         if current in seen:
             continue
         seen.add(current)
-        if not isinstance(current, Node):  # a node assigns a cell
+        if not isinstance(current, Node):  # any node here assigns a mutable cell
             if isinstance(current, Literal) or current.type.layout is MIRRORED:
                 continue
             node = made_by.get(current)
@@ -50,13 +50,13 @@ def cause(graph: Graph, operand: Operand) -> Cause:
                 nodes = (*nodes, node)
             if text := _origin(graph, current, node):
                 return Cause(text, nodes)
-        # The last element is visited first, which is then the first operand.
+        # Reversed, so that `pop` takes the first operand first.
         pending += [(source, nodes) for source in reversed(sources.get(current, ()))]
     return Cause("", ())
 
 
 def _origin(graph: Graph, value: Value, node: Node | None) -> str:
-    """Describe a value that differs by itself, not because of its operands."""
+    """Say why a value differs although its operands may be equal; "" if there is no such reason."""
     if node is None:
         return f"the per-replica input {value.hint!r}" if value in graph.inputs else ""
     if node.op is REPLICA_ID:

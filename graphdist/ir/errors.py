@@ -1,8 +1,8 @@
-"""The base of every graphdist error, which renders it, and the errors of graphs and their steps.
+"""The base class of all errors of graphdist, and the errors of graphs and their steps.
 
 An error has up to four parts, in this order:
 
-1. what is wrong, with the two things that disagree, so that it can be understood alone;
+1. what is wrong, with the two things that disagree, in words that can be understood alone;
 2. the user's file, line, function and source text;
 3. the node in the graph, and the pass that was running;
 4. what to do.
@@ -36,8 +36,8 @@ class GraphdistError(Exception):
     ) -> None:
         """Build the message from its parts.
 
-        `node` is the printed node; `where` names its graph and pass; `other` is a second user line,
-        where two lines disagree, and is left out if it is the same line.
+        `node` is the printed node, and `where` names its graph and pass. If two of the user's lines
+        disagree, `other` is the second. The message shows a line only once.
         """
         self.what, self.source, self.other = what, source or self.default_source(), other
         self.node, self.where, self.hint = node, where, hint
@@ -87,4 +87,4 @@ class ParseError(GraphdistError, ValueError):
 
 
 class VerifyError(GraphdistError, AssertionError):
-    """A graph that breaks an invariant: a bug in the pass that made it, never in user code."""
+    """A graph that breaks an invariant, because of a bug in the pass that made the graph."""

@@ -1,9 +1,9 @@
-"""Graphs for networkx, to draw and to analyse; building one is too slow for compiling.
+"""Graphs for networkx, to draw and to analyse. They are too slow to build for the compiler.
 
 The networkx nodes are named as in the text of the graph: an input `%x`, a node after its first
-result, or after its operation and index if it has none, and the outputs `return`. Attributes are
-strings and numbers, so that every format networkx writes can hold them. Nested graphs are left out:
-export each of `node.graphs` by itself.
+result, or after its operation and index if it has no result, and the outputs `return`. Attributes
+are strings and numbers, so that every format networkx writes can hold them. Nested graphs are left
+out: export each of `node.graphs` by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from graphdist.ir.printer import names
 
 
 def to_networkx(graph: Graph) -> nx.DiGraph:
-    """Return the dataflow, with an edge from the input or node that has a value to each user of it.
+    """Return the dataflow, with an edge from the definition of each value to each of its users.
 
     Nodes have `op`, `types` and `bytes` of their results, `source`, `origin`, and `index`: their
     index in `graph.nodes`, -1 for inputs, and the number of nodes for `return`.

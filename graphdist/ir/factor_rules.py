@@ -1,14 +1,15 @@
 """The factors of elementwise operations, of moves and of reductions.
 
 A rule takes a node and returns the factors of its operands and results (`graphdist.ir.factors`).
-Factors have the indices of the dimensions of the first operand or of the result. A dimension that
-must be unsharded has no factor. Rules trust the parameters of a node, as type rules do.
+A factor is the index of a dimension of the first operand or of the result. A dimension that must
+be unsharded has no factor. Rules trust the parameters of a node, as type rules do.
 
 A reshape has a factor for each group of dimensions that it merges or splits. The factor belongs to
-the first dimension of the group in the operand and in the result. Equally many shards along these
-hold the same elements in the same order. Dimensions of size 1 are in no group, since any of them
-may correspond to any other. In a shard every dimension may be of size 1: the layouts in the node's
-types then decide, and if they leave a choice there is no factor.
+the first dimension of the group in the operand and in the result. If both are divided along these
+dimensions, into equally many shards, then shards of one index hold the same elements in the same
+order. Dimensions of size 1 are in no group, since any of them may correspond to any other. A
+sharded dimension may also be of size 1 in a shard. Then the layouts in the node's types say which
+dimensions correspond, and if several dimensions are possible there is no factor.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from graphdist.ir.types import Type
 
 Rule: TypeAlias = Callable[[Node], Factors]
 ParamsOfShards: TypeAlias = Callable[[Node, Factors, int, int], Params]
-"""Return the parameters of a node applied to shards, from its factors, the factor of the shards and
-their number."""
+"""A function of (node, factors, factor, count): it returns the parameters that `node` has when it
+is applied to shards. `count` is the number of shards along `factor`."""
 
 
 def integers(node: Node, name: str) -> tuple[int, ...]:
-    """Return the integers of a parameter that is an integer or a sequence of integers."""
+    """Return the parameter `name`, which is an integer or a sequence of integers, as a tuple."""
     value = node.params[name]
     items = cast("Sequence[int]", value if isinstance(value, tuple | list) else (value,))
     return tuple(map(int, items))
 
 
 def unrelated(values: Sequence[Operand]) -> tuple[Dimensions, ...]:
-    """Return the dimensions of values whose dimensions have no factor."""
+    """Return, for each value, the factor None for each of its dimensions."""
     return tuple((None,) * len(value.type.shape) for value in values)
 
 
@@ -68,7 +69,7 @@ def elementwise(node: Node) -> Factors:
 
 
 def bitcast(node: Node) -> Factors:
-    """Pass all dimensions through but the last, which another bit width may add or remove."""
+    """Pass all dimensions through, except a last dimension that the bit width adds or removes."""
     operand, result = node.operands[0].type.shape, node.results[0].type.shape
     shared = min(operand, result, key=len)
     own = (None,) * abs(len(operand) - len(result))
@@ -87,7 +88,7 @@ def identity(node: Node) -> Factors:
 
 
 def all_but(name: str) -> Rule:
-    """Return the rule that passes all dimensions through but those that a parameter names."""
+    """Return the rule that passes all dimensions through but those in the parameter `name`."""
 
     def rule(node: Node) -> Factors:
         rank = len(node.operands[0].type.shape)
@@ -99,9 +100,9 @@ def all_but(name: str) -> Rule:
 
 
 def _passing(node: Node, *without: int, alike: int = 1) -> Factors:
-    """Pass the dimensions of the first operands through, but not those in `without`.
+    """Pass the dimensions of the first `alike` operands through, but not those in `without`.
 
-    The `alike` first operands have the same factors as the result, the other operands none.
+    These operands have the same factors as the result. Any other operand has no factors.
     """
     dims = numbered_dimensions(node.operands[0].type.shape, without)
     return Factors(((dims,) * alike + unrelated(node.operands[alike:])), (dims,))
@@ -132,7 +133,7 @@ def pad(node: Node) -> Factors:
 
 
 def broadcast_in_dim(node: Node) -> Factors:
-    """Pass the dimensions of the operand through; the added dimensions of the result are new."""
+    """Pass the dimensions of the operand through. The result's other dimensions are new factors."""
     operand, *rest = node.operands
     shape = node.results[0].type.shape
     dims = tuple(
@@ -149,13 +150,13 @@ def iota(node: Node) -> Factors:
 
 
 def transpose(node: Node) -> Factors:
-    """Pass each dimension through to its index in the result."""
+    """Pass each dimension through to its new index in the result."""
     order = integers(node, "permutation")
     return Factors((numbered_dimensions(node.operands[0].type.shape),), (order,))
 
 
 def without(name: str) -> Rule:
-    """Return the rule of operations that remove the dimensions which a parameter names."""
+    """Return the rule of operations that remove the dimensions in the parameter `name`."""
 
     def rule(node: Node) -> Factors:
         operand = node.operands[0]
@@ -168,7 +169,7 @@ def without(name: str) -> Rule:
 
 
 def stack(node: Node) -> Factors:
-    """Pass the dimensions of the operands through, and add one without a factor to the result."""
+    """Pass the operands' dimensions through. The result has one more, which has no factor."""
     (axis,) = integers(node, "axis")
     dims = numbered_dimensions(node.operands[0].type.shape)
     return Factors((dims,) * len(node.operands), ((*dims[:axis], None, *dims[axis:]),))
@@ -182,17 +183,17 @@ def take_step(node: Node) -> Factors:
 
 
 def join_parts(node: Node) -> Factors:
-    """Pass the dimensions of the parts through, but not the one they are joined along."""
+    """Pass the dimensions of the parts through, but not the one along which parts are joined."""
     (axis,) = integers(node, "axis")
     dims = numbered_dimensions(node.operands[0].type.shape, [0, axis + 1])
     return Factors((dims,), (dims[1:],))
 
 
 def reduction(reducer: str | None, name: str = "axes", of: str = "") -> Rule:
-    """Return the rule of operations that reduce the dimensions which a parameter names.
+    """Return the rule of operations that reduce the dimensions in the parameter `name`.
 
-    The terms that shards give are reduced by `reducer`. Without a reducer, or if `of` names another
-    dtype than the operand's, the reduced dimensions must be unsharded.
+    Each shard gives a term, and `reducer` reduces the terms. The reduced dimensions must be
+    unsharded if there is no reducer, or if `of` names a dtype and the operand has another dtype.
     """
 
     def rule(node: Node) -> Factors:
@@ -212,9 +213,9 @@ def reduction(reducer: str | None, name: str = "axes", of: str = "") -> Rule:
 
 
 def reshape(node: Node) -> Factors:
-    """Pass the first dimension through of each group that is merged or split."""
+    """Pass through the first dimension of each group of dimensions that is merged or split."""
     operand, result = node.operands[0].type, node.results[0].type
-    if node.params.get("dimensions") is not None:  # transposed first
+    if node.params.get("dimensions") is not None:  # the operand is transposed first
         return no_factors(node)
     pairs = _reshaped(operand, result)
     dims = tuple(i if i in pairs else None for i in range(len(operand.shape)))
@@ -251,8 +252,8 @@ def dimension_after_reshape(
 ) -> int | None:
     """Return the dimension along which the reshaped shards of an operand are sharded.
 
-    Both shapes are shapes of shards. If several dimensions are possible, since all but one of them
-    are of size 1, return the stated one, or None.
+    Both shapes are shapes of shards. Several dimensions are possible where all but one of them are
+    of size 1. In this case return `stated` if it is one of them, else None.
 
     >>> dimension_after_reshape((4, 6), 0, (24,)), dimension_after_reshape((4,), 0, (1, 4))
     (0, None)

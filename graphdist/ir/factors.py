@@ -1,19 +1,21 @@
 """Factors, which relate the dimensions of an operation's operands and results.
 
-As in an einsum, each dimension of an operand or a result has a factor, an integer, or None. If
-operands are sharded along the dimensions of one factor, into one number of shards, then applying
-the operation shard by shard gives the result sharded along its dimension of that factor.
+As in an einsum, each dimension of an operand or a result has a factor, which is an integer or None.
+If operands are divided along the dimensions of one factor, all into the same number of shards, then
+applying the operation shard by shard gives the result sharded along its dimension of that factor.
 
-* A factor of operands and results *passes through*: `mul` of [a, b] and [a, b] has two of them.
+* A factor of operands and results *passes through*: `mul` of [a, b] and [a, b] has two such
+  factors.
 * A factor of operands alone is *summed*: each shard gives a term, and the result is the sum of all
-  terms, or their largest or smallest. `dot_general` of [a, b] and [b, c] sums b.
-* A factor of results alone is *new*: each shard is computed from unsharded operands, as a broadcast
-  is.
+  terms, or their maximum or minimum. `dot_general` of [a, b] and [b, c] sums b.
+* A factor of results alone is *new*: each shard of the result is computed from unsharded operands,
+  as in a broadcast.
 * A dimension without a factor must be unsharded: `cumsum` along it, or a slice of a part of it.
 
 Dimensions of one factor may differ in size: if [8, 4] is reshaped to [32], 8 and 32 have one
-factor, since shards of rows are shards of the flattened value. So a number of shards divides a
-factor if it divides each of its dimensions, here 2, 4 and 8 alone (`Factors.divides`).
+factor, since shards of rows are shards of the flattened value. So the number of shards along a
+factor must divide each dimension of this factor. In the example it is 2, 4 or 8
+(`Factors.divides`).
 
 The design of Shardy's registry of sharding rules is the same (https://openxla.org/shardy,
 "sharding representation"). `graphdist.ir.operation_table` has a row for each operation.
@@ -38,7 +40,7 @@ class Factors:
     """The factors of an operation, by operand and by result.
 
     `summed` has the reducer, "sum", "max" or "min", of each factor that no result has. Any other
-    factor is in all results or, where results do not depend on each other, in one.
+    factor is in all results, or in one result if results do not depend on each other.
 
     >>> product = Factors(((0, 1), (1, 2)), ((0, 2),), {1: "sum"})
     >>> product.dimension(product.operands[1], 2), product.dimension(product.results[0], 1)
@@ -77,7 +79,7 @@ class Factors:
 
 
 def shard_shape(dimensions: Dimensions, shape: Shape, factor: int, count: int) -> Shape:
-    """Return the shape of one of `count` shards of a value along a factor; `shape` without it.
+    """Return the shape of one of `count` shards along `factor`; `shape` if none has this factor.
 
     >>> shard_shape((0, 1), (8, 6), 1, 3), shard_shape((None, 0), (8, 6), 1, 3)
     ((8, 2), (8, 6))

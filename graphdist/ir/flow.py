@@ -3,8 +3,8 @@
 A vertex is a value, or a node that assigns a variable. An edge goes from a value to a vertex that
 is computed from it. Nested graphs are linked to the operands and results of their node: the carry
 of a loop leads back to the start of its body, and a predicate or an index leads to all values that
-depend on the choice. Assignments of a mutable cell that the program made lead to its reads. A
-variable of the user has no such edges: a path begins at a read, and ends at an assignment.
+depend on the choice. If the program itself made a mutable cell, its assignments lead to its reads.
+A variable of the user has no such edges, so paths begin at its reads and end at its assignments.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def uses(graph: Graph) -> Edges:
 
 @kept_analysis
 def computed_of(graph: Graph) -> Edges:
-    """Return the vertices that each vertex is computed from, in the order of the operands."""
+    """Return the vertices from which each vertex is computed, in the order of the operands."""
     found: dict[Vertex, list[Vertex]] = {}
     for start, end in _edges(graph):
         found.setdefault(end, []).append(start)
@@ -54,9 +54,9 @@ def computed_of(graph: Graph) -> Edges:
 def reachable(
     edges: Mapping[V, Iterable[V]], starts: Iterable[V], without: Collection[V] = ()
 ) -> set[V]:
-    """Return the vertices on paths that begin at `starts`, these included.
+    """Return the vertices that paths from `starts` reach, `starts` included.
 
-    The paths lead through no vertex in `without`.
+    No path goes through a vertex in `without`.
     """
     pending = list(starts)
     found = set(pending)
@@ -97,9 +97,9 @@ def _edges_of_cells(graph: Graph) -> Iterator[tuple[Node, Vertex]]:
 
 
 def passed(node: Node) -> Iterator[tuple[Operand, Value]]:
-    """Yield pairs of an operand that enters or leaves a loop or branch, and the equal value.
+    """Yield pairs of an operand that enters or leaves a loop or branch, and the value it becomes.
 
-    The values are inputs of nested graphs, and results of the node.
+    The value is an input of a nested graph or a result of the node.
     """
     if node.op is SCAN:
         scan = Scan(node)
@@ -118,7 +118,7 @@ def passed(node: Node) -> Iterator[tuple[Operand, Value]]:
 
 
 def _carried(carry: Carry | LoopCarry) -> Iterator[tuple[Operand, Value]]:
-    """Yield the edges of a carry: the loop may run several times, once, or never."""
+    """Yield the edges of a carry. The loop may run several times, once, or never."""
     yield from ((carry.first, carry.value), (carry.following, carry.value))
     yield from ((carry.following, carry.last), (carry.first, carry.last))
 

@@ -6,12 +6,12 @@
    `graphdist.ir.compare` says whether two graphs are the same program.
 3. There are no back pointers: users of a value are computed by `graphdist.ir.analyses`.
 4. Nodes are made by `graphdist.ir.builder` alone, which runs the operation's type rule.
-5. Every node carries the user's source line and the name of the pass that made it.
+5. Every node has the user's source line and the name of the pass that made it.
 6. Order has meaning: effects and collectives run in the order of the nodes, on every replica.
 
-A graph stands at one `Stage`. At LOGICAL, variables are read and assigned by nodes. From PLACED on
-there are no such nodes: the first inputs are the variables' values, in the order of `variables`,
-and the first outputs are the new values of those that are assigned, in the same order.
+A graph is at one `Stage`. At LOGICAL, nodes read and assign variables. From PLACED on there are no
+such nodes. Then the first inputs are the variables' values, in the order of `variables`, and the
+first outputs are the new values of the assigned variables, in the same order.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Value:
-    """A result of a node or an input of a graph; the printer derives its name from `hint`."""
+    """A result of a node or an input of a graph. The printer names the value after `hint`."""
 
     type: Type
     hint: str = ""
@@ -76,7 +76,7 @@ class Literal:
 
     @staticmethod
     def of(value: bool | int | float | complex, type: Type) -> Literal:
-        """Return a literal with this value, which is mirrored."""
+        """Return a mirrored literal with this value and type."""
         return Literal(value, type.with_layout(MIRRORED))
 
 
@@ -92,13 +92,14 @@ def is_zero(operand: Operand) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """An operation: its name, its type rule (None for JAX's), and traits that passes must respect.
+    """An operation: its name, its type rule (None for a JAX operation), and traits for passes.
 
-    `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`:
-    all replicas must reach it. `varies`: the result may differ between replicas even if the
-    operands do not. `is_identity`: each result is the operand of the same index. `primitive` is
-    JAX's own object, opaque here. Our operations are `TypedOp`s, in `graphdist.ir.ops`; JAX's are
-    made by `graphdist.tracing.jax_ops`.
+    `has_effect`: passes never remove or duplicate the operation, nor reorder operations with
+    effects. `is_collective`: all replicas must reach the operation. `varies`: the result may differ
+    between replicas even if the operands do not. `is_identity`: each result is the operand of the
+    same index. `primitive` is the primitive of a JAX operation, which this package never uses. Our
+    operations are the `TypedOp`s in `graphdist.ir.ops`. `graphdist.tracing.jax_ops` makes those of
+    JAX.
     """
 
     name: str
@@ -114,12 +115,12 @@ P = TypeVar("P", bound=Parameters)
 Types: TypeAlias = Sequence[Type]
 Graphs: TypeAlias = "Sequence[Graph]"
 TypeRule: TypeAlias = Callable[[Types, P, Graphs], Types]
-"""Return the types of the results from operand types, parameters and nested graphs."""
+"""A function from operand types, parameters and nested graphs to the types of the results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TypedOp(Op, Generic[P]):
-    """One of our operations, whose type rule and nodes have parameters of one class."""
+    """One of our operations. All its nodes have parameters of the class `parameters`."""
 
     parameters: type[P]
     rule: TypeRule[P]
@@ -132,12 +133,12 @@ class TypedOp(Op, Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class GraphVariable:
-    """A variable as the graph knows it: its name, the user's declaration, its use and storage.
+    """A variable in a graph: its name, the user's declaration, its use and its storage.
 
-    `type` is its value as a replica sees it. `is_local` marks a mutable cell that the program made,
-    which lives from its first assignment to the end of the step.
+    `type` is the type of the value that a replica sees. `is_local` marks a mutable cell that the
+    program itself made. Such a cell lives from its first assignment to the end of the step.
 
-    `storage` is how the value is stored between steps. `role` is None for a variable of the user's.
+    `storage` is how the value is stored between steps. `role` is None for a variable of the user.
     """
 
     name: str
@@ -152,17 +153,17 @@ class GraphVariable:
 
     @property
     def sharded_along(self) -> int | None:
-        """Return the dimension along which it is sharded; None if it is not."""
+        """Return the dimension along which the variable is sharded; None if it is unsharded."""
         return self.storage.dimension if isinstance(self.storage, StoredSharded) else None
 
     @property
     def piece(self) -> StoredInPack | None:
-        """Return the part of a pack in which it is stored; None if it is in no pack."""
+        """Return the part of a pack in which the variable is stored; None if it is in no pack."""
         return self.storage if isinstance(self.storage, StoredInPack) else None
 
     @property
     def server(self) -> int | None:
-        """Return the index of the parameter server that stores it; None if none does."""
+        """Return the index of the parameter server that stores the variable; None if none does."""
         return self.storage.server if isinstance(self.storage, StoredOnServer) else None
 
     @property
@@ -172,28 +173,28 @@ class GraphVariable:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """Return the names of the variables that it packs; () if it is no pack."""
+        """Return the names of the variables in this pack; () if the variable is no pack."""
         return self.role.pieces if isinstance(self.role, PackOf) else ()
 
     @property
     def serves(self) -> tuple[str, ...]:
-        """Return the names of the variables for which local steps added it; () otherwise."""
+        """Return the names of the variables for which local steps added this one, else ()."""
         return () if self.role is None or isinstance(self.role, PackOf) else self.role.serves
 
     @property
     def declared(self) -> GraphVariable:
-        """Return the declaration alone: the variable as if unassigned and unsharded."""
+        """Return the declaration alone: the variable as if unassigned and stored unsharded."""
         return replace(self, assigned=False, storage=UNSHARDED)
 
     def stored_along(self, dimension: int | None) -> GraphVariable:
-        """Return the variable sharded along a dimension, or unsharded for None."""
+        """Return the variable stored sharded along `dimension`, unsharded if it is None."""
         if self.sharded_along == dimension:
             return self
         storage = UNSHARDED if dimension is None else StoredSharded(dimension)
         return replace(self, storage=storage)
 
     def is_same(self, other: GraphVariable) -> bool:
-        """Return whether both are one variable, which two graphs may use and store differently."""
+        """Return whether both are one variable, even if two graphs use and store it differently."""
         return self.declared == other.declared
 
     def held(self, mesh: MeshShape) -> Type:
@@ -213,9 +214,9 @@ class GraphVariable:
 class Node:
     """One operation applied to operands.
 
-    `TypedOp.of` returns the `params` of one of our operations with their type. `graphs` are the
-    nested graphs of control flow. `origin` names the pass that made the node, for readers; "" if it
-    was traced.
+    `TypedOp.of` returns the `params` of one of our operations with their class. `graphs` are the
+    nested graphs of control flow. `origin` names the pass that made the node, "" for a traced node.
+    It is for readers, and nothing is decided by it.
     """
 
     op: Op
@@ -234,9 +235,10 @@ class Node:
 class Graph:
     """A program, or a nested graph of control flow.
 
-    `returns_per_replica` says for each output after the assigned variables whether the user gets
-    it as one value per replica (True) or as one value (False); nested graphs leave it empty.
-    Variables that are sharded are sharded over the replicas of each of `num_groups` groups.
+    `returns_per_replica` says, for each output after the assigned variables, whether the user gets
+    one value per replica (True) or a single value (False). It is empty in nested graphs. Sharded
+    variables are sharded over the replicas of a group, and each of `num_groups` groups has all
+    shards.
     """
 
     name: str
@@ -254,7 +256,7 @@ class Graph:
         return f"<graph {self.name}, {len(self.nodes)} nodes, stage {self.stage.value}>"
 
     def __str__(self) -> str:
-        from graphdist.ir.printer import print_graph  # which imports this module
+        from graphdist.ir.printer import print_graph  # the printer imports this module
 
         return print_graph(self)
 

@@ -1,21 +1,20 @@
-"""The reference interpreter, which computes what a graph means, slowly and plainly, with numpy.
+"""The reference interpreter, which runs graphs slowly and simply, with numpy.
 
-It is the oracle of the project: for every pass, the graph before and the graph after are run here
-and their results compared.
+It is the oracle of the project. For every pass, tests run the graph before and the graph after with
+it and compare the results.
 
-1. A value is a list of the arrays that the replicas hold. Nothing here is SPMD: a collective sees
+1. A value is a list of the arrays that the replicas hold. Nothing here is SPMD: a collective gets
    the entire list, and any other operation runs on one replica after the other.
 2. A LOGICAL graph reads and assigns variables replica by replica. From PLACED on, the values of
-   variables are taken from the state as the first inputs and put back from the first outputs.
-3. A nested graph runs on the replicas that chose it, and assigns variables on these alone. An
-   operation that needs all replicas, but is reached by some of them, would hang on devices; here it
-   is an error.
-4. JAX operations are evaluated by a function of the caller's, one replica at a time, since this
-   module imports no JAX. It checks that each result has the type the graph states.
+   variables are the first inputs, and the first outputs are their new values.
+3. A nested graph runs on the replicas that chose it, and assigns variables on these alone. If only
+   some replicas reach an operation that needs all, devices would hang, and the interpreter raises.
+4. JAX operations are evaluated by a function of the caller, one replica at a time, since this
+   module imports no JAX. The interpreter checks that each result has the type in the graph.
 5. Reductions add in the order of the replicas; 16-bit floats are added in float32 and rounded once.
 
 Where several replicas share one array object, a local operation is computed once and its result is
-shared. This changes no result, and mirrored values cost as much as on one device.
+shared. This changes no result. So operations on mirrored values cost as much as on one device.
 """
 
 from __future__ import annotations
@@ -59,20 +58,21 @@ from graphdist.ir.types import MIRRORED, dtype_name
 __all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]
 
 Evaluate: TypeAlias = Callable[[Node, Sequence[Array]], list[Array]]
-"""Evaluate one JAX operation on one device, or the full value that a `random_shard` shards."""
+"""A function of (node, operands of one replica) that returns the results of a JAX operation.
+
+For a `random_shard` it returns the full value, which the interpreter shards.
+"""
 
 Observe: TypeAlias = Callable[[Node, Sequence[Held], Sequence[Held], Replicas], None]
-"""Observe a node that was run: its operands, its results, and the replicas that ran it.
-
-A node with nested graphs is observed after the nodes of these graphs.
-"""
+"""A function that is called with each node that has run, its operands, its results, and the
+replicas that ran it. A node with nested graphs comes after the nodes of these graphs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The results of a step, each as one array per replica.
 
-    `outputs` are in the order of the graph's outputs, `state` maps the names of variables.
+    `outputs` are in the order of the graph's outputs. `state` has the variables by name.
     """
 
     outputs: list[Held]
@@ -100,7 +100,7 @@ def interpret(
     first = [machine.variable(v) for v in graph.variables] if graph.is_placed else []
     _check_boundary(graph, held_arguments, len(graph.inputs) - len(first))
     everyone = tuple(range(graph.num_replicas))
-    with np.errstate(all="ignore"):  # the graph decides what overflows, not numpy's warnings
+    with np.errstate(all="ignore"):  # overflow is part of the program's meaning
         outputs = machine.run(graph, first + held_arguments, everyone)
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
@@ -115,7 +115,7 @@ def interpret(
 
 
 def _cut(variable: GraphVariable, mesh: MeshShape) -> AlongAxis | None:
-    """Return how a variable is sharded over the replicas; None if it is unsharded."""
+    """Return the axis and groups over which a variable is sharded; None if it is unsharded."""
     axis = variable.sharded_along
     if axis is None:
         return None
@@ -128,10 +128,10 @@ def interpret_placed(
     evaluate: Evaluate,
     observe: Observe | None = None,
 ) -> list[Held]:
-    """Run a placed graph on the replicas' arrays of each input, as a program of many devices does.
+    """Run a placed graph on the replicas' arrays of each input.
 
-    Variables come first among inputs and outputs, as they are stored: each replica holds its shard
-    of a sharded variable.
+    The first inputs and outputs are the variables as devices store them. So each replica holds only
+    its shard of a sharded variable.
     """
     machine = _Machine(evaluate, graph.mesh, observe=observe)
     with np.errstate(all="ignore"):
@@ -151,12 +151,12 @@ def _check_boundary(graph: Graph, arguments: Sequence[Held], wanted: int) -> Non
 
 @dataclass(slots=True)
 class _Machine:
-    """The replicas: their variables, and a way to run a graph on some of them."""
+    """The state of all replicas, and the function that runs a graph on some of them."""
 
     evaluate: Evaluate
     mesh: MeshShape
     state: dict[str, list[Array | None]] = field(default_factory=dict)
-    local: set[str] = field(default_factory=set)  # mutable cells, which end with the step
+    local: set[str] = field(default_factory=set)  # names of mutable cells, which end with the step
     observe: Observe | None = None
 
     @property
@@ -165,7 +165,7 @@ class _Machine:
         return self.mesh.num_replicas
 
     def run(self, graph: Graph, arguments: Sequence[Held], replicas: Replicas) -> list[Held]:
-        """Return the replicas' arrays of each output."""
+        """Run `graph` on `replicas`, and return their arrays of each output."""
         environment = dict(zip(graph.inputs, arguments, strict=True))
         for node in graph.nodes:
             operands = [_look_up(environment, operand, replicas) for operand in node.operands]
@@ -190,7 +190,7 @@ class _Machine:
         return arrays if cut is None else collectives.slices_of_replicas(arrays, cut)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
-        """Raise an error for a node that needs all replicas if `replicas` are only some of them."""
+        """Raise an error if `replicas`, which reach `node` together, are not all replicas."""
         params = node.params
         if isinstance(params, OverReplicas) and params.mesh.num_replicas != self.num_replicas:
             raise VerifyError(
@@ -336,7 +336,7 @@ def _scale(arrays: list[Array], params: Scaling) -> list[Array]:
     factor = np.asarray(params.factor).astype(array.real.dtype)
     if array.dtype.kind != "c":
         return [np.asarray(np.multiply(array, factor))]
-    scaled = np.empty_like(array)  # each part by itself, since infinity times 0j is nan
+    scaled = np.empty_like(array)  # real and imaginary part by themselves: infinity * 0j is nan
     scaled.real, scaled.imag = array.real * factor, array.imag * factor
     return [scaled]
 
@@ -448,4 +448,4 @@ _RULES: dict[Op, _Rule] = {
         )
     ),
 }
-"""The rule of each of our operations; any other operation is JAX's."""
+"""The rule of each of our operations. Any other operation is one of JAX."""

@@ -42,7 +42,7 @@ def reduce_scatter(held: Held, params: ReduceScattering) -> Held:
 
 
 def collective_permute(held: Held, params: Permuting) -> Held:
-    """Return for each replica the array that it receives; zeros if it receives none."""
+    """Return, for each replica, the array that it receives, or zeros if it receives none."""
     received = [np.zeros_like(array) for array in held]
     for source, target in params.pairs:
         received[target] = held[source]
@@ -50,7 +50,7 @@ def collective_permute(held: Held, params: Permuting) -> Held:
 
 
 def all_to_all(held: Held, params: Exchanging) -> Held:
-    """Return for each replica the parts that all replicas send to it, joined."""
+    """Return, for each replica, the joined parts that all replicas send to this replica."""
     slices = [np.split(array, len(held), params.split_axis) for array in held]
     return [
         join_arrays([cut[target] for cut in slices], params.concat_axis)
@@ -59,6 +59,6 @@ def all_to_all(held: Held, params: Exchanging) -> Held:
 
 
 def slices_of_replicas(held: Held, params: AlongAxis) -> Held:
-    """Return shard r of the array of replica r of each group."""
+    """Return, for each replica, the shard of its array at the replica's index in its group."""
     axis, count = params.axis, params.group_size
     return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]

@@ -1,7 +1,7 @@
 """The interpreter of `scan`, `while` and `cond`.
 
-A nested graph runs on the replicas that chose the branch, or whose loop goes on. A replica whose
-loop has ended keeps its carry while the loops of other replicas go on.
+A branch runs on the replicas that chose it, and the body of a loop on the replicas whose loop goes
+on. A replica whose loop has ended keeps its carry while the loops of other replicas go on.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from graphdist.ir.op_parameters import Looping, Scanning
 from graphdist.ir.types import numpy_dtype
 
 RunGraph: TypeAlias = Callable[[Graph, Sequence[Held], Replicas], list[Held]]
-"""Run a nested graph on these replicas."""
+"""A function of (graph, inputs, replicas) that runs a nested graph and returns its outputs."""
 
 
 def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    """Run the body on each slice of the xs, beginning with the last if the scan is reversed."""
+    """Run the body on each slice of the scanned operands, from the last if `reverse` is set."""
     (body,) = node.graphs
     params = Scanning.of(node)
     constants, carry, scanned = scan_parts(params, operands)
     steps = range(params.length)
-    slices = []  # the ys that the body returned, by iteration
+    slices = []  # the slices that the body returned, by iteration
     for step in reversed(steps) if params.reverse else steps:
         x = [on_each([held], replicas, partial(_slice, step), 1)[0] for held in scanned]
         carry, outputs = returned_parts(params, run(body, [*constants, *carry, *x], replicas))
@@ -61,7 +61,7 @@ def run_while(run: RunGraph, node: Node, operands: list[Held], replicas: Replica
     condition, body = node.graphs
     of_condition, of_body, first = while_parts(Looping.of(node), operands)
     carry = [list(held) for held in first]
-    positions = list(range(len(replicas)))  # of the replicas whose loop goes on
+    positions = list(range(len(replicas)))  # indices of the replicas whose loop goes on
     while positions:
         active = tuple(replicas[position] for position in positions)
         current = [_picked(held, positions) for held in carry]
@@ -77,7 +77,7 @@ def run_while(run: RunGraph, node: Node, operands: list[Held], replicas: Replica
 
 
 def run_cond(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    """Run on each replica the branch that it chose; an index out of range is clamped."""
+    """Run on each replica the branch that it chose. An index out of range is clamped."""
     index, *rest = operands
     last = len(node.graphs) - 1
     chosen = [min(max(int(number), 0), last) for number in index]

@@ -1,6 +1,7 @@
 """Typed readers of the parameters of JAX's operations.
 
-JAX has parameters in plain mappings without types. A pass that needs another one adds its reader.
+JAX has parameters in plain mappings without types. A pass that needs a parameter without a reader
+adds the reader here.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ def axes(node: Node) -> Dimensions:
 
 
 def permutation(node: Node) -> Dimensions:
-    """Return the dimensions of the operand of a transpose, in the order of the result."""
+    """Return, for each dimension of a transpose's result, the dimension of its operand."""
     return _read(node, "permutation")
 
 
 def broadcast_dimensions(node: Node) -> Dimensions:
-    """Return the dimension of a broadcast's result that each dimension of the operand becomes."""
+    """Return, for each dimension of a broadcast's operand, the dimension of its result."""
     return _read(node, "broadcast_dimensions")
 
 
@@ -55,7 +56,7 @@ class SliceRanges(NamedTuple):
     starts: Dimensions
     ends: Dimensions
     strides: Dimensions | None
-    """None: 1 along each dimension."""
+    """None means 1 along each dimension."""
 
 
 def slice_ranges(node: Node) -> SliceRanges:
@@ -77,7 +78,7 @@ def parts_of_split(node: Node) -> Split:
 
 
 def slice_sizes(node: Node) -> Dimensions:
-    """Return the shape of the slice that a `gather` or a `dynamic_slice` takes at each index."""
+    """Return the shape of the slices that a `gather` or a `dynamic_slice` reads."""
     return _read(node, "slice_sizes")
 
 
@@ -110,12 +111,12 @@ def scatter_dimensions(node: Node) -> ScatterDimensions:
 
 
 def mode(node: Node) -> str:
-    """Return the name of the mode of a `gather` or scatter at indices out of range."""
+    """Return the name of the mode in which a `gather` or scatter treats indices out of range."""
     return _read(node, "mode").name
 
 
 def mode_named(node: Node, name: str) -> object:
-    """Return the mode with this name, for an operation like the node's."""
+    """Return the mode with the name `name`, of the enum class that the mode of `node` has."""
     return type(_read(node, "mode"))[name]
 
 
@@ -146,7 +147,7 @@ class Convolution(NamedTuple):
     strides: Dimensions
     padding: tuple[tuple[int, int], ...]
     dilation: Dimensions
-    """Of the left operand."""
+    """The dilation of the left operand."""
     window_dilation: Dimensions
 
 
@@ -170,6 +171,6 @@ def random_bits(node: Node) -> BitsOfValue:
 
 
 def callback(node: Node) -> Callable[..., Any] | None:
-    """Return the user's function that an operation calls on the host; None if it calls none."""
+    """Return the user's function that a node calls on the host; None if it calls none."""
     found = node.params.get("callback")
     return found if callable(found) else None

@@ -1,9 +1,9 @@
 """The number of iterations of the loops in a kernel.
 
 A loop in a kernel of Pallas often ends at an index that depends on the position in the grid: causal
-attention reads the keys up to its queries. Such an index is computed from `program_id` by integer
-arithmetic, which is evaluated here for a position. A loop that does not count up by one, or whose
-bounds depend on data, counts as one iteration.
+attention reads the keys up to its queries. Integer arithmetic computes such an index from
+`program_id`. This module evaluates the arithmetic for a position. A loop that does not count up by
+one, or whose bounds depend on data, counts as one iteration.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, TypeAlias  # Any: jaxprs, since this package does not im
 
 Position: TypeAlias = tuple[int, ...]
 Known: TypeAlias = Mapping[Any, int]
-"""The integers that are known at a position, by variable of the jaxpr."""
+"""The known integers at a position of the grid, by variable of the jaxpr."""
 
 MOST_POSITIONS = 1024
-"""The number of positions, evenly spaced, at which larger grids are counted."""
+"""The largest number of positions that are counted. In larger grids they are evenly spaced."""
 
 _ARITHMETIC: dict[str, Callable[..., int]] = {
     "add": operator.add,
@@ -48,19 +48,19 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
 
 
 def grid_positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
-    """Return evenly spaced positions of a grid that represent the iterations of a kernel's loops.
+    """Return evenly spaced positions of a grid, over which a kernel's operations are averaged.
 
-    Along axes that no loop's bounds can depend on, index 0 stands for all.
+    On an axis that no loop's bounds can depend on, the positions have index 0 alone.
     """
     axes = set(_axes(jaxpr)) if _has_loop(jaxpr) else set()
     sizes = [size if axis in axes else 1 for axis, size in enumerate(grid)]
-    # An odd step over all positions does not follow the rows of a grid, whose sizes are even.
+    # Sizes of grids are mostly even. An even step would select the same few indices in each row.
     step = -(-prod(sizes) // MOST_POSITIONS) | 1
     return list(product(*map(range, sizes)))[::step]
 
 
 def scalars(jaxpr: Any, known: Known, position: Position, grid: Sequence[int]) -> Known:
-    """Return the integers of a jaxpr that do not depend on data, at a position of the grid."""
+    """Return the integers in a jaxpr that do not depend on data, for one position of the grid."""
     found = dict(known)
     for equation in jaxpr.eqns:
         values = _values(equation, found, position, grid)
@@ -69,7 +69,7 @@ def scalars(jaxpr: Any, known: Known, position: Position, grid: Sequence[int]) -
 
 
 def loop_turns(equation: Any, known: Known) -> int:
-    """Return the number of iterations of a `while`; 1 if its bounds are not known."""
+    """Return the number of iterations of a `while`, or 1 if its bounds are unknown."""
     params = equation.params
     cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     carried = equation.invars[params["cond_nconsts"] + params["body_nconsts"] :]
@@ -94,7 +94,7 @@ def _counts_by_one(body: Any, num_constants: int, counter: Any, end: Any) -> boo
 
 
 def _values(equation: Any, known: Known, position: Position, grid: Sequence[int]) -> Sequence[int]:
-    """Return the results of an equation if they are known integers; else ()."""
+    """Return the results of an equation if all are known integers, else an empty sequence."""
     name = equation.primitive.name
     if name == "program_id":
         return [position[equation.params["axis"]]]
@@ -115,12 +115,12 @@ def _values(equation: Any, known: Known, position: Position, grid: Sequence[int]
 
 def _number(atom: Any, known: Known) -> Any:
     literal = _literal(atom)
-    # Literals cannot be keys.
+    # Literals have no hash, so they cannot be keys of `known`.
     return known.get(atom) if literal is None and not hasattr(atom, "val") else literal
 
 
 def _literal(atom: Any) -> int | None:
-    """Return the integer of a literal; None for a variable or another literal."""
+    """Return the integer of a literal; None for a variable or any other literal."""
     if not hasattr(atom, "val") or atom.aval.shape or atom.aval.dtype.kind not in "iub":
         return None
     return int(atom.val)

@@ -1,9 +1,10 @@
 """The floating-point operations of a kernel of Pallas, the node `jax.pallas_call`.
 
-If a kernel states its cost (`cost_estimate`), that is the count. The body of any other kernel is
-counted once for each position of the grid, with the iterations of its loops at that position
-(`kernel_loops.py`), and with the branch that computes most. So blocks that a branch skips count, as
-in the attention for TPUs; blocks that a loop does not reach do not, as in the attention for GPUs.
+If a kernel states its cost (`cost_estimate`), that cost is used. The body of any other kernel
+counts once for each position of the grid, with the iterations of its loops at that position
+(`kernel_loops.py`). Of the branches of a `cond`, the one with the most operations counts. So blocks
+that a branch skips count, as in the attention for TPUs. Blocks that a loop does not reach do not
+count, as in the attention for GPUs.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ Flops = Counter[str]
 
 
 def kernel_flops(node: Node, is_move: Callable[[str], bool]) -> Flops:
-    """Return the operations of a kernel by dtype; `is_move` names primitives that compute nothing.
+    """Return the operations of a kernel by dtype.
 
-    A stated cost counts as operations on the dtype of the kernel's largest operand.
+    `is_move` says whether a primitive computes nothing. The operations of a stated cost have the
+    dtype of the kernel's largest operand.
     """
     params: dict[str, Any] = dict(node.params)
     stated = params["cost_estimate"]

@@ -1,11 +1,11 @@
 """The operands in which the results of an operation are linear.
 
-A rule returns alternatives. Each is a tuple of indices of operands in which the results are linear
-together, while the other operands are constant: `add` has ((0, 1),), `mul` has ((0,), (1,)). Linear
-means f(a x + b y) = a f(x) + b f(y) with real a and b, up to rounding, so that the sum of the
-results for several terms is the result for the sum of the terms. Where dtypes differ (`mul` to
-another dtype), they are all inexact. Conversions are not linear in the table, since their callers
-decide whether a sum may be taken in another precision.
+A rule returns alternatives. Each alternative is a tuple of indices of operands in which the results
+are linear together, while the other operands are constant: `add` has ((0, 1),), `mul` has ((0,),
+(1,)). Linear means f(a x + b y) = a f(x) + b f(y) with real a and b, up to rounding. So the sum of
+the results for several terms is the result for the sum of the terms. Where dtypes differ (`mul` to
+another dtype), all of them are inexact. Conversions are not linear in the table, since the callers
+of these rules decide whether a sum may be computed in another precision.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def nowhere(node: Node) -> Alternatives:
 
 
 def together(*operands: int) -> LinearIn:
-    """Return the rule of operations that are linear in these operands together; (): in all."""
+    """Return the rule of operations that are linear in `operands` together, or in all if ()."""
     return lambda node: _if_of_numbers(node, (operands or tuple(range(len(node.operands))),))
 
 
 def in_each(*operands: int) -> LinearIn:
-    """Return the rule of operations that are linear in each of these operands by itself."""
+    """Return the rule of operations that are linear in each of `operands` by itself."""
     return lambda node: _if_of_numbers(node, tuple((operand,) for operand in operands))
 
 
 def _if_of_numbers(node: Node, alternatives: Alternatives) -> Alternatives:
-    """Return the alternatives if all values are inexact, or integers of one dtype; else none."""
+    """Return `alternatives` if all values are inexact, or all integers of one dtype, else none."""
     places = {place for alternative in alternatives for place in alternative}
     values = (*(node.operands[place] for place in places), *node.results)
     dtypes = {value.type.dtype for value in values}
@@ -48,17 +48,17 @@ def _if_of_numbers(node: Node, alternatives: Alternatives) -> Alternatives:
 
 
 def division(node: Node) -> Alternatives:
-    """Return that an inexact quotient is linear in the dividend."""
+    """Return that a quotient is linear in the dividend if it is inexact."""
     return in_each(0)(node) if is_inexact(node.results[0].type.dtype) else _NOT_LINEAR
 
 
 def cases(node: Node) -> Alternatives:
-    """Return that a selection is linear in all operands but the first, which selects."""
+    """Return that a selection is linear in all its cases together, the operands from index 1."""
     return together(*range(1, len(node.operands)))(node)
 
 
 def gathered(node: Node) -> Alternatives:
-    """Return that a gather is linear in its operand, if it fills in no scalar but 0 or nan."""
+    """Return that a gather is linear in its operand if it fills in nothing, 0 or nan."""
     fill = cast(Any, node.params.get("fill_value"))
     is_filled = "FILL" in str(node.params["mode"])
     is_nan = is_inexact(node.results[0].type.dtype) and (fill is None or fill != fill)
@@ -66,5 +66,5 @@ def gathered(node: Node) -> Alternatives:
 
 
 def scattered(node: Node) -> Alternatives:
-    """Return that a scatter with unique indices is linear in the operand and the updates."""
+    """Return that a scatter is linear in operand and updates together if indices are unique."""
     return together(0, 2)(node) if node.params["unique_indices"] else _NOT_LINEAR

@@ -13,7 +13,7 @@ This module alone knows the order of a loop's operands, inputs, outputs and resu
 `ScanEdit` builds a changed scan:
 
     edit = ScanEdit(Scan(node, operands), "my_pass")
-    edit.environment[old] = edit.add_constant(operand)     # an input of the new body
+    edit.environment[old] = edit.add_constant(operand)     # replaces `old` in the new body
     edit.keep_nodes()
     results = edit.finish(builder)                         # one for each result of the old node
 """
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Taken(NamedTuple):
-    """A constant or a scanned operand, and the body's input for it or for its slice."""
+    """A constant and the body's input for it, or a scanned operand and the input for its slice."""
 
     operand: Operand
     value: Value
@@ -63,21 +63,24 @@ class Stacked(NamedTuple):
 def scan_parts(
     params: Scanning, items: Sequence[T]
 ) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
-    """Split items, one for each operand, into those for constants, carries, scanned operands."""
+    """Split `items`, one for each operand, into items for constants, carries, scanned operands."""
     constants = params.num_consts
     scanned = constants + params.num_carry
     return items[:constants], items[constants:scanned], items[scanned:]
 
 
 def returned_parts(params: Scanning, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-    """Split items, one for each result of a scan, into those for carries and stacked results."""
+    """Split `items`, one for each result of a scan, into items for carries and stacked results."""
     return items[: params.num_carry], items[params.num_carry :]
 
 
 def while_parts(
     params: Looping, items: Sequence[T]
 ) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
-    """Split items into those for constants of the condition, constants of the body, carries."""
+    """Split `items`, one for each operand of a `while`.
+
+    Return the items for constants of the condition, for constants of the body, and for carries.
+    """
     of_condition = params.num_cond_consts
     carries = of_condition + params.num_body_consts
     return items[:of_condition], items[of_condition:carries], items[carries:]
@@ -92,12 +95,12 @@ def type_of_slice(type: Type) -> Type:
 
 
 class Scan:
-    """A view of a scan node, with other operands than the node's if a rewrite gives them."""
+    """A view of a scan node. A rewrite may view it with other operands than the node has."""
 
     __slots__ = ("body", "carries", "constants", "node", "params", "scanned", "stacked")
 
     def __init__(self, node: Node, operands: Sequence[Operand] | None = None) -> None:
-        """Take the node apart."""
+        """Store the parts of the node."""
         params, operands = Scanning.of(node), node.operands if operands is None else operands
         (body,) = node.graphs
         self.node, self.params, self.body = node, params, body
@@ -138,7 +141,7 @@ class While:
     __slots__ = ("body", "carries", "condition", "node", "of_body", "of_condition")
 
     def __init__(self, node: Node) -> None:
-        """Take the node apart."""
+        """Store the parts of the node."""
         self.node = node
         self.condition, self.body = node.graphs
         of_condition, of_body, first = while_parts(Looping.of(node), node.operands)
@@ -158,14 +161,14 @@ class While:
 
 
 class ScanEdit:
-    """A scan that is built from another one: its operands, its results, the nodes of its body.
+    """A new scan that is built from an old one: its operands, its results, the nodes of its body.
 
-    `inside` builds the new body; its `environment` maps values of the old body to the operands that
+    `inside` builds the new body. `environment` maps values of the old body to the operands that
     replace them.
     """
 
     def __init__(self, scan: Scan, origin: str) -> None:
-        """Begin with the operands and results of the scan, and no nodes in the body."""
+        """Begin with the operands and results of `scan`, and no nodes in the body."""
         self.inside = Copier(origin)
         self._node, self._params, self._body = scan.node, scan.params, scan.body
         self._constants = list(scan.constants)
@@ -180,9 +183,10 @@ class ScanEdit:
         return self.inside.environment
 
     def replace(self, value: Value, operand: Operand, type: Type | None = None) -> Value:
-        """Replace the operand for an input of the body; return the new input.
+        """Replace the operand that belongs to the body's input `value`; return the new input.
 
-        The input has `type`; without it the type of the operand, or of its slice if it is scanned.
+        The new input has `type`. The default is the type of the operand, or of a slice of the
+        operand if the operand is scanned.
         """
         for taken in (self._constants, self._carries, self._scanned):
             for place, (_, old) in enumerate(taken):
@@ -197,7 +201,7 @@ class ScanEdit:
         raise KeyError(value)
 
     def drop(self, values: Collection[Value]) -> None:
-        """Remove constants and scanned operands, given by the body's inputs for them."""
+        """Remove the constants and scanned operands whose inputs of the body are in `values`."""
         self._constants = [taken for taken in self._constants if taken.value not in values]
         self._scanned = [taken for taken in self._scanned if taken.value not in values]
 
@@ -212,16 +216,16 @@ class ScanEdit:
         return self._scanned[-1].value
 
     def add_carry(self, first: Operand, hint: str = "") -> Value:
-        """Add a carry, for which `follow` states the next value; return the body's input for it."""
+        """Add a carry; return the body's input for it. `follow` must then set its next value."""
         self._carries.append(Taken(first, Value(first.type, hint)))
         return self._carries[-1].value
 
     def follow(self, carry: Value, following: Operand) -> None:
-        """Set the value of a carry with which the next iteration begins."""
+        """Set the value of `carry` with which the next iteration begins."""
         self._following[carry] = following
 
     def stack(self, result: Value, output: Operand) -> None:
-        """Replace the output of the body that a result of the old scan stacks."""
+        """Set the output of the body that is stacked for `result`, a result of the old scan."""
         self._outputs[result] = output
 
     def keep_nodes(self, without: Collection[Node] = ()) -> None:

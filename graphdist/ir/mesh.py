@@ -1,9 +1,9 @@
 """The axes of the mesh of replicas, along which values are sharded and collectives communicate.
 
 All replicas form the axis `replica`. A strategy that shards values over groups of replicas divides
-it into two: `group`, whose index is a group, and `member`, whose index is a replica of the group.
-Each group then holds all shards of a value that is sharded over `member`. A replica's id is its
-group times the group size, plus its index in the group.
+this axis into two: `group`, the index of a group, and `member`, the index of a replica in its
+group. Each group then holds all shards of a value that is sharded over `member`. The id of a
+replica is `group` times the group size plus `member`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MEMBER: Literal["member"] = "member"
 
 
 class MeshShape(NamedTuple):
-    """How many replicas there are, and in how many groups.
+    """The number of replicas, and the number of groups into which they are divided.
 
     >>> shape = MeshShape(num_replicas=8, num_groups=2)
     >>> shape.group_size, shape.axis, shape.size("replica"), shape.size("member")

@@ -1,9 +1,10 @@
-"""A minimum cut of a dataflow: the values of fewest bytes from which others can be computed.
+"""A minimum cut of a dataflow: the values of fewest bytes from which wanted values are computed.
 
-It is the dual of a maximum flow, which is found by augmenting paths of fewest edges (Edmonds and
-Karp 1972, "Theoretical improvements in algorithmic efficiency for network flow problems"). Each
-value is an edge from its entry to its exit, with the bytes of the value as its capacity. Edges
-without a limit lead from the exit of a value to the entries of the values it is computed from.
+The cut is the dual of a maximum flow, which is found by augmenting paths of fewest edges (Edmonds
+and Karp 1972, "Theoretical improvements in algorithmic efficiency for network flow problems"). Each
+value is an edge from its entry to its exit, with the bytes of the value as its capacity. Edges of
+unlimited capacity lead from the exit of a value to the entries of the values from which it is
+computed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _UNLIMITED = float("inf")
 
 
 def connected_values(made_of: Mapping[V, Sequence[V]]) -> Iterator[set[V]]:
-    """Yield the connected components of the dataflow: sets of values computed from each other.
+    """Yield the connected components of the dataflow, as sets of values.
 
     >>> [sorted(values) for values in connected_values({"sum": ["term"], "term": [], "other": []})]
     [['sum', 'term'], ['other']]
@@ -54,9 +55,9 @@ def minimum_cut(
 ) -> set[V]:
     """Return the values of fewest total bytes that separate `wanted` from the sources.
 
-    `made_of` maps each value to the values it is computed from, a source to none. A wanted value
-    may be in the cut itself. Of several minimum cuts, return the one nearest to the wanted values,
-    or with `nearest_to_sources` to the sources.
+    `made_of` maps each value to the values from which it is computed, and a source to none. The cut
+    may contain wanted values. Of several minimum cuts, the one nearest to the wanted values is
+    returned, or with `nearest_to_sources` the one nearest to the sources.
 
     >>> made_of = {"narrow": ["wide"], "rounded": ["wide"], "wide": []}
     >>> sorted(minimum_cut(["narrow", "rounded"], made_of, {"wide": 4, "narrow": 1, "rounded": 2}))
@@ -88,7 +89,10 @@ def _join(residual: _Residual, start: _Vertex, end: _Vertex, capacity: float) ->
 
 
 def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
-    """Return the predecessor by which each vertex is first reached through residual capacity."""
+    """Return the vertices that residual capacity reaches from the start, with their predecessors.
+
+    The search stops when it reaches the end.
+    """
     reached: dict[_Vertex, _Vertex] = {_START: _START}
     pending: deque[_Vertex] = deque([_START])
     while pending and _END not in reached:
@@ -101,7 +105,7 @@ def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
 
 
 def _reaching(residual: _Residual) -> set[_Vertex]:
-    """Return the vertices from which paths of residual capacity lead to the end."""
+    """Return the vertices from which residual capacity leads to the end."""
     before: dict[_Vertex, list[_Vertex]] = {}
     for start, ends in residual.items():
         for end, capacity in ends.items():

@@ -2,7 +2,8 @@
 
 1. A number is written in the fewest digits that identify it *in its dtype*: 0.1 in f32 is `0.1`,
    although the f32 nearest to it is 0.10000000149011612.
-2. A number that is read becomes the number of its shortest text, as in tracing.
+2. A number that is read from text is rounded to the number of its shortest text. Tracing rounds
+   literals in the same way.
 3. Two numbers of one dtype are the same if and only if their texts are equal. So all nans are the
    same, and -0.0 differs from 0.0.
 """
@@ -32,13 +33,15 @@ Number = bool | int | float | complex
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 MAX_INLINE = 16
-"""The largest number of elements of an array that is written into the text."""
+"""The largest number of elements of an array whose elements are written into the text."""
 
 _PARTS = {"c64": "f32", "c128": "f64"}
 
 
 def rounded_to(value: Number, dtype: str) -> Number:
-    """Return the number of a value's shortest text; ValueError if the dtype cannot hold it.
+    """Return the number of the shortest text of `value` in `dtype`.
+
+    Raises `ValueError` if the dtype cannot hold the value.
 
     >>> rounded_to(0.10000000149011612, "f32"), rounded_to(2, "f16"), rounded_to(7, "i8")
     (0.1, 2.0, 7)
@@ -82,7 +85,7 @@ def number_text(value: Number, dtype: str) -> str:
 
 
 def _float_text(value: float, dtype: str) -> str:
-    # The cache is not asked for nan, which it never finds, nor -0.0, which it takes for 0.0.
+    # Not from the cache: it never finds nan, since nan != nan, and would return 0.0 for -0.0.
     if dtype == "f64" or not value or value != value:
         return repr(value)
     return _short_text(value, dtype)
@@ -103,7 +106,9 @@ def _short_text(value: float, dtype: str) -> str:
 
 
 def array_from_numbers(dtype: str, shape: tuple[int, ...], values: Sequence[Number]) -> Array:
-    """Return the array of these elements in row-major order; ValueError if they do not fit.
+    """Return the array of `values` in row-major order.
+
+    Raises `ValueError` if their number does not fit the shape, or the dtype cannot hold them.
 
     >>> array_from_numbers("bf16", (2, 1), [1.0, 2.0]).shape
     (2, 1)
@@ -117,7 +122,10 @@ def array_from_numbers(dtype: str, shape: tuple[int, ...], values: Sequence[Numb
 
 
 def array_text(array: Array) -> str | None:
-    """Return the text of a small array of numbers; None if it would not read back bit by bit.
+    """Return the text of a small array of numbers.
+
+    None if the array is large, if its elements are no numbers, or if the text would not give back
+    the same bits.
 
     >>> array_text(np.array([[1, 2]], np.int32))
     'array<i32[1,2]: 1, 2>'
@@ -126,7 +134,7 @@ def array_text(array: Array) -> str | None:
     if array.size > MAX_INLINE or not _is_number(dtype):
         return None
     values = [plain_number(element, dtype) for element in array.ravel()]
-    # Text loses only the sign and the payload of a nan.
+    # Only a nan can fail here: text loses its sign and payload.
     if array_from_numbers(dtype, array.shape, values).tobytes() != array.tobytes():
         return None
     elements = ", ".join(number_text(value, dtype) for value in values)
@@ -135,7 +143,7 @@ def array_text(array: Array) -> str | None:
 
 
 def scalar_text(scalar: np.generic) -> str | None:
-    """Return the text of a numpy scalar; None if it would not read back bit by bit.
+    """Return the text of a numpy scalar; None if the text would not give back the same bits.
 
     >>> scalar_text(np.int64(3)), scalar_text(np.str_("a"))
     ('3:i64', None)

@@ -24,7 +24,7 @@ class OfVariable(Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregating(OfVariable):
-    """Parameters of the reduction of what replicas write to a variable."""
+    """Parameters of the aggregation of the values that replicas write to a variable."""
 
     context: Literal["replica", "cross"]
     """Where the program writes: in a replica function, or in cross-replica context."""
@@ -55,7 +55,7 @@ class Reducing(OverReplicas):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReduceScattering(Reducing):
-    """Parameters of a reduction whose result each replica keeps its shard of."""
+    """Parameters of a reduction of whose result each replica keeps one shard."""
 
     axis: int
     """The dimension along which the result is sharded."""
@@ -94,7 +94,7 @@ class Permuting(OverReplicas):
     """Parameters of a permutation of the values of replicas."""
 
     pairs: tuple[tuple[int, int], ...]
-    """Pairs of the index of a replica that sends and the index of the one that receives."""
+    """Pairs of the index of a sending replica and the index of the replica that receives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +120,7 @@ class Holding(Parameters):
     """Parameters of a constant."""
 
     value: Array
-    """An array of numpy, or of JAX if it has random keys."""
+    """An array of numpy, or of JAX if the array holds random keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +146,7 @@ class Unpacking(Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingSlices(OverReplicas):
-    """Parameters of packing the shards of several values: all first shards, all second, .."""
+    """Parameters of packing the shards of several values: all first shards, all second shards.."""
 
     axes: tuple[int, ...]
     """The dimension along which each value is sharded."""
@@ -154,7 +154,7 @@ class PackingSlices(OverReplicas):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnpackingSlices(OverReplicas):
-    """Parameters of unpacking the full values from such a buffer."""
+    """Parameters of unpacking the full values from a buffer that `pack_slices` packed."""
 
     shapes: tuple[tuple[int, ...], ...]
     """The shapes of the values, in order."""
@@ -169,7 +169,7 @@ class Joining(Parameters):
     """Parameters of joining operands, or stacked parts, on each replica."""
 
     axis: int
-    """The dimension along which they are joined."""
+    """The dimension along which the operands or parts are joined."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +208,8 @@ class Scanning(Parameters):
     unroll: int | None = None
     """The number of iterations in one iteration of the compiled loop; None: 1."""
     gather: Literal["once", "each"] | None = None
-    """Where the user wants sharded variables gathered: once before the loop, or per iteration."""
+    """Where the user wants sharded variables gathered: once before the loop, or in each iteration.
+    None if the user does not say."""
     steps: bool = False
     """Whether an iteration is a training step, bit-identical to the step outside of a loop."""
     num_consts: int
@@ -232,4 +233,4 @@ class Branching(Parameters):
     """Parameters of a choice between branches."""
 
     every: int = 1
-    """The last branch runs in one of this number of steps."""
+    """If over 1, the `cond` is for local steps: its last branch runs in every `every`-th step."""

@@ -1,8 +1,8 @@
 """Placeholders for the parameters that the text of a graph does not hold.
 
-The text has an index and a label for each, such as `<5: ndarray f32[64]>`. A graph that is parsed
-to be read, not to be run, has a `Placeholder` for each, which prints as the parameter did.
-Placeholders with equal labels are equal, since nothing else is known of the parameters.
+For such a parameter, the text has an index and a label, such as `<5: ndarray f32[64]>`. If the text
+is parsed for a graph that is not run, a `Placeholder` with this label becomes the parameter.
+Placeholders with equal labels are equal, since nothing else is known about the parameters.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Placeholder:
 
 @dataclass(frozen=True)
 class ArrayPlaceholder(Placeholder):
-    """An array of which only the type is known, on which types of the graph depend."""
+    """An array of which only dtype and shape are known. Types in the graph depend on them."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class OpaquePlaceholders:
-    """A side table for any text, with a placeholder for every token."""
+    """A side table that fits any text: it has a placeholder for every token."""
 
     def of(self, text: str) -> Placeholder:
         """Return the placeholder for a parameter with this text.

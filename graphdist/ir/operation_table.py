@@ -2,19 +2,20 @@
 
 The row of an operation has its traits, and the rule of its factors, which relate the dimensions of
 its operands and results (`graphdist.ir.factors`). An operation without a row needs unsharded
-operands and returns unsharded results, which is always right. These operations have no row:
+operands and returns unsharded results, which is correct for every operation. The operations that
+have no row:
 
 * operations on replicas: collectives, `replica_id`, `select_replica`, `to_partial`, `own_slice`,
-  `random_shard`, the traffic with servers, reads and writes of variables;
-* loops and branches, whose nested graphs have the operations;
+  `random_shard`, exchanges with parameter servers, reads and writes of variables;
+* loops and branches, since the nodes in their nested graphs have rows;
 * `constant`, whose parameter is the full value, `pack_slices` and `unpack_slices`, which pack the
   shards of values for collectives, and `count_step`, which computes scalars;
 * random numbers, since drawing a shard does not give the shard of the numbers drawn for the full
   value: `random_bits`, `random_gamma`, `rng_bit_generator`, `rng_uniform`, `threefry2x32`, and
   their keys: `random_seed`, `random_split`, `random_fold_in`, `random_wrap`, `random_unwrap`,
   `random_clone`;
-* operations with a function: `custom_linear_solve`, `pallas_call`, `pure_callback`, `io_callback`,
-  `debug_callback`, `debug_print`.
+* operations that call a function: `custom_linear_solve`, `pallas_call`, `pure_callback`,
+  `io_callback`, `debug_callback`, `debug_print`.
 
 `pack` and `unpack` have rows for their traits alone: they need unsharded operands.
 """
@@ -52,12 +53,12 @@ def _same_params(node: Node, factors: Factors, factor: int, count: int) -> Param
 class Row:
     """The traits of an operation.
 
-    `params_of_shards` returns the parameters with which a node applies to shards along a factor.
-    `linear_in` returns alternatives, each a tuple of operands in which the results are linear
-    together. With `only_moves`, each element of a result is an element of an operand, and elements
-    are not compared. With `is_elementwise`, an element is computed from the elements of the same
-    index. `is_cheap` says that the operation takes about the time to read its operands and write
-    its results.
+    `params_of_shards` returns the parameters that a node has when it is applied to shards along a
+    factor. `linear_in` returns alternatives, each a tuple of operands in which the results are
+    linear together. `only_moves`: each element of a result is an element of an operand, and the
+    operation compares no elements. `is_elementwise`: each element of a result is computed from the
+    operands' elements of the same index. `is_cheap`: the operation takes about as long as reading
+    its operands and writing its results.
     """
 
     factors: Rule
@@ -166,7 +167,7 @@ _REDUCTIONS: Mapping[str, Row] = {
     "jax.reduce_sum": _reduction("sum", _IN_THE_FIRST),
     "jax.reduce_max": _reduction("max"),
     "jax.reduce_min": _reduction("min"),
-    "jax.reduce_and": _reduction("min", of="bool"),  # of integers both are bitwise
+    "jax.reduce_and": _reduction("min", of="bool"),  # of integers it is bitwise
     "jax.reduce_or": _reduction("max", of="bool"),
     **_of_jax("argmax argmin reduce_prod reduce_xor", _reduction(None)),
     "jax.reduce": Row(rules.reduction(None, "dimensions")),
@@ -216,8 +217,8 @@ TABLE: Mapping[str, Row] = {**_ELEMENTS, **_MOVES, **_REDUCTIONS, **_PRODUCTS}
 """The row of each operation, by its name."""
 
 ELEMENTWISE = frozenset(name for name, row in TABLE.items() if row.is_elementwise)
-"""The operations, JAX's and ours, that compute each element of their result from the elements of
-the same index alone, and from operands without dimensions."""
+"""The operations of JAX and of graphdist that compute each element of a result only from scalars
+and from the operands' elements of the same index."""
 
 ADDITIONS = frozenset({"jax.add", "jax.add_any", "jax.sub"})
 """The operations that add or subtract their two operands."""
@@ -231,9 +232,9 @@ def row_of(node: Node) -> Row | None:
 
 
 def factors_of(node: Node) -> Factors | None:
-    """Return the factors of a node; None if no dimension has one.
+    """Return the factors of a node; None if no dimension has a factor.
 
-    None, too, if a parameter was read from a text that does not hold it, or states a sharding.
+    Also None if a parameter is only a placeholder, or states a sharding.
     """
     row = TABLE.get(node.op.name)
     if row is None:
@@ -248,7 +249,7 @@ def factors_of(node: Node) -> Factors | None:
 
 
 def divides(node: Node, factors: Factors, factor: int, count: int) -> bool:
-    """Return whether operands and results of a node have `count` equal shards along a factor."""
+    """Return whether `count` divides all dimensions of a node that have the factor `factor`."""
     operands, results = (
         [value.type.shape for value in values] for values in (node.operands, node.results)
     )
@@ -260,10 +261,10 @@ def on_shards(
 ) -> tuple[Value, ...]:
     """Add a node's operation, applied to one of `count` shards, and return its results.
 
-    `operands` are shards where they have the factor, and full values otherwise. The layouts of the
-    results follow from the operands: a result is sharded if an operand is, and mirrored if all
-    operands are, such as a broadcast to the shape of a shard. If the factor is summed, each replica
-    has a term. `count` must divide the factor.
+    An operand that has the factor is a shard, and any other operand a full value. The layouts of
+    the results follow from the operands. A result is sharded if an operand is sharded. A result is
+    mirrored if all operands are mirrored, as in a broadcast to the shape of a shard. If the factor
+    is summed, the result on each replica is one term. `count` must divide the factor.
     """
     row, factors = TABLE[node.op.name], factors_of(node)
     assert factors is not None, f"{node.op.name} has no factors"
@@ -284,7 +285,7 @@ def on_shards(
 
 
 def _along(sharding: Layout | None, dimension: int | None) -> Layout:
-    """Return a sharded layout along another dimension; per replica without one."""
+    """Return the layout `sharding` along `dimension`; per replica if either is None."""
     return PER_REPLICA if sharding is None or dimension is None else sharding.along(dimension)
 
 
@@ -305,7 +306,8 @@ def partial_of(
 ) -> Layout:
     """Return the layout of the result of a JAX operation on partial operands.
 
-    Raises `TypeRuleError` if it is not linear in them together, or another operand is not mirrored.
+    Raises `TypeRuleError` if the operation is not linear in the partial operands together, if these
+    have different reducers, or if another operand is not mirrored.
     """
     node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
     partial = {i for i, each in enumerate(operands) if is_partial(each.type.layout)}
@@ -326,9 +328,9 @@ def layouts_on_shards(
 ) -> list[Layout]:
     """Return the layouts of the results of a JAX operation on shards.
 
-    A result is sharded if the table says that the operation on shards returns the shards of its
-    result on full values: all shards are along one factor, and all other operands are mirrored. The
-    layouts that `results` state decide only where this leaves a choice (`reshape`).
+    A result is sharded if all sharded operands are sharded along one factor, the result has this
+    factor, and all other operands are mirrored. Otherwise it is per replica. The layouts in
+    `results` are used only where several dimensions are possible (`reshape`).
     """
     node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
     factors = factors_of(node)
@@ -342,7 +344,10 @@ def layouts_on_shards(
 
 
 def _shared(factors: Factors, layouts: Sequence[Layout | None]) -> tuple[int, Layout] | None:
-    """Return the one factor along which operands are sharded, and the layout of one of them."""
+    """Return the factor along which all sharded operands are sharded, and a layout of them.
+
+    None if there is no such factor, or if another operand is not mirrored.
+    """
     found: dict[tuple[int | None, MeshAxis], Layout] = {}
     for dims, layout in zip(factors.operands, layouts, strict=True):
         if layout is None or layout.dimension is None:

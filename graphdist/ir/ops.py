@@ -11,8 +11,9 @@ Three kinds:
   They have no type rule here, so the caller who builds the node states dtypes and shapes.
 
 A type rule maps operand types, parameters and nested graphs to result types, layouts included.
-These rules *are* the replication analysis: `passes/logical/infer_layouts.py` adds only the layouts
-of the inputs and the fixpoint of loops. A rule raises `TypeRuleError`.
+These rules are the entire analysis of layouts. `passes/logical/infer_layouts.py` adds only the
+layouts of the inputs and the fixpoint of loops. If operands do not fit, a rule raises
+`TypeRuleError`.
 
 Each operation has a class of parameters (`op_parameters.py`): `ALL_GATHER.of(node).axis`.
 """
@@ -97,7 +98,7 @@ def _same(type: Type, params: Parameters) -> Types:
 
 
 def _of_each_replica(type: Type, params: OverReplicas) -> Types:
-    """Return the type with a per-replica layout; mirrored for one replica."""
+    """Return `type` as per replica, or as mirrored if there is only one replica."""
     return (type.with_layout(MIRRORED if params.group_size == 1 else PER_REPLICA),)
 
 
@@ -262,7 +263,7 @@ def _concatenate(types: Types, params: Joining, graphs: Graphs) -> Types:
     length = sum(type.shape[axis] for type in types)
     layout = join_alike(type.layout for type in types)
     if layout is not None and layout.dimension == axis:
-        layout = PER_REPLICA  # shards of several values, one after the other
+        layout = PER_REPLICA  # the shards of several values are joined, not the values
     return (first.resized(axis, length).with_layout(layout),)
 
 
@@ -359,7 +360,7 @@ def is_over_all(node: Node) -> bool:
 
 
 def of_groups(mesh: MeshShape) -> dict[str, object]:
-    """Return the parameters that describe groups of replicas; one group has no `num_groups`.
+    """Return the parameters that describe groups of replicas, without a `num_groups` of 1.
 
     >>> of_groups(MeshShape(8, 2)), of_groups(MeshShape(8))
     ({'group_size': 4, 'num_groups': 2}, {'group_size': 8})

@@ -18,7 +18,7 @@ from graphdist.ir.types import Type, is_dtype, numpy_dtype
 __all__ = ["ParameterReader"]
 
 _MOST_ELEMENTS = 2**63
-_MOST_DIMENSIONS = 64  # numpy's
+_MOST_DIMENSIONS = 64  # the limit of numpy
 _CONSTANTS = {"none": None, "true": True, "false": False}
 
 
@@ -94,7 +94,7 @@ class ParameterReader:
             return cursor.unquote(text)
         if kind == "opaque":
             if isinstance(self.opaques, OpaquePlaceholders):
-                # Equal tokens are one object, as they were when printed.
+                # Equal tokens were printed for one object, so they become one object again.
                 return self._placeholders.setdefault(text, self.opaques.of(text))
             number = cursor.integer_of(text[1:].partition(":")[0])
             if number >= len(self.opaques):
@@ -113,7 +113,7 @@ class ParameterReader:
             return self._constructed(text, start)
 
     def _sequence(self, end: str) -> list[object]:
-        """Read `value, ..` up to `end`, maybe with a comma before it."""
+        """Read `value, ..` and `end`. There may be a comma before `end`."""
         cursor = self.cursor
         items: list[object] = []
         while not cursor.accept(end):

@@ -1,10 +1,11 @@
 """The base of typed parameters: a frozen dataclass that is a read-only mapping of its fields.
 
-Parameters of our operations are such classes (`op_parameters.py`); JAX's operations have plain
-mappings. So both are printed, parsed, compared and hashed alike:
+Each of our operations has a subclass of `Parameters` (`op_parameters.py`). JAX's operations have
+plain mappings. Since both are mappings, both are printed, parsed, compared and hashed in the same
+way.
 
-1. The names are in the order in which the constructor takes them.
-2. A field that equals its default is not in the mapping, and so not in the text of a graph.
+1. The names are in the order of the constructor's arguments.
+2. A field that equals its default is neither in the mapping nor in the text of a graph.
 3. `Parameters.read` makes parameters from a mapping, such as the parser's or a JAX primitive's. It
    raises an error if a parameter is missing, unknown, or of another type than the field.
 """
@@ -39,7 +40,7 @@ __all__ = ["Parameters"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameters(Mapping[str, object]):
-    """The parameters of a node; equal to every mapping with the same items.
+    """The parameters of a node. They are equal to every mapping with the same items.
 
     >>> @dataclass(frozen=True, slots=True, eq=False)
     ... class Turning(Parameters):
@@ -57,9 +58,10 @@ class Parameters(Mapping[str, object]):
 
     @classmethod
     def read(cls, items: Mapping[str, object], op: str) -> Self:
-        """Return the parameters of an operation from a mapping.
+        """Return an instance of this class with the items of a mapping.
 
-        Raises `TypeRuleError`, which names the operation, for a mapping that does not fit.
+        Raises `TypeRuleError` if the mapping does not fit this class. `op` is the name of the
+        operation in the error.
         """
         known = _fields(cls)
         for name in items:
@@ -94,7 +96,7 @@ class Parameters(Mapping[str, object]):
 
 
 class _HasParameters(Protocol):
-    """A node: `graph.py` imports this module."""
+    """A node. Its class is in `graph.py`, which imports this module."""
 
     params: Mapping[str, object]
 
@@ -106,7 +108,7 @@ class _Field(NamedTuple):
     written: str
     """The text of the type in the class."""
     default: object
-    """`MISSING` if there is none."""
+    """`MISSING` if there is no default."""
 
     def is_left_out(self, value: object) -> bool:
         return self.default is not MISSING and value == self.default
@@ -114,7 +116,7 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(cls: type[Parameters]) -> dict[str, _Field]:
-    """Return the fields in the order of the constructor, whose keyword-only ones come last."""
+    """Return the fields in the order of the constructor's arguments, keyword-only fields last."""
     types = get_type_hints(cls)
     own = sorted(fields(cls), key=lambda field: bool(field.kw_only))
     return {each.name: _Field(types[each.name], str(each.type), each.default) for each in own}
@@ -129,7 +131,7 @@ def _taken(type: Any, value: Any) -> object:  # Any: as above, and any value tha
     origin, arguments = get_origin(type), get_args(type)
     if type is int and not isinstance(value, bool):
         return operator.index(value)
-    if origin is UnionType or origin is Union:  # the second of `Literal[..] | None`
+    if origin is UnionType or origin is Union:  # `Union` for `Literal[..] | None`
         for alternative in arguments:
             with suppress(TypeError):
                 return _taken(alternative, value)
@@ -143,8 +145,8 @@ def _taken(type: Any, value: Any) -> object:  # Any: as above, and any value tha
 
 
 def _is_of(type: Any, origin: object, value: Any) -> bool:  # Any: as above
-    """Return whether a value is of a type that is neither an integer nor a container."""
-    if origin is np.ndarray:  # or random keys of JAX, or an `ArrayPlaceholder`
+    """Return whether `value` fits `type`. Integers, tuples and unions are checked by `_taken`."""
+    if origin is np.ndarray:  # also random keys of JAX, and an `ArrayPlaceholder`
         return hasattr(value, "dtype") and hasattr(value, "shape")
     if origin is Literal:
         return isinstance(value, str) and value in get_args(type)

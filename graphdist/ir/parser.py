@@ -1,9 +1,10 @@
 """Text to graph: the inverse of `graphdist.ir.printer`. The grammar is in `docs/ir.md`.
 
 1. Recursive descent over nested graphs and nested parameters; a loop over lines.
-2. Nodes are made by the builder, so type rules run. The types in the text must equal the types that
-   the rule returns, layouts included. JAX's operations know the layouts of their results; a caller
-   that does not give these operations, such as the viewer, gets the layouts of the text.
+2. The builder makes the nodes, so type rules run. The types in the text must equal the types that
+   the rule returns, layouts included. The layouts of results of JAX's operations are compared only
+   if the caller gives these operations (`ops`). Otherwise, as in the viewer, results have the
+   layouts of the text.
 3. Bad text of any kind is a `ParseError` that shows the line.
 4. Names become hints, unless they are numbers.
 """
@@ -83,14 +84,14 @@ def parse(
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A graph from its inputs on, with the parts that only the outermost graph has."""
+    """A graph from its inputs on. In a nested graph `bound` and `assigned` are empty."""
 
     inputs: tuple[Value, ...]
     bound: list[str]  # the names of the variables of the first inputs
     builder: Builder
     outputs: tuple[Operand, ...]
     assigned: list[str]  # the names of the variables of the first outputs
-    per_replica: tuple[bool, ...]  # for each output after these
+    per_replica: tuple[bool, ...]  # for each output after the variables'
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class _Head:
 
 
 class _Parser:
-    """A text that is read: the cursor, and the variables and operations read so far."""
+    """The state of the parser: the cursor, and the variables and operations read so far."""
 
     def __init__(
         self,
@@ -236,7 +237,7 @@ class _Parser:
         return value
 
     def _node(self, builder: Builder, scope: dict[str, Value]) -> None:
-        """Read a node and the graphs nested in it; end on its last line."""
+        """Read a node and its nested graphs; stop on the last line of the node."""
         cursor, start = self.cursor, self.cursor.place
         head = self._head(scope)
         graphs: list[Graph] = []

@@ -5,8 +5,8 @@
    entire text; values without a hint are numbered in order of appearance. Names have no meaning.
 3. A parameter without a text form is printed as a token such as `<0: GatherDimensionNumbers>`: its
    index in the side table that `opaques` returns, and its type for the reader.
-4. Printing never fails, not even on broken graphs, since errors show this text: an undefined value
-   is `%?`.
+4. Printing never fails, not even on broken graphs, since errors show the text of graphs. An
+   undefined value is printed as `%?`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _NOT_IN_LABELS = re.compile(r"(<\w+>)|[^\w.,\[\]() /-]")  # the group keeps <fry
 def print_graph(graph: Graph, sources: bool = False) -> str:
     """Return the text of a graph.
 
-    With `sources`, a comment with the user's line precedes each run of nodes that came from it.
+    With `sources`, consecutive nodes that one line of the user made come after a comment with this
+    line.
 
     >>> from graphdist.ir.builder import Builder
     >>> from graphdist.ir.graph import Stage
@@ -78,7 +79,7 @@ def print_graph(graph: Graph, sources: bool = False) -> str:
 def print_node(node: Node, graph: Graph | None = None) -> str:
     """Return the line of a node, without its nested graphs.
 
-    Names are as in the text of `graph`, the outermost graph, if that is given and has the node.
+    If the outermost graph is given as `graph` and has the node, names are as in its text.
     """
     if graph is not None:
         printer = Printer(graph).print()
@@ -128,7 +129,7 @@ def line_text(
 
 
 def opaques(graph: Graph) -> tuple[object, ...]:
-    """Return the side table: the parameters that tokens of the text name, in index order."""
+    """Return the side table: the parameters that the text shows as tokens, by their index."""
     return tuple(Printer(graph).print().opaques)
 
 
@@ -146,12 +147,12 @@ def names(graph: Graph) -> dict[Value, str]:
 class Printer:
     """The lines printed so far, and the names and token indices assigned in them.
 
-    A caller that needs only parts of the lines asks for them in the order of the text: `begin` a
-    graph, `define` its inputs, then for each node `operand`, `define`, `parameters`, and its nested
-    graphs.
+    A caller that needs only parts of the lines makes these calls in the order of the text: `begin`
+    for a graph, `define` for its inputs, then for each node `operand`, `define` and `parameters`,
+    followed by the calls for its nested graphs.
 
-    `kept` has the text of nodes' parameters that print the same in every graph with the node. Give
-    it again for graphs that share nodes.
+    `kept` is a cache. It has the text of a node's parameters if this text is the same in every
+    graph. Pass the same `kept` for graphs that share nodes.
     """
 
     def __init__(
@@ -159,13 +160,14 @@ class Printer:
     ) -> None:
         self.graph = graph
         self.kept: dict[Node, str] = {} if kept is None else kept
-        self._is_of_this_graph = False  # the text of parameters, since this was last reset
+        # Whether the text of the last node's parameters has names or indices of this graph.
+        self._is_of_this_graph = False
         self.sources = sources
         self.lines: list[str] = []
         self.line_of: dict[Node, int] = {}
         self.names: dict[Value, str] = {}
         self.opaques: list[object] = []
-        self._number_of: dict[int, int] = {}  # by `id`: parameters need not be hashable
+        self._number_of: dict[int, int] = {}  # by `id`, since some parameters have no hash
         self._taken: dict[str, int] = {}  # a name, and the last suffix tried for it
         self._unnamed = 0
         self._seen: set[Graph] = set()
@@ -202,10 +204,10 @@ class Printer:
         self.lines += [f"{indent}  {self._return(graph, placed)}", f"{indent}}}"]
 
     def begin(self, graph: Graph) -> bool:
-        """Begin a graph; return whether it was printed before, since two nodes share it.
+        """Begin a graph; return whether the graph was printed before because two nodes share it.
 
-        The values of a shared graph are named again. A value that a broken graph defines twice
-        keeps its name, since the error is about it.
+        The values of a shared graph get new names. If a broken graph defines a value twice, the
+        value keeps its name, so that the error shows one name.
         """
         again = graph in self._seen
         self._seen.add(graph)
@@ -225,7 +227,7 @@ class Printer:
         """Print a node and, if `nested`, the graphs in it."""
         if self.sources:
             self._source(node, indent)
-        # Operands come first, so that a broken node that uses its own result shows it.
+        # Operands come first, so that a broken node's use of its own result prints as undefined.
         operands = [self.operand(operand) for operand in node.operands]
         results = [self.define(value, again) for value in node.results]
         parameters = self.parameters(node) if node.params else ""
@@ -238,7 +240,7 @@ class Printer:
                 self.block(_text_of_name(graph.name, _WORD), graph, indent + "  ")
 
     def parameters(self, node: Node) -> str:
-        """Return the text of a node's parameters; keep it if every graph prints it the same."""
+        """Return the text of a node's parameters; cache it if it is the same in every graph."""
         text = self.kept.get(node)
         if text is None:
             self._is_of_this_graph = False
@@ -254,7 +256,7 @@ class Printer:
             self.lines.append(indent + text)
 
     def define(self, value: Value, again: bool = False) -> str:
-        """Name a value."""
+        """Return the name of a value; make a new name if it has none, or if `again` is set."""
         name = self.names.get(value)
         if name is None or again:
             name = self.names[value] = f"%{self._unused(value.hint)}"
@@ -295,7 +297,7 @@ class Printer:
         )
 
     def _parameter(self, value: object) -> str:
-        # By exact type: a named tuple or an enum of integers would be read back as another type.
+        # By exact type, since named tuples and integer enums would be read back as other types.
         kind = type(value)
         if kind in _SCALARS:
             return _SCALARS[kind](value)
@@ -319,7 +321,7 @@ class Printer:
     def _is_declared(self, variable: GraphVariable) -> bool:
         """Return whether the graph declares this variable under its name.
 
-        The declaration may differ in use and storage, which nodes need not know.
+        The declaration may differ in use and storage, since a node may have an older copy of it.
         """
         self._is_of_this_graph = True
         declared = self._variables.get(variable.name)

@@ -2,13 +2,14 @@
 
 Rules are as in `graphdist.ir.factor_rules`. These dimensions have no factor, and so are unsharded:
 
-* groups of features, unless each is one feature: the sizes of dimensions do not show whether a
-  number of shards divides the groups;
-* dimensions along which windows overlap or are padded: a shard would need the border of the next;
-* the dimension of a gather or scatter that is indexed, and windows smaller than their dimension;
-* the rows of a `scatter-add`: each shard begins with the full operand, so that the results are no
-  terms. The rows of a `scatter-max` or `scatter-min` have a factor, since the maximum or minimum
-  may include the operand several times.
+* features in groups, unless each group is one feature, since the sizes of dimensions do not show
+  whether the number of shards divides the number of groups;
+* dimensions along which windows overlap or are padded, since a shard would need elements of the
+  next shard;
+* the indexed dimensions of a gather or scatter, and dimensions that are longer than their window;
+* the rows of indices of a `scatter-add`. The result for each shard of rows contains the full
+  operand, so the sum of these results would contain the operand several times. For a `scatter-max`
+  or `scatter-min` this is harmless, so their rows have a factor.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from graphdist.ir.graph import Node, Operand, Params
 
 
 def dot_general(node: Node) -> Factors:
-    """Pass batch and free dimensions through, and sum the contracted ones."""
+    """Pass batch and free dimensions through, and sum the contracted dimensions."""
     contracted, batch = cast(Any, node.params["dimension_numbers"])
     return _product(node, contracted, batch, (), ())
 
 
 def ragged_dot_general(node: Node) -> Factors:
-    """Return the factors of a product, without any for groups and the dimension they divide."""
+    """Return the factors of a ragged product. Groups and ragged dimensions have none."""
     numbers = cast(Any, node.params["ragged_dot_dimension_numbers"])
     contracted, batch = numbers.dot_dimension_numbers
     ragged, groups = tuple(numbers.lhs_ragged_dimensions), tuple(numbers.rhs_group_dimensions)
@@ -44,10 +45,12 @@ def _product(
     ragged: tuple[int, ...],
     groups: tuple[int, ...],
 ) -> Factors:
-    """Return the factors of a product, numbered by the left operand's dimensions first.
+    """Return the factors of a product.
 
-    The result has the batch dimensions, then the free dimensions of left and right. A dimension of
-    groups precedes them if a contracted dimension is ragged.
+    A factor is the index of a dimension of the left operand. For a dimension that only the right
+    operand has, it is the left rank plus the dimension's index. The result has the batch
+    dimensions, then the free dimensions of left and right. If a contracted dimension is ragged, a
+    dimension of groups comes before all of them.
     """
     left, right = (operand.type.shape for operand in node.operands[:2])
     ranks = len(left), len(right)
@@ -70,7 +73,7 @@ def _product(
 
 
 _BATCH, _OUT, _IN, _SPACE = range(4)
-"""The factors of a convolution; spatial dimensions are numbered from the last one."""
+"""The factors of a convolution. Spatial dimension i has the factor `_SPACE + i`."""
 
 
 def convolution_factors(node: Node) -> Factors:
@@ -96,7 +99,7 @@ def convolution_factors(node: Node) -> Factors:
 
 
 def _points(node: Node, of_weights: Sequence[int]) -> list[int | None]:
-    """Return a factor for each spatial dimension along which an output depends on one input."""
+    """Return the factor of each spatial dimension; None if an output depends on several inputs."""
     weights = node.operands[1].type.shape
     sizes = tuple(weights[i] for i in of_weights)
     dilation = integers(node, "lhs_dilation")
@@ -117,9 +120,10 @@ def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
 
 
 def features_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
-    """Return the parameters of a convolution that computes one of `count` shards.
+    """Return the parameters of the convolution that computes one of `count` shards.
 
-    Along the output features, a shard of a grouped convolution has 1 / `count` of the groups.
+    If a grouped convolution is sharded along the output features, a shard has 1 / `count` of the
+    groups.
     """
     (groups,) = integers(node, "feature_group_count")
     if factor != _OUT or groups == 1:
@@ -128,7 +132,7 @@ def features_of_shards(node: Node, factors: Factors, factor: int, count: int) ->
 
 
 def windows(node: Node) -> Factors:
-    """Pass the dimensions through along which each window is one element, without gaps."""
+    """Pass through the dimensions where each element is a window: no stride, dilation, padding."""
     sizes, strides = (integers(node, name) for name in ("window_dimensions", "window_strides"))
     padding = cast("Sequence[Sequence[int]]", node.params["padding"])
     has_dilation = "base_dilation" in node.params
@@ -142,7 +146,7 @@ def windows(node: Node) -> Factors:
 
 
 def gather_by_index(node: Node) -> Factors:
-    """Pass the batch, the dimensions of the indices, and full windows through."""
+    """Pass through the batch, the rows of indices, and the dimensions that windows cover fully."""
     numbers = cast(Any, node.params["dimension_numbers"])
     removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     batch = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
@@ -154,7 +158,7 @@ def gather_by_index(node: Node) -> Factors:
 
 
 def windows_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
-    """Return the parameters of a gather from shards, whose windows are smaller."""
+    """Return the parameters of a gather from shards: its windows are shards of the full windows."""
     numbers = cast(Any, node.params["dimension_numbers"])
     dims = tuple(
         None if i in numbers.operand_batching_dims else of
@@ -165,9 +169,10 @@ def windows_of_shards(node: Node, factors: Factors, factor: int, count: int) -> 
 
 
 def scatter_by_index(reducer: str | None = None) -> Rule:
-    """Return the rule of scatters, which is the rule of a gather with its result as updates.
+    """Return the rule of scatters. It is like a gather's, with the updates in place of the result.
 
-    With a `reducer`, it reduces the rows of indices and updates.
+    Shards of the rows of indices and updates give terms, which `reducer` reduces. Without a
+    `reducer`, the rows have no factor.
     """
 
     def rule(node: Node) -> Factors:
@@ -202,10 +207,10 @@ def _accessed(
 ) -> tuple[Dimensions, Dimensions, Dimensions]:
     """Return the factors of an operand, of the indices into it, and of its windows.
 
-    The dimensions `in_windows` of the windows are dimensions of the operand, except the `removed`
-    ones; the other dimensions of the windows are dimensions of the indices, whose last dimension
-    holds the indices of one window. `batch` maps each batch dimension of the operand to a dimension
-    of the indices.
+    `windows` is the result of a gather, or the updates of a scatter. Its dimensions `in_windows`
+    belong to the dimensions of the operand that are not `removed`. Its other dimensions belong to
+    the rows of the indices: the last dimension of the indices holds the indices of one window.
+    `batch` maps each batch dimension of the operand to a dimension of the indices.
     """
     shape, sizes = operand.type.shape, windows.type.shape
     rows = [len(shape) + i for i in range(len(indices.type.shape) - 1)]
@@ -225,7 +230,7 @@ def _accessed(
 
 
 def batched(matrix: int) -> Rule:
-    """Return the rule of operations on the last `matrix` dimensions of the first operand."""
+    """Return the rule that passes all but the first operand's last `matrix` dimensions through."""
     return lambda node: _batched(node, len(node.operands[0].type.shape) - matrix)
 
 
@@ -247,7 +252,7 @@ def _first(value: Operand, batch: int) -> Dimensions:
 
 
 def triangular_solve(node: Node) -> Factors:
-    """Pass the batch and the right-hand sides through; each of these is solved by itself."""
+    """Pass the batch and the right-hand sides through, since each side is solved by itself."""
     rank = len(node.operands[0].type.shape)
     sides = _vectors(rank, is_of_columns=bool(node.params["left_side"]))
     return Factors((_first(node.operands[0], rank - 2), sides), (sides,))
@@ -262,7 +267,7 @@ def tridiagonal_solve(node: Node) -> Factors:
 
 
 def ormqr(node: Node) -> Factors:
-    """Pass the batch through, and the columns that Q is multiplied by, or the rows."""
+    """Pass the batch through, and the columns or rows of the matrix that Q multiplies."""
     reflectors, scales, _ = node.operands
     rank = len(reflectors.type.shape)
     multiplied = _vectors(rank, is_of_columns=bool(node.params["left"]))
@@ -271,6 +276,6 @@ def ormqr(node: Node) -> Factors:
 
 
 def _vectors(rank: int, *, is_of_columns: bool) -> Dimensions:
-    """Return the dimensions of matrices of which each column, or each row, stands by itself."""
+    """Return the factors of matrices whose columns, or else rows, do not depend on each other."""
     along = rank - 1 if is_of_columns else rank - 2
     return tuple(i if i < rank - 2 or i == along else None for i in range(rank))

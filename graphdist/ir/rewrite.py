@@ -1,9 +1,9 @@
 """The rewrite driver: walk a graph in order, ask a rule about each node, build the result.
 
-A rule sees a node with its operands and nested graphs already rewritten. It returns None to keep
-the node, or the operands that replace its results. It adds new nodes to the `Rewriter`, which also
-knows the node that makes a value and how often the value is used. If nothing changed, `rewrite`
-returns the same graph object, by which a caller sees that the pass changed nothing.
+A rule is called with a node whose operands and nested graphs are already rewritten. The rule
+returns None to keep the node, or the operands that replace the node's results. It adds new nodes to
+the `Rewriter`, which also knows the node that makes a value and how often the value is used. If
+nothing changed, `rewrite` returns the same graph object, so a caller can tell by `is`.
 
 A pass that does more than replace nodes walks a graph itself, with a `Copier`:
 
@@ -57,7 +57,7 @@ class Copier(Builder):
         return results
 
     def changed(self, graph: Graph) -> Graph:
-        """Return the old graph with the nodes of this builder; the same graph if it has them."""
+        """Return `graph` with the nodes of this builder; `graph` itself if it has these nodes."""
         nodes, outputs = tuple(self.nodes), self.now(graph.outputs)
         if nodes == graph.nodes and are_same(outputs, graph.outputs):
             return graph
@@ -67,7 +67,7 @@ class Copier(Builder):
 class Rewriter(Copier):
     """The builder of a graph that is rewritten, with the definitions and uses of its values.
 
-    Each nested graph has its own rewriter, as it has its own values.
+    Each nested graph has its own rewriter, since it has its own values.
     """
 
     def __init__(self, graph: Graph, origin: str) -> None:
@@ -76,14 +76,14 @@ class Rewriter(Copier):
         self._graph = graph
         self._definitions: dict[Operand, Node] = {}
         self._defined = 0
-        """The number of nodes whose results are in `_definitions`, which few rules need."""
+        """The number of nodes whose results are in `_definitions`, which is filled when needed."""
         self._stands_for: dict[Operand, list[Value]] = {}
 
     def definition(self, operand: Operand, *names: str) -> Node | None:
         """Return the node of the new graph that makes an operand.
 
-        Return None for an input or a literal, and if `names` are given and do not include the
-        node's operation.
+        Return None for an input or a literal. With `names`, also return None if the node's
+        operation has none of these names.
         """
         if type(operand) is not Value:
             return None
@@ -96,16 +96,16 @@ class Rewriter(Copier):
     def uses(self, operand: Operand) -> int:
         """Return how often the old graph uses a value: at least once.
 
-        A value that replaces results of the old graph has their uses. An intermediate value that a
-        rule made counts as used once. Uses by replaced nodes still count, until dead nodes are
-        removed.
+        A value that replaces results of the old graph has the uses of these results. Any other
+        value that a rule made counts as used once. Uses by replaced nodes still count, until dead
+        nodes are removed.
         """
         counts = use_counts(self._graph)
         values = [operand, *self._stands_for.get(operand, ())]
         return max(1, sum(counts.get(value, 0) for value in values if type(value) is Value))
 
     def stand_for(self, answer: Sequence[Operand], results: Sequence[Value]) -> None:
-        """Record the operands that replace results of the old graph."""
+        """Record that the operands `answer` replace `results` of the old graph."""
         for operand, result in zip(answer, results, strict=True):
             if type(operand) is Value and operand is not result:
                 self._stands_for.setdefault(operand, []).append(result)
@@ -124,7 +124,7 @@ Rule: TypeAlias = Callable[[Node, Operands, Rewriter], Answer]
 def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None = None) -> Graph:
     """Return the graph with `rule` applied to every node, also in nested graphs.
 
-    `only` names the operations whose nodes the rule sees; None: all.
+    If `only` is given, `rule` is called only for nodes whose operation has one of these names.
     """
     if only is not None and operations(graph).isdisjoint(only):
         return graph
@@ -151,7 +151,7 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
 
 
 def substitute(environment: Mapping[Operand, Operand], operands: Operands) -> Operands:
-    """Return the operands with their replacements; the same tuple if none has one."""
+    """Return the operands with their replacements; the same tuple if no operand has one."""
     if not environment:
         return operands
     for operand in operands:
@@ -162,7 +162,7 @@ def substitute(environment: Mapping[Operand, Operand], operands: Operands) -> Op
 
 
 def with_graphs(node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> Node:
-    """Return the node with these operands and nested graphs; the same node if it has them."""
+    """Return `node` with these operands and nested graphs; `node` itself if it has these graphs."""
     if graphs == node.graphs:
         return node
     builder = Builder(node.origin)

@@ -1,7 +1,7 @@
 """The source of a node: the lines of the user's program that made it.
 
-Every node has a `Source`, which rewrites keep and comparisons ignore: two graphs that differ only
-in their sources are the same graph. Resolving a traceback to file and line is expensive, and most
+Every node has a `Source`. Rewrites keep it, and comparisons ignore it: two graphs that differ only
+in their sources are the same program. Resolving a traceback to file and line is expensive, and most
 sources are never shown, so a source is resolved on first use.
 """
 
@@ -87,7 +87,7 @@ def at_line(file: str, line: int, function: str = "", scope: str = "") -> Source
 
 
 def joined_source(sources: tuple[Source, ...]) -> Source:
-    """Return one source for a node fused from several, with the frames of all in order.
+    """Return one source for a node that replaces several, with the frames of all in order.
 
     >>> str(joined_source((at_line("a.py", 1), at_line("b.py", 2))))
     'a.py:1'

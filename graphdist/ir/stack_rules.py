@@ -2,8 +2,9 @@
 
 A stack holds the values of a loop's iterations along dimension 0. A part is one of several equal
 parts of a value along any dimension: a loop over parts takes one part in each iteration, and the
-stack of its results is joined after the loop. All three keep the layout, unless the value is
-sharded along the same dimension: a part of a shard is then no shard of the part.
+stack of its results is joined after the loop. All three operations keep the layout, with one
+exception: a value sharded along the dimension of the parts becomes per replica, since a part of a
+shard is not a shard of a part.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def take_part_rule(types: Types, params: TakingPart, graphs: Graphs) -> Types:
 
 
 def join_parts_rule(types: Types, params: Joining, graphs: Graphs) -> Types:
-    """Return the type of the value that stacked parts are joined to."""
+    """Return the type of the value into which stacked parts are joined."""
     (stack,), axis = types, params.axis
     if not 0 <= axis < len(stack.shape) - 1:
         raise TypeRuleError(
@@ -56,12 +57,12 @@ def _value_and_number(types: Types, name: str, what: str) -> tuple[Type, Type]:
 
 
 def _at(number: Type, taken: Type) -> Type:
-    """Return the type of a value at an index, per replica unless the index is mirrored."""
+    """Return `taken`, the type of a value at an index; per replica unless the index is mirrored."""
     return taken if number.layout is MIRRORED else taken.with_layout(PER_REPLICA)
 
 
 def _resized(type: Type, axis: int, length: int) -> Type:
-    """Return the type with another length of a dimension, along which it is not sharded then."""
+    """Return `type` with a new length of dimension `axis`; per replica if sharded along `axis`."""
     resized = type.resized(axis, length)
     is_cut = type.layout is not None and type.layout.dimension == axis
     return resized.with_layout(PER_REPLICA) if is_cut else resized

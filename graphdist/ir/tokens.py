@@ -2,8 +2,8 @@
 
 1. A statement is one line; empty lines and comments (`#` to the end of the line) are skipped.
 2. Every error names line and column and shows the line, with a caret under the wrong token.
-3. Text may come from untrusted files. Reading takes time and memory in proportion to the text,
-   whose length is limited, and no more stack than for `DEEPEST` levels.
+3. Text may come from untrusted files. So the length of a text is limited, and reading takes time
+   and memory in proportion to the length, and a stack of at most `DEEPEST` levels.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Cursor:
         self._first_line = first_line
         self._depth = 0
         self._texts = text.split("\n")
-        self._lines = [  # indices of those with a token
+        self._lines = [  # indices of the lines with a token
             index
             for index, line in enumerate(self._texts)
             if (stripped := line.strip()) and not stripped.startswith("#")
@@ -113,19 +113,22 @@ class Cursor:
         return text
 
     def accept(self, text: str) -> bool:
-        """Read the token if it is this one; return whether it was."""
+        """Read the next token if its text is `text`; return whether it was."""
         if self.text != text:
             return False
         self.advance()
         return True
 
     def expect(self, text: str) -> None:
-        """Read this token; raise `ParseError` if the next token is another one."""
+        """Read the token `text`; raise `ParseError` if the next token is another one."""
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self._found()}")
 
     def items(self, end: str) -> Iterator[None]:
-        """Yield before each item of a list, and read commas and `end`; "": the end of the line."""
+        """Yield before each item of a list; read the commas between the items, and `end`.
+
+        If `end` is "", the list ends with the line.
+        """
         is_first = True
         while self.text != end:
             if not is_first:
@@ -165,7 +168,7 @@ class Cursor:
 
     @contextmanager
     def refusing(self, at: tuple[int, int]) -> Iterator[None]:
-        """Raise a `ParseError` about the token at a place for what a text may get wrong."""
+        """Turn errors that a wrong text causes into a `ParseError` about the token at `at`."""
         try:
             yield
         except ParseError:
@@ -187,12 +190,12 @@ class Cursor:
         if self._line + 1 == len(self._lines):
             return False
         line = self._texts[self._lines[self._line + 1]]
-        if "#" in line:  # in a string, or after the brace
+        if "#" in line:  # in a string, or in a comment after the brace
             return _tokens(line)[-2][1] == "{"
         return line.rstrip().endswith("{")
 
     def next_line(self) -> None:
-        """Advance to the next line; this one must have been read to its end."""
+        """Advance to the next line; the current line must have been read to its end."""
         if self.kind != "end":
             self.fail(f"expected the end of the line, found {self._found()}")
         if self._line + 1 == len(self._lines):
@@ -200,7 +203,7 @@ class Cursor:
         self._goto(self._line + 1)
 
     def finish(self) -> None:
-        """Raise a `ParseError` if text is left."""
+        """Raise a `ParseError` if there is more text."""
         if self.kind == "end" and self._line + 1 < len(self._lines):
             self._goto(self._line + 1)
         if self.kind != "end":

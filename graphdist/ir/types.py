@@ -10,11 +10,11 @@ A *layout* says what each replica holds of a value:
   index within the group (`graphdist.ir.mesh`);
 * None: not inferred yet (graphs fresh from the trace).
 
-Shapes are the shapes on one replica. Layouts form the lattice mirrored < sharded(d) < per_replica:
-a property of all values with a layout further right holds for values further left, so the join of
-the operands' layouts is safe for an operation without a rule. Only `to_partial` makes partial
-values; only loops, reductions and operations that are linear in a partial value accept it
-(`graphdist.ir.operation_table.partial_of`).
+Shapes are the shapes on one replica. Layouts form the lattice mirrored < sharded(d) < per_replica.
+What holds for all values of one layout also holds for all values of a smaller layout. So for an
+operation without a rule, the join of the operands' layouts is always a correct layout of the
+result. Only `to_partial` makes partial values. Only loops, reductions and operations that are
+linear in a partial value accept it (`graphdist.ir.operation_table.partial_of`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Layout:
         return f"{self.kind}({self.dimension}){over}"
 
     def along(self, dimension: int) -> Layout:
-        """Return the sharded layout over the same axis along another dimension."""
+        """Return the layout sharded over the same axis, but along `dimension`."""
         return sharded(dimension, self.axis)
 
 
@@ -128,9 +128,10 @@ def join(layouts: Iterable[Layout | None]) -> Layout | None:
 
 
 def join_alike(layouts: Iterable[Layout | None]) -> Layout | None:
-    """Return the layout of one of several values, where all replicas choose the same one.
+    """Return the layout of a value that is chosen from several values, alike on all replicas.
 
-    If some values are sharded along one dimension, and all others mirrored, it is sharded, too.
+    If some of the values are sharded along one dimension, and the rest are mirrored, the result is
+    sharded along this dimension.
 
     >>> str(join_alike([MIRRORED, sharded(1)])), str(join_alike([sharded(0), sharded(1)]))
     ('sharded(1)', 'per_replica')
@@ -211,9 +212,9 @@ _NAMES = {
 _NUMPY = {short: long for long, short in _NAMES.items()}
 
 
-@lru_cache(maxsize=4096)  # each record layout is a dtype
+@lru_cache(maxsize=4096)  # limited, since programs can make any number of record dtypes
 def dtype_name(dtype: object) -> str:
-    """Return the short name of a numpy or JAX dtype; its own name if it has no short one.
+    """Return the short name of a numpy or JAX dtype; the dtype's own name if it has no short name.
 
     >>> dtype_name(np.dtype("float32")), dtype_name(np.dtype("bool"))
     ('f32', 'bool')
@@ -224,7 +225,7 @@ def dtype_name(dtype: object) -> str:
 
 @lru_cache(maxsize=4096)
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """Return the numpy dtype of a short name; TypeError where numpy has none (random keys).
+    """Return the numpy dtype of a short name; raise TypeError if there is none (random keys).
 
     >>> numpy_dtype("bf16").itemsize
     2
@@ -234,7 +235,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def is_inexact(dtype: str) -> bool:
-    """Return whether values of a dtype are rounded: real or complex floating point."""
+    """Return whether a dtype is real or complex floating point."""
     return dtype.startswith(("f", "bf", "c"))
 
 
@@ -259,6 +260,6 @@ def is_dtype(name: str) -> bool:
         dtype = numpy_dtype(name)
     except TypeError:
         return False
-    # Of numpy's dtypes only booleans and numbers; dtypes of ml_dtypes are known by name alone.
+    # Only booleans and numbers of numpy. Dtypes of ml_dtypes are recognized by name alone.
     is_number = dtype.kind in "biufc" or hasattr(ml_dtypes, _NUMPY.get(name, name))
     return is_number and dtype_name(dtype) == name

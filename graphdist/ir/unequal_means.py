@@ -1,9 +1,9 @@
 """The search for means over replicas whose values come from unequal numbers of rows.
 
-A mean over replicas gives each replica equal weight. If replicas have different numbers of rows, it
-is not the mean over the rows. The search goes forward from inputs with unequal numbers of rows to
-all values that are computed from them, through loops and branches. It ends where replicas are
-combined: the result of a collective belongs to no replica's rows.
+A mean over replicas gives each replica equal weight. If replicas have different numbers of rows,
+this is not the mean over the rows. The search goes forward from inputs with unequal numbers of rows
+to all values that are computed from them, through loops and branches. It ends at collectives, since
+their results are computed from the rows of all replicas.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphdist.ir.ops import AGGREGATE, reducer_of
 
 @dataclass(frozen=True, slots=True)
 class FromUnequalRows:
-    """The values computed from inputs of unequal rows, and the means of them over replicas."""
+    """The values computed from inputs of unequal rows, and their means over replicas."""
 
     values: frozenset[Value]
     means: tuple[Node, ...]
@@ -46,7 +46,7 @@ def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> FromUnequalRows:
 
 
 def _is_mean(node: Node) -> bool:
-    """Return whether a node is a mean over replicas, or writes a variable that is read as one."""
+    """Return whether a node computes a mean over replicas, or aggregates a variable by mean."""
     if node.op is AGGREGATE:
         params = AGGREGATE.of(node)
         return params.context == "replica" and params.variable.aggregation == "mean"

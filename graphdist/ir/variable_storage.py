@@ -15,7 +15,7 @@ from typing import ClassVar, TypeAlias
 class StoredUnsharded:
     """Each replica stores the full value, in a buffer of this variable alone.
 
-    With `is_alone` it must keep such a buffer, and enters no pack.
+    With `is_alone` the variable must keep a buffer of its own. So it enters no pack.
     """
 
     is_alone: bool = False
@@ -33,7 +33,7 @@ class StoredSharded:
 
 @dataclass(frozen=True, slots=True)
 class StoredInPack:
-    """The value is a part of a buffer of several variables; `start` and `size` count elements."""
+    """The value is a part of the buffer `pack`, and begins at the element with index `start`."""
 
     pack: str
     start: int
@@ -61,7 +61,7 @@ class StoredOnServer:
 class StoredElsewhere:
     """The variable belongs to another strategy, whose devices store the full value between steps.
 
-    A step gets it mirrored, and must return it mirrored.
+    A step gets the value mirrored, and must return it mirrored.
     """
 
 
@@ -84,11 +84,12 @@ class PackOf:
 
 @dataclass(frozen=True, slots=True)
 class AddedRole:
-    """Local steps added the variable for the variables that it serves."""
+    """The variable was added by local steps, for the variables named in `serves`."""
 
     serves: tuple[str, ...]
     text: ClassVar[str]
-    """The name of the role in texts, and in names of variables, where slots add an index."""
+    """The name of the role in the text of a graph and in names of variables. A slot adds an index.
+    """
 
     def __str__(self) -> str:
         return self.text
@@ -101,7 +102,7 @@ class StepCount(AddedRole):
 
 
 class Anchor(AddedRole):
-    """The variable is the value of another one at the last synchronization."""
+    """The variable has the value that the one in `serves` had at the last synchronization."""
 
     text = "anchor"
 
@@ -151,9 +152,10 @@ def role_attributes(role: VariableRole | None) -> dict[str, object]:
 
 
 def storage_of(attributes: Mapping[str, object]) -> VariableStorage:
-    """Return the storage that attributes describe; raise ValueError if they describe none.
+    """Return the storage that the attributes of a variable describe.
 
-    A variable that is sharded has left its pack.
+    A variable with both `sharded_along` and `piece` is sharded, and no longer in the pack. Raises
+    `ValueError` if `piece` is malformed.
     """
     match attributes:
         case {"server": int(server)}:
@@ -173,7 +175,10 @@ def storage_of(attributes: Mapping[str, object]) -> VariableStorage:
 
 
 def role_of(attributes: Mapping[str, object]) -> VariableRole | None:
-    """Return the role that attributes describe; raise ValueError if they describe none."""
+    """Return the role that the attributes of a variable describe; None without such attributes.
+
+    Raises `ValueError` if `role` and `serves` do not fit each other.
+    """
     serves = attributes.get("serves", ())
     assert isinstance(serves, tuple)
     match attributes:

@@ -1,10 +1,10 @@
 """The invariants of graphs: what every pass may rely on, and must keep.
 
-Each check raises `VerifyError` at the first node that breaks an invariant. They are listed, with
-the stages at which they hold and their reasons, in `docs/ir.md`.
+Each check raises `VerifyError` at the first node that breaks an invariant. `docs/ir.md` lists the
+invariants, with their reasons and the stages at which they hold.
 
-The check runs after every pass, so it is fast for correct graphs: one loop looks at all values and
-nodes. With `full`, every type is derived again, too.
+The checks run after every pass, so they are fast for correct graphs: one loop goes over all values
+and nodes. With `full`, every type is derived again, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 __all__ = ["verify"]
 
 _SPANNING = frozenset(op for op in OPS.values() if issubclass(op.parameters, OverReplicas))
-"""The operations that state a number of replicas."""
+"""The operations whose parameters state a number of replicas."""
 
 _GONE = {
     Stage.LOGICAL: frozenset[Op](),
@@ -56,11 +56,11 @@ def verify(graph: Graph, full: bool = False) -> None:
 def _check_values_and_nodes(graph: Graph) -> None:
     """Check that values are defined once, before their use, with a layout; check the operations.
 
-    A nested graph sees its own inputs only.
+    A nested graph may use only values of its own.
     """
     placed, remarkable = graph.is_placed, _GONE[graph.stage] | _SPANNING
     pending = [graph]
-    for scope in pending:  # which grows
+    for scope in pending:  # `pending` grows in the loop
         defined: set[Operand] = set()
         for value in scope.inputs:
             if value in defined:
@@ -93,7 +93,7 @@ def _check_values_and_nodes(graph: Graph) -> None:
 
 
 def _check_operation(graph: Graph, node: Node) -> None:
-    """Check that an operation belongs to the stage, and spans all replicas."""
+    """Check that an operation is allowed at the graph's stage, and spans the graph's replicas."""
     if node.op in _GONE[graph.stage]:
         what = f"{node.op.name} has no place at stage {graph.stage.value}"
         raise _refuse(graph, what, node)
@@ -173,7 +173,7 @@ def _first_outputs_are_assigned(graph: Graph) -> None:
 
 
 def _at_boundary(type: Type) -> Type:
-    """Return the type of a variable's input; a per-replica scalar has one dimension here."""
+    """Return the input's type for a variable of `type`: a per-replica scalar has the shape (1,)."""
     return type if type.shape or type.layout is not PER_REPLICA else type.shaped((1,))
 
 

@@ -19,7 +19,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 GATHERS = ("auto", "once", "each")
-"""How often a loop over microbatches gathers sharded variables."""
+"""The values of `gather`, which says where sharded variables are gathered."""
 
 
 def accumulate(
@@ -34,17 +34,17 @@ def accumulate(
 
     The positional arguments `batch_argnums`, by default the last, are pytrees of arrays with first
     dimensions of one length, which are split into `microbatches` equal parts. The results of `fn`,
-    a pytree of arrays, are averaged or summed, in float32 at least, and keep their dtypes; but a
-    mean of integers is a float32, and a sum of booleans an int32. If `fn` reduces over the
+    a pytree of arrays, are averaged or summed, in float32 at least. They keep their dtypes, except
+    that a mean of integers is a float32, and a sum of booleans an int32. If `fn` reduces over the
     replicas, as in `all_reduce("MEAN", gradients)`, the compiler reduces only the total.
 
-    `gather` says when sharded variables that `fn` reads are gathered: "once" before the loop,
-    "each" in each microbatch, which takes less memory and sends more bytes; "auto" means "once" as
-    far as `graphdist.passes.layouts.placed_values` has memory for it.
+    `gather` says when sharded variables that `fn` reads are gathered: "once" before the loop, or in
+    "each" microbatch, which takes less memory and sends more bytes. "auto" means "once", as long as
+    the memory suffices (`graphdist.passes.layouts.placed_values`).
 
-    Raises `ArgumentError` for fewer than one microbatch, a batch that cannot be split and another
-    `gather`, and `ArgumentTypeError` for a `microbatches` that is no integer, an `fn` that is not
-    callable, a position that is no integer, and a result that is not a number.
+    Raises `ArgumentError` for fewer than one microbatch, a batch that cannot be split, or an
+    unknown `gather`. Raises `ArgumentTypeError` if `microbatches` or a position is no integer, `fn`
+    is not callable, or a result is not a number.
 
     >>> def loss(w, x):
     ...     return jnp.mean((x @ w) ** 2)

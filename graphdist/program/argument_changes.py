@@ -1,15 +1,16 @@
-"""Refuses users' functions that change an argument in place while they are traced.
+"""Raises an error if a user's function changes an argument in place while it is traced.
 
 A traced function gets copies of its caller's dicts, lists and modules, with values of the trace.
-Python would change the caller's objects, and `nnx.jit` does so for modules of flax. Here a change
-would be lost, so it is refused, as `tf.function` does.
+Without tracing, the function would change the caller's own objects, and under `nnx.jit` it also
+changes the caller's modules of flax. Here the change would be lost, so it is an error, as in
+`tf.function`.
 
 An argument is changed if its structure differs after the call, or one of its leaves is another
 object. This is checked once per trace, not in calls of a compiled program.
 
-There is one exception: `nnx.merge` makes a module of the variables of a state themselves, so that
-training the module changes the state. If the function returns these variables, for example as
-`nnx.state(module)`, its caller gets the changed state, as from functions under `jax.jit`.
+There is one exception. A module that `nnx.merge` makes shares the variables of a state, so training
+the module changes the state. If the function returns these variables, for example as
+`nnx.state(module)`, its caller gets the changed state, as under `jax.jit`, and there is no error.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def call_with_copies(
 ) -> Any:
     """Return `fn(*args, **kwargs)`; raises `ArgumentError` if the function changes an argument.
 
-    `what` names the function in the error. graphdist's own functions are not checked: they pass
-    their arguments to the user's function.
+    `what` names the function in the error. graphdist's own functions are not checked, since they
+    only pass their arguments on to a user's function.
     """
     code = code_of(fn)
     if code is not None and owner_of(code.co_filename) is CodeOwner.GRAPHDIST:
@@ -70,12 +71,12 @@ class _Contents:
 
     @classmethod
     def of(cls, argument: Any, path: tuple[Any, ...]) -> _Contents:
-        """Return the contents of an argument, which has this path in `(args, kwargs)`."""
+        """Return the contents of an argument that is at `path` in `(args, kwargs)`."""
         leaves, structure = tree_flatten_with_path(argument, is_leaf=is_distributed)
         return cls(argument, path, structure, {keystr(at): (at, leaf) for at, leaf in leaves})
 
     def changes(self, result: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield the path of each change, and the leaf at it if that is new, else None."""
+        """Yield the path of each change with the new leaf there, or None if no leaf is new."""
         now, again = (self.of(self.argument, self.path) for _ in range(2))
         old = {id(leaf) for _, leaf in self.leaves.values()}
         returned = _ids_below("State", self.argument) & _ids_below("Variable", result)
@@ -92,7 +93,7 @@ class _Contents:
 
 
 def _is_of_flax(value: Any, name: str) -> bool:
-    """Return whether an object is of a class of flax, or derived from it; "" is any class."""
+    """Return whether `value` is an instance of the flax class `name`; "" means any flax class."""
     return any(
         kind.__module__.startswith("flax.") and name in ("", kind.__name__)
         for kind in type(value).__mro__
@@ -100,7 +101,7 @@ def _is_of_flax(value: Any, name: str) -> bool:
 
 
 def _ids_below(name: str, tree: Any) -> set[int]:
-    """Return the identities of the leaves in a pytree's objects of a class of flax."""
+    """Return the ids of all leaves inside instances of the flax class `name` in a pytree."""
     nodes = jax.tree.leaves(tree, is_leaf=lambda node: _is_of_flax(node, name))
     of_class = [node for node in nodes if _is_of_flax(node, name)]
     return {id(leaf) for leaf in jax.tree.leaves(of_class)}

@@ -1,12 +1,12 @@
 """The signature of a call: the keys of its leaves, which select the program.
 
-The key of an array or a distributed value has its shape and dtype; the key of a Python number its
-class, since it becomes a weakly typed scalar, as in JAX. Every other leaf is static: its key has
-the value, which must have a hash. One program is compiled for each signature.
+The key of an array or a distributed value has its shape and dtype. The key of a Python number has
+its class, since the number becomes a weakly typed scalar, as in JAX. Every other leaf is static:
+its key has the value, which must have a hash. One program is compiled for each signature.
 
-Two static values have the same key if they make the same program. So the keys of 1, 1.0 and True
-differ although these are equal, and those of 0.0 and -0.0; nan has one key although it is not equal
-to itself.
+Two static values have the same key if they make the same program. So 1, 1.0 and True have different
+keys although they are equal, and so have 0.0 and -0.0. All nans have one key, although nan is not
+equal to itself.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _LEAKED = "return it from the function that computed it, or keep it in a gd.Vari
 
 
 class UnusableLeaf(Exception):
-    """A leaf cannot be an argument; `refusal` finds its name."""
+    """A leaf cannot be an argument. `refusal` makes the user's error, with the argument's name."""
 
 
 class StaticValue:
-    """A value that is part of a program; it is equal to values that make the same program."""
+    """A value that is part of a program. Two of them are equal if they make the same program."""
 
     def __init__(self, value: Any) -> None:
-        """Raise `TypeError` for a value that has no hash."""
+        """Wrap the value; raises `TypeError` if it has no hash."""
         self.value = value
         self._identity = _identity(value)
         self._hash = hash(self._identity)
@@ -69,7 +69,8 @@ class StaticValue:
 def _identity(value: Any) -> Any:
     """Return an object that is equal for values that make the same program.
 
-    For most classes it is the class and the object, whose `__eq__` decides.
+    For most classes this is the pair of the class and the value itself. So the `__eq__` of the
+    class decides.
     """
     kind = type(value)
     if isinstance(value, float):
@@ -112,8 +113,8 @@ def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
 class _Keys(dict[type, Callable[[Any], LeafKey]]):
     """The functions that return keys, by the type of the leaf.
 
-    A look-up by type is fast, which matters since every call needs it: a chain of `isinstance`
-    would cost more than the key itself.
+    Every call looks up the function of each leaf, so the look-up must be fast. A chain of
+    `isinstance` would take longer than making the key.
     """
 
     def __missing__(self, kind: type) -> Callable[[Any], LeafKey]:
@@ -126,7 +127,7 @@ KEYS = (_Keys({kind: lambda leaf: (_NUMBER, type(leaf)) for kind in _NUMBERS}), 
 
 
 class _ArrayKeys(dict[type, Callable[[Any], LeafKey] | None]):
-    """These functions for types of arrays; None for every other type.
+    """The functions that return keys, by the type of the leaf; None for types other than arrays.
 
     An array is always a leaf of a pytree, so arguments of these types need no flattening.
     """
@@ -230,7 +231,7 @@ def _unknown_dimension(spec: ArraySpec | PerReplicaSpec) -> UnusableLeaf:
 
 
 def _components_key(leaf: PerReplica) -> LeafKey:
-    """Return the key of components: arrays and numbers are inputs, other values are static."""
+    """Return the key of a `PerReplica`: arrays and numbers are inputs, other values are static."""
     if all(isinstance(value, _NUMBERS + _ARRAYS) for value in leaf.values):
         try:
             arrays = [np.asarray(value) for value in leaf.values]
@@ -276,7 +277,11 @@ def is_number(key: LeafKey) -> bool:
 
 
 def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
-    """Return the graph's type of an input; raises `ArgumentError` for unequal components."""
+    """Return the type of an input in the graph.
+
+    Raises `ArgumentError` if the components of a `PerReplica` differ in rank or dtype, or if there
+    are more or fewer components than replicas.
+    """
     if key[0] is _PER_REPLICA:
         type = Type(program_dtype(key[2].dtype), *key[2][1:])
         return type.with_layout(MIRRORED) if num_replicas == 1 else type
@@ -302,7 +307,7 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
 
 
 def program_dtype(dtype: str) -> str:
-    """Return the dtype in a program: without `jax_enable_x64` it has 32 bits instead of 64.
+    """Return the dtype that `dtype` becomes in a program: 32-bit if `jax_enable_x64` is off.
 
     >>> program_dtype("i64"), program_dtype("bf16")
     ('i32', 'bf16')
@@ -313,7 +318,7 @@ def program_dtype(dtype: str) -> str:
 
 
 def is_converted(key: LeafKey) -> bool:
-    """Return whether a 64-bit leaf, made under `jax_enable_x64`, becomes a 32-bit input."""
+    """Return whether a 64-bit leaf becomes a 32-bit input, since `jax_enable_x64` is now off."""
     if key[0] not in (_PER_REPLICA, _ARRAY):
         return False
     name = key[2].dtype if key[0] is _PER_REPLICA else dtype_name(key[2])
@@ -329,27 +334,27 @@ def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
 
 
 def canonical_dtype(dtype: Any) -> Any:
-    """Return the dtype that an array has in JAX; of a random key it is the same."""
+    """Return the dtype that an array of `dtype` gets in JAX. Random keys keep their dtype."""
     is_key = jnp.issubdtype(dtype, jax.dtypes.extended)
     return dtype if is_key else jax.dtypes.canonicalize_dtype(dtype)
 
 
 def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:
-    """Return the value that the traced function gets for an input."""
+    """Return the value that the traced function gets for the input `tracer`."""
     if not is_per_replica(key) or num_replicas == 1:
         return tracer
     return TracedPerReplica(tracer, _shapes(key))
 
 
 def _shapes(key: LeafKey) -> Shapes | None:
-    """Return the shapes of a per-replica input on the replicas; None if they are equal."""
+    """Return the shape of a per-replica input on each replica; None if all shapes are equal."""
     return unequal([shape for shape, _ in key[1]]) if key[0] is _COMPONENTS else key[3]
 
 
 def rows_of(leaf: Any, key: LeafKey) -> tuple[int, ...] | None:
-    """Return each replica's count of rows of an input; None if all are equal.
+    """Return the number of rows of an input on each replica; None if all numbers are equal.
 
-    For a value that was computed from unequal rows it returns the counts of those rows.
+    If the input was computed from a value with unequal rows, return that value's numbers of rows.
     """
     shapes = _shapes(key) if is_per_replica(key) else None
     if shapes is None:

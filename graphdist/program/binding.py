@@ -1,14 +1,17 @@
-"""A compiled step, bound to the user's arguments and results and to its variables' storage.
+"""The binding of a compiled step: from a call's arguments to inputs, from outputs to the result.
 
-`feeds` turn the leaves of a call's arguments into inputs, `run` runs the step on them and on the
-variables' buffers, `take` builds the user's result from the outputs. A binding never changes: when
-variables move to other storage, the program replaces it. So a call reads the binding once, and uses
-feeds, step and result of the same program, also if other threads replace it.
+A `Binding` is for one storage of the step's variables. `feeds` turn the leaves of a call's
+arguments into inputs of the step. `run` runs the step on these inputs and on the variables'
+buffers. `take` builds the user's result from the outputs. A binding never changes: when variables
+move to other storage, the program makes a new binding. A call reads the program's binding once, so
+that `feeds`, `run` and `take` belong together even if another thread replaces the binding.
 
-`CheckedStep` is a step whose outputs are checked, under `jax_debug_nans` and `jax_debug_infs`. It
-donates nothing, so that the variables get their old buffers back if a value is refused. The check
-waits for the devices, so it runs after the lock of the stores is released. Meanwhile the step of
-another thread may have replaced the new buffers; these are kept.
+`CheckedStep` is a step whose outputs are checked for nan and infinity, under `jax_debug_nans` and
+`jax_debug_infs`. The step donates no buffers, so that the variables can get their old buffers back
+if the check fails. The check waits for the devices, so it runs after the lock of the stores is
+released. Meanwhile the step of another thread may have replaced a buffer again. Variables on the
+step's devices then keep the buffer of the other thread. Variables that are stored elsewhere get
+their old buffer in any case, since their store has no output of the step to compare with.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ class Binding:
         return Binding(self.step, self.interface, self.storage, self.output_shapes)
 
     def _state(self) -> StateInPlace | StateElsewhere:
-        """Return the buffers of the variables: on the step's devices, or on others."""
+        """Return access to the variables' buffers, on the step's devices or elsewhere."""
         own = self.interface.strategy
         homes = [(holder.strategy.buffers, holder.place) for holder in self.holders]
         assigned = [(holder.strategy.buffers, holder.place) for holder in self.assigned]
@@ -85,7 +88,7 @@ class Binding:
 
 
 class CheckedStep(BoundStep):
-    """A step that is undone if its outputs have nan or infinities that JAX is set to refuse."""
+    """A step that is undone if its outputs have a nan or infinity for which JAX is set to raise."""
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class CheckedStep(BoundStep):
         super().__init__(step, state, version)
         assert step.check is not None
         self._check, self._assigned, self._holders = step.check, storage.assigned, storage.holders
-        # Then the step runs on copies: the store has neither its inputs nor its outputs.
+        # The step then runs on copies, so the store has neither its inputs nor its outputs.
         self._is_on_copies = isinstance(state, StateElsewhere)
 
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
@@ -122,7 +125,7 @@ class CheckedStep(BoundStep):
 
 
 def _feeds(interface: Interface, storage: ProgramStorage) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Return for each input the index of its leaf, and the function that makes it an array."""
+    """Return, for each input, the index of its leaf and the function from leaf to array."""
     inputs = storage.graph.inputs[len(storage.graph.variables) :]
     return [
         (i, _feed(interface.keys[i], interface.names[i], interface.strategy, value))

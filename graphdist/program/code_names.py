@@ -14,12 +14,12 @@ from graphdist.tracing.user_lines import CodeOwner, owner_of
 _ANY_ATTRIBUTE = frozenset(
     ("getattr", "hasattr", "vars", "asdict", "astuple", "attrgetter", "methodcaller")
 )
-"""Functions that take the name of an attribute, or read all attributes."""
+"""Functions that read attributes whose names are not in the code."""
 
 
 @dataclass(frozen=True)
 class CodeNames:
-    """The names in code, and in the functions that are defined in it."""
+    """The names in code, those in nested functions included."""
 
     globals: tuple[str, ...]
     modules: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Warns once of a function that reads the elements of a dataset one by one, with the reason.
+"""Warns once that a function reads the elements of a dataset one by one, and says why.
 
 Loops over distributed datasets run in compiled chunks of steps. If the host reads one element after
-the other, each step costs a call from Python, which is longer than the step of a small model.
+the other, each step costs a call from Python, which takes longer than a step of a small model.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from graphdist.tracing.user_lines import here
 
 
 class ElementByElementWarning(UserWarning):
-    """A function reads elements one by one; a loop over the dataset would run several at once."""
+    """A function reads elements one by one. A loop over the dataset would run steps in chunks."""
 
 
 class ElementNotice:
-    """Notices if a line of a function reads an iterator several times in a call."""
+    """Warns if a line of a function reads one iterator several times in a call."""
 
     def __init__(self, name: str) -> None:
-        """Start without reads of the function of this name."""
+        """Start with no reads. `name` is the function's name."""
         self._name = name
         self._lines: dict[int, set[Frame | None]] = {}
         self._has_warned = False
         self.reasons: dict[str, str] = {}
-        """By function, the reason why it was not converted; by "", why the loop is not compiled."""
+        """The reasons why functions are not converted, by name; "": why a loop is not compiled."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note the lines that read elements in a call of the function."""
+        """Record the lines that read elements during a call of the function."""
         if self._has_warned:
             yield
             return
@@ -42,7 +42,7 @@ class ElementNotice:
             yield
 
     def _note_read(self, iterator: DistributedIterator[Any]) -> None:
-        if id(iterator) not in self._lines:  # a single read is normal: do not look for its line
+        if id(iterator) not in self._lines:  # a single read is normal, so skip its line
             self._lines[id(iterator)] = set()
             return
         frame = here().frame

@@ -4,11 +4,11 @@ A call flattens the arguments, looks up the program of their signature and runs 
 signature the function is compiled first: traced (`tracing`), transformed (`passes`), emitted and
 compiled (`runtime`).
 
-A method is compiled for each object, since the object is part of the program. Objects are
-distinguished by identity, like Python's methods: objects of a dataclass may be equal and have no
-hash. A function is kept as long as its object, to which it refers weakly; the `Method` that is
-looked up on an object refers to both. If the object is a pytree, or has no weak references, it is
-an argument of the function instead: a `BoundFunction`.
+A method is compiled for each object, since the object is part of the program. Objects are told
+apart by identity, since objects of a dataclass may be equal and have no hash. The function for an
+object refers to it weakly, and is kept as long as the object exists. `object.method` is a `Method`,
+which refers to the object and to its function. If the object is a pytree, or has no weak
+references, it is an argument of the function instead, and `object.method` is a `BoundFunction`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Function(Generic[Parameters, Result_co]):
         return self._like(self.fn)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function[..., Any]:
-        """Return a function without programs; a method belongs to the copy of its object."""
+        """Return a function without programs. The method of a copied object belongs to the copy."""
         return self._like(copy.deepcopy(self.fn, memo))
 
     def __reduce__(self) -> str:
@@ -145,7 +145,7 @@ class Function(Generic[Parameters, Result_co]):
         return self
 
     def _method_of(self, instance: Any) -> Function[..., Any] | None:
-        """Return the function of an object; None if the object is an argument."""
+        """Return the function for an object; None if the object is an argument of this function."""
         key, functions = id(instance), self._methods
         entry = functions.get(key)
         if entry is not None:  # an entry is removed before another object can have its id
@@ -159,7 +159,7 @@ class Function(Generic[Parameters, Result_co]):
         return functions.setdefault(key, (reference, self._bound_to(reference)))[1]
 
     def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
-        """Return a function for one object, held weakly: its programs are dropped with it."""
+        """Return the function for one object. The function refers to the object weakly."""
         fn: Callable[..., Any] = self.fn
 
         @wraps(fn)
@@ -172,16 +172,16 @@ class Function(Generic[Parameters, Result_co]):
         return self._like(method, without=first.name)
 
     def _like(self, fn: Callable[..., Any], without: str = "") -> Function[..., Any]:
-        """Return another function with the same options, which may lack one static argument."""
+        """Return a `Function` of `fn` with the same options and static arguments but `without`."""
         return Function(fn, [name for name in self._static if name != without], self.options)
 
     @property
     def definition(self) -> tuple[Any, ...]:
-        """Return the arguments that make such a function, in this process or in another one."""
+        """Return the arguments that make an equal `Function`, also in another process."""
         return self.fn, list(self._static), self.options
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
-        """Run the function on these arguments; inside another function it is inlined."""
+        """Run the function on these arguments. Inside another compiled function it is inlined."""
         if current_trace() is not None:
             return self.fn(*args, **kwargs)
         if self._looping is not None:
@@ -193,7 +193,7 @@ class Function(Generic[Parameters, Result_co]):
                 try:
                     result = program.call(leaves)
                 except OtherSettings:
-                    pass  # it was compiled under other settings of JAX: look for another program
+                    pass  # compiled under other settings of JAX, so look for another program
                 else:
                     program.last_call = next_call()
                     return result
@@ -235,7 +235,7 @@ class Function(Generic[Parameters, Result_co]):
         return None if program is None else program.traced
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """Trace for these arguments: arrays, distributed values, or their shapes.
+        """Trace the function for these arguments: arrays, distributed values, or their shapes.
 
         Shapes are `jax.ShapeDtypeStruct` and `gd.PerReplicaSpec`.
         """
@@ -247,7 +247,7 @@ class Function(Generic[Parameters, Result_co]):
                 return self._trace_of_loops(args, kwargs, met)
 
     def _trace_of_loops(self, args: Any, kwargs: Any, met: DatasetInTrace) -> Traced:
-        """Trace the function with its loops, each over the elements of one program."""
+        """Trace the function with its loops over datasets, each for the elements of one program."""
         specs = stacked_specs((args, kwargs), self._steps)
         if not any(isinstance(leaf, DistributedDataset) for leaf in tree_leaves((args, kwargs))):
             raise UnsupportedError(
@@ -268,7 +268,7 @@ class Function(Generic[Parameters, Result_co]):
         strategy = None if entry is None else entry.strategy
         try:
             if not kwargs:
-                # Most steps take only arrays: to flatten them would cost more than all the rest.
+                # Most steps get only arrays. Flattening them costs more than the rest of a call.
                 keys = []
                 for leaf in args:
                     key_of = ARRAY_KEYS[type(leaf)]
@@ -312,12 +312,12 @@ class BoundFunction(Generic[Parameters, Result_co]):
 
 
 class Method(Function[Parameters, Result_co]):
-    """A `Function` looked up on an object, to which it refers, like a method of Python."""
+    """A `Function` looked up on an object. It refers to the object, like a method of Python."""
 
     __slots__ = ("_function", "_instance")
 
     def __init__(self, function: Function[Parameters, Result_co], instance: Any) -> None:
-        """Share the state of the function that is kept for an object."""
+        """Share the state of `function`, which is kept for `instance`."""
         self.__dict__ = function.__dict__
         self._function, self._instance = function, instance
 
@@ -380,11 +380,12 @@ def function(
     Use it as `@gd.function` or `@gd.function(...)`. Arrays, pytrees of them and distributed values
     are inputs, Python numbers are weakly typed scalars, other values are static: the function is
     compiled once for each signature. `static_argnames` names more static arguments. `passes`
-    replaces the default pipeline (`graphdist.passes.pipeline`), which omits the passes that change
-    the rounding of results if `allow_reassociation` is False. `compiler_options` are options of
-    XLA. The function keeps at most `max_programs` programs, with None all: a new program replaces
-    the least recently called one, which is compiled again when it is called. Loops over distributed
-    datasets run `steps_per_execution` steps in a program; None chooses a count that saves time.
+    replaces the default pipeline (`graphdist.passes.pipeline`). If `allow_reassociation` is False,
+    the default pipeline omits the passes that change the rounding of results. `compiler_options`
+    are options of XLA. The function keeps at most `max_programs` programs, or all for None. Beyond
+    the limit it drops the least recently called program, and compiles it again for its next call.
+    Loops over distributed datasets run `steps_per_execution` steps in a program. None chooses a
+    number that saves time.
 
     Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before it
     runs.

@@ -1,7 +1,7 @@
 """Maps the leaves of a function's arguments and results to inputs and outputs of its graph.
 
-The arrays of a result are outputs of the graph. The other leaves of a result are kept from the
-trace, and every call inserts them between the outputs.
+The arrays of a result are outputs of the graph. The other leaves of a result are stored at the
+trace. Every call returns them between the outputs, as the result's structure says.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Interface:
     per_replica: list[bool] = field(default_factory=list)
     """For each output, whether it becomes a per-replica value."""
     shapes: list[Shapes | None] = field(default_factory=list)
-    """For each output, its shape on each replica; None if they are equal."""
+    """For each output, its shape on each replica; None if all shapes are equal."""
     rows: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """For outputs computed from unequal counts of rows, by index, each replica's count."""
+    """By index, the number of rows on each replica of outputs computed from unequal rows."""
 
     @property
     def dynamic(self) -> list[int]:
@@ -82,7 +82,7 @@ class MirroredLeaf:
 
 
 def output_arrays(result: Any, interface: Interface) -> list[Any]:
-    """Return the arrays of a result; note its structure and its other leaves in the interface."""
+    """Return the arrays of a result; store its structure and other leaves in `interface`."""
     leaves, interface.structure = jax.tree.flatten(
         result, is_leaf=lambda leaf: isinstance(leaf, PerReplica | Mirrored)
     )

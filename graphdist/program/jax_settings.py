@@ -1,8 +1,8 @@
 """Settings of JAX that select the program of a call.
 
-JAX's trace context has the settings that a traced function depends on. To read it costs a
-microsecond, so calls do not read it, but rely on `jax.jit`: a step is a jitted function, JAX traces
-it again under other settings, and that trace raises `OtherSettings`.
+JAX's trace context has the settings that a traced function depends on. Reading the context costs a
+microsecond, so calls do not read it but rely on `jax.jit`. A step is a jitted function. Under other
+settings JAX traces it again, and this second trace raises `OtherSettings`.
 
 Three settings are not in the trace context, and are part of a signature instead. `jax_debug_nans`
 and `jax_debug_infs` need another executable, which keeps the variables' values from before the
@@ -37,7 +37,7 @@ def settings_of_calls() -> Settings:
 
 
 def require_same_settings() -> Callable[[], None]:
-    """Return a function that raises `OtherSettings` if JAX's settings have changed since.
+    """Return a function that raises `OtherSettings` if JAX's settings differ from those of now.
 
     >>> require = require_same_settings()
     >>> require()
@@ -57,7 +57,7 @@ def require_same_settings() -> Callable[[], None]:
 
 
 def checked_numbers() -> frozenset[str]:
-    """Return the values that JAX is set to refuse: "nan", "inf", both or none.
+    """Return the values for which JAX is set to raise an error: "nan", "inf", both or none.
 
     >>> with jax.debug_nans(True):
     ...     checked_numbers()
@@ -69,10 +69,10 @@ def checked_numbers() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """The settings that JAX reads while a traced program is folded, emitted and lowered.
+    """The settings that JAX reads while constants are folded, and while a graph is lowered.
 
-    They are stored at the trace and restored for every later stage: the user may make a stage under
-    other settings, which must not change the program's results.
+    They are stored at the trace and restored for every later stage. So if the user makes a stage
+    under other settings, the program's results do not change.
     """
 
     enable_x64: bool
@@ -106,7 +106,7 @@ def all_settings() -> dict[str, Any]:
 
 
 def changed_setting(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return the first setting that differs, as text; some parts of the context have no name.
+    """Describe the first setting that differs, or the context if no setting with a name differs.
 
     >>> changed_setting({"jax_enable_x64": False}, {"jax_enable_x64": True})
     'jax_enable_x64 was False, is True'

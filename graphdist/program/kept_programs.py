@@ -1,18 +1,18 @@
-"""The programs that a function keeps, up to a limit; the least recently called are dropped.
+"""The programs that a function keeps. Beyond a limit, the least recently called are dropped.
 
-The key of a program is its signature and JAX's trace context. To read the context costs a
-microsecond, so a call first looks up the signature alone, in `current`, which has the program of
-the latest context for each signature. If the context has changed since, that program raises
-`OtherSettings`, and the full key is looked up.
+The key of a program is its signature and JAX's trace context. Reading the context costs a
+microsecond. So a call first looks up the signature alone, in `current`, which has the program of
+the latest context for each signature. If the context has changed since, this program raises
+`OtherSettings`, and the call looks up the full key.
 
-All calls are counted, and a program stores the count of its last call. That costs less than a list
-in order of use, and programs are sorted only when one is dropped. A dropped program frees its
+All calls are numbered, and a program stores the number of its last call. This costs less than a
+list in order of use, and programs are sorted only when one is dropped. A dropped program frees its
 executable, unless a call is running or the user holds one of its stages.
 
 A function is compiled once for each signature (`argument_keys`) and for each combination of JAX's
 settings (`jax_settings`). A user who passes arrays of new shapes compiles in every call, which
-costs far more than the call. So a warning comes at the counts of compilations in `WARN_AT`, and
-names the first argument or setting that changed.
+costs far more than the call. So there is a warning when the number of compilations reaches a number
+in `WARN_AT`. It names the first argument or setting that changed.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from graphdist.user_warnings import warn_user
 from graphdist.values.pytrees import argument_name
 
 DEFAULT_MAX_PROGRAMS = 128
-"""The most programs that a function keeps by default.
+"""The largest number of programs that a function keeps by default.
 
 A small program takes 2 or 3 MiB, a large one tens. The limit allows texts of lengths up to 1,024 in
 steps of 8, and a function that gets new shapes for ever does not fill the memory.
 """
 
 next_call = count(1).__next__
-"""Return the count of calls, of all functions of the process."""
+"""Return the number of the next call, counted over all functions of the process."""
 
 Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any, Settings]
 """The structure of the arguments, the keys of their leaves, the strategy, JAX's settings."""
 
 WARN_AT = (8, 32, 128, 512)
-"""The counts of compilations at which to warn."""
+"""The numbers of compilations at which to warn."""
 
 
 class RetraceWarning(UserWarning):
@@ -60,7 +60,7 @@ class RetraceWarning(UserWarning):
 
 
 class KeptPrograms:
-    """The programs of one function: at most `limit`, with None all.
+    """The programs of one function, at most `limit` (None: no limit).
 
     `num_dropped` counts the programs that were dropped because of the limit, `num_compiled` all
     programs that were compiled.
@@ -81,7 +81,7 @@ class KeptPrograms:
         return max(self._programs(), key=lambda kept: kept.last_call, default=None)
 
     def for_context(self, signature: Hashable) -> RunnableProgram | None:
-        """Return the program for JAX's current settings, and make it current; None without one."""
+        """Return the program for JAX's current settings and set it in `current`, or return None."""
         program = self._of_contexts.get((signature, trace_context().reference))
         if program is not None:
             program.last_call = next_call()
@@ -89,10 +89,11 @@ class KeptPrograms:
         return program
 
     def keep(self, signature: Signature, program: RunnableProgram, args: Any, kwargs: Any) -> None:
-        """Keep a new program for the current settings; warn of the first that the limit drops.
+        """Keep a new program for the current settings, and drop programs beyond the limit.
 
-        It also warns after many compilations. The key refers to the context weakly: once JAX has
-        cleared a context, its programs cannot be found again, and are dropped.
+        Warns the first time that the limit drops a program, and after many compilations. The key
+        refers to the context weakly. When JAX has cleared a context, its programs cannot be found
+        again, and are dropped.
         """
         programs = list(self._of_contexts.items())
         self._drop({program for (_, context), program in programs if context() is None})
@@ -136,7 +137,7 @@ class KeptPrograms:
         return {*self._of_contexts.values(), *self.current.values()}
 
     def _drop(self, programs: set[RunnableProgram]) -> None:
-        """Drop programs; the dicts are copied first, since another thread may add to them."""
+        """Drop programs. The dicts are copied for this, since another thread may add to them."""
         dicts: tuple[dict[Any, RunnableProgram], ...] = (self.current, self._of_contexts)
         for kept in dicts if programs else ():
             for key, program in list(kept.items()):

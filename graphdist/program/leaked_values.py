@@ -1,11 +1,12 @@
-"""Refuses functions that leave values of their trace in objects that outlive it.
+"""Raises an error for functions that leave values of their trace in objects that outlive the trace.
 
-A method that assigns `self.w = self.w + x` leaves a value of the trace in the object, which has no
-numbers, and calls of the compiled program assign nothing. So does a function that assigns a global
-variable, a variable of an enclosing function, or an item of a dict in one. Once per trace the
-variables that a function names are checked, and the attributes of their objects. Values of a trace
-are allowed in names that begin with an underscore, since each trace fills a cache again; in lists
-and sets, by which programs inspect a trace; and in objects of the libraries in `_LIBRARIES`.
+A method that assigns `self.w = self.w + x` leaves a value of the trace in the object. This value
+has no numbers, and calls of the compiled program assign nothing. The same holds for a function that
+assigns a global variable, a variable of an enclosing function, or an item of a dict in such a
+variable. Once per trace, the variables that a function names are checked, and the attributes of
+their objects. Values of a trace are allowed in three places: in names that begin with an
+underscore, since they are caches, which each trace fills again; in lists and sets, in which
+programs collect values to inspect a trace; and in objects of the libraries in `_LIBRARIES`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class NamedValues:
         }
 
     def refuse_leaks(self, what: str) -> None:
-        """Restore the old value, and raise `ArgumentError`, if one has a new value of a trace."""
+        """Raise `ArgumentError` if a name has a new value of a trace; restore its old value."""
         for name, holder, key, now in self._values():
             value, known = self._before.get(name, (None, set()))
             for leaf in _traced(now):
@@ -54,7 +55,7 @@ class NamedValues:
                     )
 
     def _values(self) -> Iterator[tuple[str, Holder, str, Any]]:
-        """Yield the name, the holder, the key and the value of each."""
+        """Yield the name, the holder, the key and the value of each variable and attribute."""
         variables = list(_variables(self._fn))
         yield from variables
         objects = [(name, value) for name, _, _, value in variables]
@@ -94,7 +95,7 @@ def _has_attributes(value: Any) -> bool:
 
 
 def _traced(value: Any) -> list[Any]:
-    """Return the values of a trace in a pytree that is no list or set."""
+    """Return the values of a trace in `value`; none if it is a list or set, or no pytree."""
     with suppress(Exception):  # a dict with keys that cannot be sorted is no pytree
         if not isinstance(value, (*_OF_CODE, *_COLLECTIONS)):
             leaves = jax.tree.leaves(value)

@@ -1,12 +1,13 @@
 """The body of a converted loop over a dataset, as a function from state to state.
 
-The state has the Python variables that the body assigns, by name, if they are arrays or numbers.
-All other variables are `rest`, which no step may change. `state_of` returns the Python state that
-the loop's functions read, without the variables that the loop carries.
+The state has the arrays and numbers among the Python variables that the body assigns, by name. All
+other variables that the body assigns are in `rest`, and no step may change them. `state_of` returns
+the Python state that the loop's functions read, without the variables that the loop carries.
 
-A body is traced once for all elements. If Python needs the value of a traced array, it may be an
-array outside of the loop, which can be a constant of the program instead of an input:
-`NeedsNumbers` asks for that. Otherwise the error is explained in terms of loops.
+A body is traced once for all elements. If Python needs the value of a traced array, the array may
+come from outside of the loop, and could be a constant of the program instead of an input. In this
+case `NeedsNumbers` is raised, so that the caller traces again with constants. Otherwise JAX's error
+is explained in terms of loops.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from graphdist.values.distributed import is_array, structure_text
 
 
 def with_numbers(loop: ConvertedLoop, numbered: Numbered) -> ConvertedLoop:
-    """Return a loop that calls the body of `loop` with each element and its counts."""
+    """Return a loop that calls the body of `loop` with each element and the counters' numbers."""
     numbers = [each.first for each in numbered.counters]
 
     def body(element: Any) -> None:
@@ -57,7 +58,7 @@ def with_numbers(loop: ConvertedLoop, numbered: Numbered) -> ConvertedLoop:
 
 
 def sum_loop(fn: Callable[[Any], Any], total: list[Any]) -> ConvertedLoop:
-    """Return a loop that adds a function's result for each element to the sum in a list."""
+    """Return a loop that adds `fn(element)` to `total[0]` for each element."""
 
     def body(element: Any) -> None:
         total[0] = total[0] + fn(element)
@@ -70,7 +71,7 @@ class LoopBody:
     """One step of a loop, with fixed values of the variables in `rest`."""
 
     def __init__(self, loop: ConvertedLoop) -> None:
-        """Start before the first step, with the values that the variables have."""
+        """Start before the first step, with the current values of the variables."""
         self.loop = loop
         self.carried: dict[str, Any] = {}
         self.rest: dict[str, Any] = {}
@@ -89,7 +90,7 @@ class LoopBody:
         self.loop.set_state(tuple(values[name] for name in self.loop.names))
 
     def continues(self, state: dict[str, Any]) -> bool:
-        """Return whether `break` has not left the loop."""
+        """Return whether the loop goes on: False if `break` has left it."""
         self.last = state
         if self.loop.extra_test is None:
             return True
@@ -97,18 +98,18 @@ class LoopBody:
         return bool(self.loop.extra_test())
 
     def step_on(self, arrays: Sequence[Any], state: dict[str, Any], element: Any) -> dict[str, Any]:
-        """Return the state after a step that reads these arrays in place of its Python state's.
+        """Return the state after a step that reads `arrays` in place of those in `self.state`.
 
-        Raises `NeedsNumbers` if the arrays may have to be constants, and no step has run.
+        Raises `NeedsNumbers` if some arrays may have to be constants, and no step has run yet.
         """
         can_retry = self.state.has_arrays_for_python and not self.has_run
         with noticed_needs(can_retry), self.state.replaced(arrays):
             return self.step(state, element)
 
     def step(self, state: dict[str, Any], element: Any) -> dict[str, Any]:
-        """Return the state after a step; it is traced.
+        """Return the state after a step, which is traced.
 
-        Raises `ArgumentError` for a variable that becomes an object.
+        Raises `ArgumentError` for a variable that becomes something else than an array or number.
         """
         loop = self.loop
         self.set(state)
@@ -187,7 +188,7 @@ NEED_VALUES = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-"""JAX's errors if Python needs a value, which a trace does not have."""
+"""The errors that JAX raises if Python needs the value of a traced array."""
 
 
 class NeedsNumbers(Exception):
@@ -196,9 +197,10 @@ class NeedsNumbers(Exception):
 
 @contextmanager
 def noticed_needs(can_retry: bool) -> Iterator[None]:
-    """Raise `NeedsNumbers` for an error that a tracer instead of an array may have caused.
+    """Raise `NeedsNumbers` for an error that may come from a tracer in place of an array.
 
-    If the step cannot be traced again with constants, explain JAX's error in terms of loops.
+    Without `can_retry` the step cannot be traced again with constants. In this case explain JAX's
+    error in terms of loops instead.
     """
     try:
         yield
@@ -219,7 +221,7 @@ def noticed_needs(can_retry: bool) -> Iterator[None]:
 
 
 def _explained_need(error: Exception) -> tuple[str, str] | None:
-    """Return what Python needs, as text, and a hint."""
+    """Return what Python needs, as text, and a hint; None for any other error."""
     text = str(error)
     if isinstance(error, jax.errors.TracerIntegerConversionError):
         return (
@@ -264,7 +266,10 @@ def state_of(
 
 
 def place_of(loop: ConvertedLoop, name: str) -> tuple[Any, Any] | None:
-    """Return the object and key of a named attribute or item; None if it has no value."""
+    """Return the object and the key of an attribute or item; None if the object has no value.
+
+    `name` is its expression, such as `a.b` or `a[i]`.
+    """
     owner_code, key_code, attribute = _parts(name)
     body: Any = loop.body
     variables = body.__globals__, closure_of(body)
@@ -279,7 +284,7 @@ def place_of(loop: ConvertedLoop, name: str) -> tuple[Any, Any] | None:
 
 
 def remove_undefined(loop: ConvertedLoop) -> None:
-    """Remove attributes and items that the loop assigns, but that have got no value."""
+    """Remove the attributes and items whose assignment in the loop has not run (`Undefined`)."""
     for name, value in zip(loop.names, loop.get_state(), strict=True):
         if name.isidentifier() or not isinstance(value, Undefined):
             continue
@@ -325,7 +330,10 @@ def _require_fixed_index(loop: ConvertedLoop, name: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _parts(name: str) -> tuple[types.CodeType, types.CodeType | None, str | None]:
-    """Return the code of the object, and the code of the index or the name of the attribute."""
+    """Return the code of the object, the code of the index, and the name of the attribute.
+
+    For an attribute the code of the index is None, for an item the name of the attribute.
+    """
     node: Any = ast.parse(name, mode="eval").body
 
     def code(part: Any) -> types.CodeType:

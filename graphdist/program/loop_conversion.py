@@ -1,14 +1,14 @@
 """Source conversion of functions that loop over datasets: statements become calls of operators.
 
-`diastatic-malt`, TensorFlow's AutoGraph as a package, converts them. The converted function shares
-globals and closure with the user's function, and its code has the user's file and lines. Loops are
-converted, and the statements in them: `if`, `break`, `continue`, `and`, `or`, `not`. Conditions
-outside of loops are not converted.
+The package `diastatic-malt`, which is TensorFlow's AutoGraph, converts the statements. The
+converted function shares globals and closure with the user's function, and its code has the user's
+file and lines. Loops are converted, and these statements in loops: `if`, `break`, `continue`,
+`and`, `or`, `not`. Conditions outside of loops are not converted.
 
-Before that, some calls are replaced by calls of operators. A loop over a range that calls
-`next(iterator)` once becomes a loop over pairs of a number and an element, if both do the same:
-every iteration makes the call, no other statement leaves the loop, and no enclosing statement
-catches the end of the iterator. A sum of a generator expression becomes a loop.
+Before the conversion, some calls are replaced by calls of operators. A loop over a range that calls
+`next(iterator)` once becomes a loop over pairs of a number and an element if the two loops are
+equivalent. They are if every iteration makes the call, no statement leaves the loop, and no
+enclosing statement catches the end of the iterator. A sum of a generator expression becomes a loop.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def converted_code(function: types.FunctionType) -> types.CodeType:
 def with_code(
     function: types.FunctionType, code: types.CodeType, operators: object
 ) -> types.FunctionType:
-    """Return a function with its converted code, from `converted_code`."""
+    """Return `function` with `code`, which `converted_code` made of it, and these operators."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[OPERATORS] = types.CellType(operators)
     closure = tuple(cells[free] for free in code.co_freevars)
@@ -83,15 +83,15 @@ def with_code(
 
 
 def has_operators(function: types.FunctionType) -> bool:
-    """Return whether a function is the result of `with_code`: its code calls the operators."""
+    """Return whether a function was made by `with_code`, so that its code calls operators."""
     return OPERATORS in function.__code__.co_freevars
 
 
 def _has_source(function: types.FunctionType) -> bool:
-    """Return whether Python finds the source of a function, and not that of another function.
+    """Return whether Python finds the source of `function`, and not that of another function.
 
-    All code of `exec` has the file "<string>", and since Python 3.13 also the code of `python -c`,
-    whose source Python then finds for both.
+    Code run by `exec` has the file name "<string>". Since Python 3.13, code of `python -c` has the
+    same file name, and Python finds its source for code run by `exec`, too.
     """
     try:
         statements = ast.parse(textwrap.dedent(inspect.getsource(function))).body
@@ -156,7 +156,7 @@ def _names_around(function: types.FunctionType) -> frozenset[str]:
 def _control_flow(node: Any, context: Any, around: frozenset[str]) -> Any:
     """Convert loops, and the conditions in them.
 
-    A parameter of a function in a loop may have the name of a variable in `around`: the loop does
+    If a function in a loop has a parameter with the name of a variable in `around`, the loop does
     not assign that variable.
     """
     from malt.converters import control_flow
@@ -284,7 +284,7 @@ OPERATORS = "ag__"
 """The name of the operators in converted code."""
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-"""Nodes whose statements and expressions run when they are called, not where they are written."""
+"""Nodes of functions and classes, whose statements are not statements of the code around them."""
 
 
 def with_operators(tree: Any, function: types.FunctionType) -> Any:
@@ -293,7 +293,7 @@ def with_operators(tree: Any, function: types.FunctionType) -> Any:
 
 
 class _Calls(ast.NodeTransformer):
-    """Replaces calls by operators.
+    """Replaces calls by calls of operators.
 
     `range`, `zip`, `enumerate` and `islice` in a loop may have distributed arguments. A function
     that is called may have a loop over a dataset. A loop over a range that reads one element of an
@@ -330,7 +330,7 @@ class _Calls(ast.NodeTransformer):
         )
 
     def _catching(self, node: ast.AST) -> Any:
-        """Visit statements that catch `StopIteration`, in which loops are not changed."""
+        """Visit a statement that may catch `StopIteration`; keep the loops in it as they are."""
         self._num_tries += 1
         result = self.generic_visit(node)
         self._num_tries -= 1
@@ -413,7 +413,10 @@ def _is_builtin_next(function: types.FunctionType) -> bool:
 
 
 def _asked_each_time(loop: ast.For, next_is_python: bool) -> ast.Call | None:
-    """Return the only call by which a loop over a range reads an iterator, else None."""
+    """Return the call that reads an iterator once in each iteration of a loop over a range.
+
+    None if there is no such call, or if the loop must not be changed.
+    """
     nodes = [node for statement in loop.body for node in ast.walk(statement)]
     asking = [node for node in nodes if _asks(node, next_is_python)]
     match loop:
@@ -459,7 +462,7 @@ def _asks(node: ast.AST, next_is_python: bool) -> bool:
 
 
 def _always_run(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the descendants of a statement that run exactly once when it runs."""
+    """Yield a statement and its descendants that run exactly once each time the statement runs."""
     yield node
     if not isinstance(node, _SOMETIMES_RUN):
         for child in ast.iter_child_nodes(node):

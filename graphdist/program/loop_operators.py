@@ -1,8 +1,9 @@
 """The operators of converted code: Python's statements, or operations of the graph.
 
-A condition on a traced value becomes a `cond`, a loop on one a `while`. The functions `get_state`
-and `set_state`, which the conversion makes, read and set the values that the statements change. A
-value must be an array or a number in all branches, or the same object in all branches.
+An `if` on a traced value becomes a `cond`. A loop whose end depends on a traced value becomes a
+`while`. The conversion makes the functions `get_state` and `set_state`, which read and set the
+values that a statement changes. Such a value must be an array or a number in all branches, or the
+same object in all branches.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class LoopOperators:
         return value
 
     def ldu(self, load: Callable[[], Any], name: str) -> Any:
-        """Return the value of an attribute or item, or `Undefined` without one."""
+        """Return the value of an attribute or item, or `Undefined` if it has none."""
         try:
             return load()
         except (AttributeError, KeyError, NameError):
@@ -217,7 +218,7 @@ class LoopOperators:
         return TracedRange(jnp.asarray(start), jnp.asarray(stop), jnp.asarray(step))
 
     def iterating(self, fn: Any) -> Any:
-        """Return the operator that replaces a function whose result a loop iterates over."""
+        """Return the operator that replaces `fn`, over whose result a loop iterates."""
         operators = (
             (range, self.range_),
             (zip, self.zip_),
@@ -231,7 +232,7 @@ class LoopOperators:
         return fn
 
     def sum_of(self, add: Any, iterable: Any, fn: Callable[[Any], Any], *start: Any) -> Any:
-        """Return `add((fn(element) for element in iterable), *start)`; `add` has the name `sum`."""
+        """Return `add((fn(element) for element in iterable), *start)`; `add` is named `sum`."""
         return add((fn(element) for element in iterable), *start)
 
     def in_turn(self, numbers: Any, iterator: Callable[[], Any], ask: Callable[[], Any]) -> InTurn:
@@ -247,14 +248,14 @@ class LoopOperators:
         if not ranges or not others:
             return zipped(iterables)
         elements = others[0] if len(others) == 1 else zipped(others)
-        # `zip` reads an iterator before a range once more at the end of the range.
+        # When the range ends, `zip` has read one more element of an iterator before the range.
         if not (is_chunked(elements) and (isinstance(elements, DATASETS) or 0 in ranges)):
             return zip(*iterables, strict=False)
         counters = [Counter(index, each.start, each.step) for index, each in ranges.items()]
         return Numbered(first_of(elements, min(map(len, ranges.values()))), counters, len(others))
 
     def enumerate_(self, iterable: Any, start: Any = 0) -> Any:
-        """Return the elements with their counts, also of a distributed dataset."""
+        """Return pairs of a count and an element, also for a distributed dataset."""
         if is_chunked(iterable) or isinstance(iterable, Numbered):
             return Numbered(iterable, [Counter(0, start, 1)], 1)
         return enumerate(iterable, start)
@@ -284,7 +285,7 @@ class ConvertedLoop:
     get_state: GetState
     set_state: SetState
     converted_from: ConvertedLoop | None = None
-    """The loop with the user's functions, if this one has other functions."""
+    """The loop with the user's functions; None if this loop itself has them."""
 
     @property
     def of_user(self) -> ConvertedLoop:
@@ -292,7 +293,7 @@ class ConvertedLoop:
         return self.converted_from or self
 
     def carrying(self, names: Sequence[str], values: list[Any]) -> ConvertedLoop:
-        """Return the loop with more variables before its own, whose values are in a list."""
+        """Return the loop with the variables `names` before its own; `values` has their values."""
 
         def get() -> tuple[Any, ...]:
             return (*values, *self.get_state())
@@ -314,7 +315,7 @@ class Undefined:
     """Marks a variable without a value."""
 
     def __init__(self, name: str) -> None:
-        """Keep the name of the variable."""
+        """Store the name of the variable."""
         self.name = name
 
 
@@ -328,7 +329,7 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True)
 class Numbered:
-    """Elements with counts, in tuples; `num_others` of their items are no counts."""
+    """Elements and counts, in tuples. Of each tuple, `num_others` items are not counts."""
 
     elements: Any
     counters: Sequence[Counter]
@@ -337,7 +338,7 @@ class Numbered:
 
 @dataclass(frozen=True)
 class InTurn:
-    """Numbers, each with the element that `ask` reads from the iterator that `iterator` returns."""
+    """Numbers, each with one element. `iterator` returns an iterator, `ask` reads an element."""
 
     numbers: Any
     iterator: Callable[[], Any]
@@ -352,7 +353,7 @@ def is_chunked(elements: Any) -> bool:
 
 
 def first_of(elements: Any, most: int) -> Any:
-    """Return the first elements of a dataset, or the next ones of an iterator."""
+    """Return the first `most` elements of a dataset, or the next `most` of an iterator."""
     if isinstance(elements, StackedElements):
         return StackedElements(jax.tree.map(lambda leaf: leaf[:most], elements.elements))
     if isinstance(elements, TakenElements):
@@ -365,7 +366,7 @@ class TracedRange:
     """A range whose bounds are known only when the program runs."""
 
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
-        """Keep the bounds, as arrays."""
+        """Store the bounds, which are arrays."""
         self.start, self.stop, self.step = start, stop, step
 
 

@@ -1,20 +1,22 @@
 """Functions that loop over distributed datasets: the host runs them, and compiles their loops.
 
-A function is such a function if its first trace meets a distributed dataset, or needs a value that
-a trace does not have, such as the end of a `range`, while an argument is a dataset or an iterator.
-From then on the host calls the converted function (`loop_conversion.py`), whose code outside of
-loops over datasets runs like code outside of functions. A loop over a dataset is a reduction
-(`graphdist.data.dataset_reduction`): its body is traced once, and runs in chunks of steps. A body
-that reads another dataset or an iterator runs step by step.
+The first trace of a function shows whether it is such a function. Either the trace finds a
+distributed dataset, or an argument is a dataset or an iterator and the trace needs a value that no
+trace has, such as the end of a `range`. From then on the host calls the converted function
+(`loop_conversion.py`), whose code runs as plain Python, except for loops over datasets. Such a loop
+is a reduction (`graphdist.data.dataset_reduction`): its body is traced once, and runs in chunks of
+steps. If the body reads another dataset or an iterator, the loop runs step by step.
 
 The values of a body:
 
-* Python variables that it assigns are the loop's state, if they are arrays or numbers. A variable
-  without a value before the loop gets one in the first step, which is a program of its own. Other
-  assignments and changes are refused: the trace would make them once for all elements.
-* The Python state that it reads, also in functions that it calls, is found in each call
-  (`python_state.py`). Arrays are inputs of the program; for other values another program is
-  compiled. If Python needs the values of arrays, such as a size, arrays become constants.
+* The arrays and numbers among the Python variables that the body assigns are the loop's state. A
+  variable without a value before the loop gets one in the first step, which is a program of its
+  own. Any other assignment or change raises an error, since the trace would make it once for all
+  elements.
+* The Python state that the body reads, also in functions that it calls, is looked up in each call
+  (`python_state.py`). Its arrays are inputs of the program. If one of its other values has changed,
+  another program is compiled. If Python needs the value of an array, for example as a size, the
+  arrays become constants.
 """
 
 from __future__ import annotations
@@ -73,11 +75,14 @@ MakeFunction = Callable[[Callable[..., Any], str], "Function[..., Any]"]
 Dataset: TypeAlias = DistributedDataset[Any] | ZippedDatasets | TakenElements
 
 _MAX_PROGRAMS = 16
-"""The most programs that a loop keeps."""
+"""The largest number of programs that a loop keeps."""
 
 
 def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
-    """Return the dataset error behind an error of a trace, for which the host runs the function."""
+    """Return a `DatasetInTrace` if the host must run the function because of a trace's error.
+
+    None for any other error.
+    """
     if isinstance(error, DatasetInTrace):
         return error
     leaves = jax.tree.leaves(arguments)
@@ -93,14 +98,14 @@ def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
 
 @contextmanager
 def undone_if_met(fn: Callable[..., Any], arguments: Any) -> Iterator[None]:
-    """Undo a trace's changes of the Python state if it met a dataset: the host repeats them."""
+    """Undo a trace's changes of the Python state if the host must run `fn`, and so repeat them."""
     state = PythonState(Walk((), {"fn": fn, "arguments": arguments}, set()))
     with state.undone(lambda error: dataset_behind(error, arguments) is not None):
         yield
 
 
 class LoopingFunction:
-    """A function that the host runs; call it like the user's function."""
+    """A function that the host runs. It is called like the user's function."""
 
     def __init__(
         self,
@@ -110,9 +115,10 @@ class LoopingFunction:
         make: MakeFunction,
         met: DatasetInTrace,
     ) -> None:
-        """Convert a function that met a dataset; `make` compiles a part of it under a name.
+        """Convert a function whose trace raised `met`; `make` compiles a part of it under a name.
 
-        Raises the errors of `converted`, unless the function met no loop.
+        Raises the errors of `converted` if the trace found a loop over a dataset. Otherwise a
+        function that cannot be converted runs as it is.
         """
         self._notice = ElementNotice(name)
         if getattr(fn, "__name__", "") == "<lambda>":
@@ -151,7 +157,7 @@ class _Operators(LoopOperators):
         self._not_traced: set[types.CodeType] = set()
 
     def run(self, iterated: Any, loop: ConvertedLoop) -> None:
-        """Run a loop; one over a distributed dataset in compiled chunks."""
+        """Run a loop. A loop over a distributed dataset runs in compiled chunks."""
         if not isinstance(iterated, InTurn):
             self._run(iterated, loop)
             return
@@ -177,7 +183,7 @@ class _Operators(LoopOperators):
         return total[0]
 
     def called(self, fn: Any) -> Any:
-        """Return the function that is called instead of `fn`: converted if it finds a dataset."""
+        """Return the function to call instead of `fn`: it converts `fn` if `fn` finds a dataset."""
         function, owner = _function_of(fn)
         if (
             not isinstance(function, types.FunctionType)
@@ -212,7 +218,7 @@ class _Operators(LoopOperators):
     ) -> None:
         """Run a loop: in chunks, in a trace as a loop of the graph, or element by element.
 
-        `otherwise` runs it element by element, if it is over an iterator.
+        `otherwise` runs the loop element by element. By default this is a loop over `elements`.
         """
         user_body: Any = loop.of_user.body
         key = user_body.__code__
@@ -246,7 +252,8 @@ class _Operators(LoopOperators):
     def _is_chunked(self, elements: Any, loop: ConvertedLoop) -> bool:
         """Return whether a loop runs in chunks.
 
-        A loop over an iterator that `break` may leave does not: it must not read further elements.
+        A loop over an iterator that `break` may leave does not run in chunks, since a chunk would
+        read elements after the `break`.
         """
         if not isinstance(elements, TakenElements):
             return isinstance(elements, DistributedDataset | ZippedDatasets)
@@ -257,7 +264,7 @@ class _Operators(LoopOperators):
 
 
 def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function that a call of `fn` runs, and a tuple of its bound first argument."""
+    """Return the function that a call of `fn` runs, and its bound first argument in a tuple."""
     if isinstance(fn, types.MethodType):
         return fn.__func__, (fn.__self__,)
     if isinstance(fn, types.FunctionType | type):
@@ -268,14 +275,14 @@ def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @lru_cache(maxsize=1024)
 def _call_of(kind: type) -> Any:
-    """Return the function that calls of a class's objects run."""
+    """Return the function that runs when an object of the class `kind` is called."""
     return inspect.getattr_static(kind, "__call__", None)
 
 
 def finds_dataset(function: types.FunctionType, args: Sequence[Any]) -> bool:
-    """Return whether one of a function's names refers to a dataset or an iterator.
+    """Return whether a function can reach a dataset or an iterator.
 
-    These are its arguments, the attributes of a method's object, its closure and globals.
+    This looks at its arguments, the attributes of a method's object, its closure and its globals.
     """
 
     def reached() -> Iterator[Any]:
@@ -314,7 +321,7 @@ class _Loop:
                 remove_undefined(loop.of_user)
 
     def _run(self, dataset: Dataset, body: LoopBody) -> dict[str, Any]:
-        """Return the state after the loop; put an unused element back to the iterator."""
+        """Return the state after the loop. If no step has run, put the first element back."""
         source = getattr(dataset, "elements", None)
         iterator = source if isinstance(source, DistributedIterator) else None
         program = self._program(body)
@@ -350,7 +357,7 @@ class _Loop:
         if program is None:
             self._warn_of_many()
             program = _Program(self, state.kept, self._make)
-        self._programs[key] = program  # moved to the end: the first is the least recently used
+        self._programs[key] = program  # last in order, so that the first is the least recently used
         if len(self._programs) > _MAX_PROGRAMS:
             del self._programs[next(iter(self._programs))]
         return program
@@ -369,7 +376,7 @@ class _Program:
     """The compiled steps of a loop, for one Python state."""
 
     def __init__(self, loop: _Loop, kept: list[Any], make: MakeFunction) -> None:
-        self._kept = kept  # these objects must live, since keys have their identities
+        self._kept = kept  # keeps the objects alive whose ids are in keys
         self._body: LoopBody | None = None
         self._single = make(lambda args, kwargs: self._step(*args), loop.name)
         several = make(lambda args, kwargs: in_steps(self._step, *args), f"{loop.name}_chunk")
@@ -381,7 +388,7 @@ class _Program:
 
         Raises `NeedsNumbers` if arrays must be constants.
         """
-        self._body = body  # the trace of a new shape calls the body of this call
+        self._body = body  # a trace for a new shape calls the body of this call
         arrays = body.state.arrays
         try:
             carried = jax.tree.map(as_array, body.last)

@@ -1,16 +1,17 @@
 """One compiled program of a function: its compilation, its calls and their failures.
 
 Compilation: run the passes for the current storage of the variables; store the variables as the
-final graph says; write its page, if pages are wanted; agree with the other workers on the program;
-emit and compile it; bind it to the storage (`binding.py`).
+final graph says; write the program's page, if a folder for pages is set; agree with the other
+workers on the program; emit and compile it; bind the step to the storage (`binding.py`).
 
-A call: turn the arguments into inputs; run the step on them and on the variables' buffers
+A call: turn the arguments into inputs; run the step on these inputs and on the variables' buffers
 (`runtime/bound_step.py`); build the user's result from the outputs. If another program has moved
-variables to other storage since, it is restored, or the program is compiled again for the new one;
-then the call starts again.
+variables to other storage, either the variables are moved back, or this program is compiled again
+for the new storage. Then the call starts again.
 
-A failure: a step takes the buffers of the variables that it assigns. If it fails on the devices,
-their values are lost, and the user must get the error at once, not when the next step reads them.
+A failure: the buffers of the variables that a step assigns are donated to it. If the step fails on
+the devices, the values of these variables are lost. The user must get the error at once, not when
+the next step reads the variables.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from graphdist.tracing.user_lines import here
 
 
 class RunnableProgram(Protocol):
-    """The interface of programs for a function; a strategy may have its own programs."""
+    """The interface of a function's programs. A strategy may have a class of its own for them."""
 
     last_call: int
-    """The count of all programs' calls at the last call of this one."""
+    """The number of this program's last call, counted over the calls of all programs."""
     traced: Traced | None
-    """The trace of the function for this program; None if that is not known."""
+    """The trace of the function for this program; None if the trace is unknown."""
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments and return the user's result."""
@@ -76,12 +77,12 @@ class _Compilation:
     dump: Callable[[Lowered, str], None]
 
     def again(self) -> Binding:
-        """Compile the function for variables that another program has moved."""
+        """Compile the function again, for variables that another program has moved."""
         self.require()
         return self._stored().binding("another program has changed how its variables are stored")
 
     def _stored(self) -> _Compilation:
-        """Return the compilation for the current storage; itself if nothing has moved."""
+        """Return the compilation for the current storage; `self` if no variable has moved."""
         traced = self.traced
         graph = as_stored(traced.graph, traced.variables, traced.interface.strategy)
         return self if graph is traced.graph else replace(self, traced=replace(traced, graph=graph))
@@ -113,9 +114,10 @@ class Program:
     """A compiled program; `call` runs it on the leaves of the arguments."""
 
     def __init__(self, binding: Binding, compilation: _Compilation | None = None) -> None:
-        """Keep the binding, and how it was compiled.
+        """Store the binding, and the compilation that made it.
 
-        A program from a file cannot be compiled again: it moves the variables.
+        A program from a file has no compilation. It cannot be compiled again for variables that
+        have moved, so it moves the variables back.
         """
         self.name, self._compilation = binding.storage.graph.name, compilation
         self.traced = None if compilation is None else compilation.traced
@@ -146,8 +148,8 @@ class Program:
         return binding.take(outputs)
 
     def _follow(self, binding: Binding) -> None:
-        """Replace this binding by one to the current storage of the variables."""
-        with self._changing:  # one thread compiles, the others use its binding
+        """Replace `binding`, whose variables have moved, by a binding that fits their storage."""
+        with self._changing:  # one thread compiles, and others wait for its binding
             if self._binding is not binding:
                 return
             with BufferStore.lock:
@@ -205,7 +207,7 @@ def _raise_explained(error: BaseException, name: str, storage: ProgramStorage) -
 
 
 def _lost(storage: ProgramStorage) -> list[StorageOnDevices]:
-    """Return the variables whose buffers were donated, and that no other step has written since."""
+    """Return the variables whose buffers were donated, and that no step has written since."""
     assigned = set(storage.assigned)
     taken = [each for each in storage.storages if each.holder in assigned]
     held = {each.holder: each.holder.held for each in taken}

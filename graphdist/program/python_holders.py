@@ -1,9 +1,9 @@
 """Holders of Python values, whose values can be read, replaced for a trace and restored.
 
-A holder is a closure cell, some globals of a module, the attributes of an object or a class, or a
-list, deque, dict or set; a random generator holds its state. Its values have keys. While a function
-is traced, tracers replace the arrays. Afterwards a holder tells which value the function changed,
-and restores the values from before.
+A holder is a closure cell, some globals of a module, the attributes of an object or a class, a
+list, deque, dict or set, or a random generator, which holds its state. The values of a holder have
+keys. While a function is traced, tracers replace the arrays. Afterwards a holder says which value
+the function changed, and restores the values from before the trace.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Holder:
     """An object of Python that holds values by keys."""
 
     expression = "{name}"
-    """The Python expression of a value, by the name of the holder and the key."""
+    """The format of the Python expression of a value, from the holder's `name` and the `key`."""
     kind = ""
     """The kind of the values, for errors."""
 
     def __init__(self, name: str, owner: Any) -> None:
-        """Keep the object, and the user's name of it."""
+        """Store the object, and the user's name of it."""
         self.name, self.owner = name, owner
         self.carried: set[Any] = set()
         """The keys of values in the state of the loop."""
@@ -59,7 +59,7 @@ class Holder:
         return f"{self.path(key)}, {self.kind}"
 
     def may_change(self, key: Any) -> bool:
-        """Return whether a value may change without a change that the user sees."""
+        """Return whether a value may change, since the user does not see the change."""
         return False
 
     def begin(self) -> None:
@@ -92,7 +92,7 @@ class Holder:
 
 
 class Cell(Holder):
-    """The closure cell of a variable; the key is its name."""
+    """The closure cell of a variable. Its only key is the name of the variable."""
 
     kind = "a variable of the function"
 
@@ -121,7 +121,7 @@ class Items(Holder):
     def __init__(
         self, name: str, owner: dict[Any, Any], names: Iterable[Any] | None = None
     ) -> None:
-        """Keep the dict, and the user's name of it."""
+        """Store the dict, and the user's name of it."""
         super().__init__(name, owner)
         self.names = None if names is None else dict.fromkeys(names)
 
@@ -147,7 +147,7 @@ class Globals(Items):
     names: dict[str, None]
 
     def __init__(self, owner: dict[str, Any]) -> None:
-        """Start without variables of a module, which has this dict."""
+        """Start with no names; `owner` is the dict of the module."""
         super().__init__("", owner, ())
         self.kind = f"a variable of the module {owner.get('__name__', '')}"
 
@@ -159,7 +159,7 @@ class Attributes(Items):
     kind = "an attribute of a Python object"
 
     def __init__(self, name: str, owner: Any, names: Iterable[str] | None = None) -> None:
-        """Keep the object's `__dict__`."""
+        """Store the object's `__dict__`."""
         super().__init__(name, vars(owner), names)
         self._class = type(owner)
 
@@ -175,7 +175,7 @@ class Slots(Holder):
     expression = "{name}.{key}"
 
     def __init__(self, name: str, owner: Any, names: Iterable[str]) -> None:
-        """Keep the object and the names of attributes."""
+        """Store the object and the names of attributes."""
         super().__init__(name, owner)
         self._names = list(names)
         self._is_class = isinstance(owner, type)
@@ -188,7 +188,7 @@ class Slots(Holder):
         return {name: value for name, value in values.items() if value is not _MISSING}
 
     def put(self, key: Any, value: Any) -> None:
-        """Set an attribute, also of an object that refuses it."""
+        """Set an attribute, even if the class of the object forbids it (a frozen dataclass)."""
         (type if self._is_class else object).__setattr__(self.owner, key, value)
 
     def remove(self, key: Any) -> None:
@@ -202,7 +202,7 @@ class Elements(Holder):
     expression = "{name}[{key!r}]"
 
     def values(self) -> dict[Any, Any]:
-        """Return the elements by their index; those of a set by themselves."""
+        """Return the elements by their index; of a set, each element is its own key."""
         if isinstance(self.owner, set):
             return {element: element for element in self.owner}
         return dict(enumerate(self.owner))

@@ -4,8 +4,9 @@ A loop over a dataset traces its body once for all elements and for later calls.
 always read the Python values of the first call, and changes would happen once. A walk
 (`python_walk.py`) finds the values in each call. While the body is traced, tracers replace the
 arrays. After the trace all values are read again. A value that changed and is not in the loop's
-state is restored, and an error names it. The same holds for a random generator that was used, and
-for a Python iterator that the walk reaches, since its reads cannot be undone.
+state is restored, and an error names it. The same holds for a random generator that was used. If
+the walk reaches a Python iterator, there is an error before the trace, since reads of an iterator
+cannot be undone.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from graphdist.tracing.trace_in_progress import current_trace
 
 
 class PythonState:
-    """The Python state that functions read; `replaced` traces them, and refuses changes."""
+    """The Python state that functions read.
+
+    A trace runs inside `replaced`, which raises an error if a function changes the state.
+    """
 
     def __init__(self, walk: Walk) -> None:
-        """Keep the results of a walk from the functions."""
+        """Store the results of a walk from the functions."""
         self._walk = walk
         self.key = tuple(walk.key)
         """The key of programs that are traced for this state."""
@@ -39,9 +43,10 @@ class PythonState:
 
     @contextmanager
     def replaced(self, arrays: Sequence[Any] | None = None) -> Iterator[None]:
-        """Replace the arrays within a trace; undo and refuse the functions' other changes.
+        """Replace the arrays during a trace by `arrays`, if given; undo all changes afterwards.
 
-        Outside of a trace it does nothing, since Python makes each change there.
+        Raises `ArgumentError` if a function made a change. Outside of a trace this does nothing,
+        since there Python makes each change itself.
         """
         if current_trace() is None:
             yield
@@ -59,7 +64,7 @@ class PythonState:
             self._refuse_changes(holders, put)
         except BaseException:
             for holder in holders:
-                holder.carried = set()  # or they would keep values of the trace
+                holder.carried = set()  # so that `restore` also resets the loop's state
             raise
         finally:
             for holder in holders:

@@ -1,8 +1,8 @@
 """A walk over the Python state that functions read.
 
-It starts at functions and values. The names in the code of each function lead to closure cells,
-globals, attributes of objects and classes, items of containers, and to all functions, methods,
-partials and callable objects in these. Each value is one of:
+The walk starts at functions and values. The names in the code of each function lead to closure
+cells, globals, attributes of objects and classes, items of containers, and to all functions,
+methods, partials and callable objects in them. Each value is one of:
 
 * an array: an input, which can be replaced;
 * a number, string or other plain value: part of the key, by type and value;
@@ -11,9 +11,10 @@ partials and callable objects in these. Each value is one of:
 * another object: part of the key by its identity; the walk continues in the attributes that one of
   the functions names.
 
-It does not enter the code of installed packages, only the closures of their functions. Nor does it
-enter objects whose classes belong to Python's library or to `PACKAGES`: their caches change while a
-function is traced. Attributes of such a base class are watched only if the functions name them.
+The walk does not enter the code of installed packages, only the closures of their functions. Nor
+does it enter objects whose classes belong to Python's library or to `PACKAGES`, since their caches
+change while a function is traced. If only a base class of an object belongs to `PACKAGES`, an
+attribute of the object is watched only if a function names it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ PACKAGES = frozenset(
 CONTAINERS = frozenset(("types", "collections", "argparse", "builtins", "_thread"))
 """Modules of Python's library whose objects hold users' values."""
 _MAX_ITEMS = 10_000
-"""The most items of a container that the walk enters; a larger container counts as an object."""
+"""The largest container whose items the walk enters. A larger one is treated as an object."""
 _ANY = "*"
 """All names of attributes."""
 
@@ -93,13 +94,13 @@ class Walk:
         """Walk from the functions, and from the values of their variables.
 
         `attributes` has the names of attributes that functions are known to read; the walk adds
-        names. The loop carries the variables `local`, and the values at `carried`, which are pairs
-        of the holder's identity and a key.
+        names. The loop carries the variables `local` and the values in `carried`, each given as a
+        pair: the id of the object that holds the value, and the key.
         """
         self._attributes, self._carried = attributes, carried
         self._arrays_are_constants = arrays_are_constants
         known = -1
-        while known < len(attributes):  # it may reach an object before a name of its attributes
+        while known < len(attributes):  # an object may come before names of its attributes
             known = len(attributes)
             self._walk(functions, values, local)
 
@@ -148,7 +149,7 @@ class Walk:
         return holder
 
     def _push_all(self, holder: Holder, names: Iterable[Any]) -> None:
-        """Push the values of a holder under some keys."""
+        """Push the values that a holder has for the keys `names`, except those a loop carries."""
         values = holder.values()
         for key in names:
             if key in values and key not in holder.carried:
@@ -235,7 +236,7 @@ class Walk:
         if wrapped is not None:
             self._push(function.__name__, wrapped)
         if names.owner is not CodeOwner.USER:
-            for name, value in closure_of(function).items():  # its code is not entered
+            for name, value in closure_of(function).items():  # the code is not entered
                 self._push(name, value)
             return
         self._attributes |= names.attributes
@@ -333,7 +334,7 @@ class Walk:
             self._push_all(self._hold(Slots(name, value, slots)), self._named(slots))
 
     def _named(self, names: Iterable[str], all_of: bool = False) -> list[str]:
-        """Return the attributes that the functions name."""
+        """Return those attributes in `names` that the functions name."""
         if all_of or _ANY in self._attributes:
             return [name for name in names if isinstance(name, str) and name[:2] != "__"]
         return sorted(self._attributes.intersection(names))
@@ -354,15 +355,15 @@ _METHODS: tuple[tuple[tuple[type, ...], _Method], ...] = (
     ((types.ModuleType,), Walk._add_module),
     ((np.random.Generator, np.random.RandomState, random.Random), Walk._add_generator),
 )
-"""The methods that add values, by their types; the first that fits is taken."""
+"""The methods that add values, by the types of the values. The first that fits is used."""
 _COMPARED_BY_VALUE = (Walk._add_plain, Walk._add_arrays, Walk._add_tree, Walk._add_method)
-"""For these the identity of a value is no part of the key: each read may return a new object."""
+"""The methods that leave the value's id out of the key, since each read may be a new object."""
 _ITERATORS = ("builtins", "itertools")
 _known_methods: WeakKeyDictionary[type, _Method] = WeakKeyDictionary()
 
 
 def _method_for(value: Any) -> _Method:
-    """Return the method that adds a value; all values of a type have one."""
+    """Return the method that adds a value, which depends only on the value's type."""
     method = _known_methods.get(type(value))
     if method is None:
         method = _known_methods[type(value)] = _method_for_type_of(value)
@@ -387,7 +388,7 @@ def slots_of(kind: type) -> list[str]:
 
 
 def functions_of(value: Any) -> list[Any]:
-    """Return the functions of an attribute of a class, or its value."""
+    """Return the functions in an attribute of a class, such as a property; else the attribute."""
     match value:
         case staticmethod() | classmethod():
             return [value.__func__]
@@ -399,7 +400,7 @@ def functions_of(value: Any) -> list[Any]:
 
 
 def is_called(name: str) -> bool:
-    """Return whether statements may call a method without its name, such as an operator."""
+    """Return whether a method may be called without its name, as an operator calls `__add__`."""
     return name[:2] == name[-2:] == "__" and name not in _UNCALLED
 
 

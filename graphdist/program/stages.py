@@ -64,14 +64,15 @@ _viewer: Viewer
 
 
 next_function = count(1).__next__
-"""Return a new id of a function, which its pages show."""
+"""Return a new id for a function. The function's pages show the id."""
 
 
 def dump_of(function: int, why: Callable[[], str]) -> Callable[[Lowered, str], None]:
     """Return a function that writes the page of a program, if a folder for pages is set.
 
-    Its arguments are the program, and why it is compiled again if that is not known from `why`.
-    `why` is called at once, since it refers to the arguments of a call.
+    The returned function takes the program and the reason why it is compiled again. If this reason
+    is "", the page shows the reason that `why` returns. `why` is called at once, since it refers to
+    the arguments of a call.
     """
     reason = "" if dump_folder() is None else why()
 
@@ -96,7 +97,10 @@ class FunctionStage:
 
     @property
     def cut(self) -> CutStep | None:
-        """Return the graphs of a step with parameter servers; `graph` is the worker's."""
+        """Return the graphs of a step with parameter servers; None for any other step.
+
+        `graph` is the worker's graph.
+        """
         return self.history[-1].cut if self.history else None
 
     @property
@@ -142,7 +146,7 @@ class FunctionStage:
 
 @contextmanager
 def _blames_the_caller() -> Iterator[None]:
-    """Set the source of an error without one to the user's line that compiles."""
+    """Set the source of an error that has none to the user's line that compiles."""
     try:
         yield
     except GraphdistError as error:
@@ -155,7 +159,7 @@ def _blames_the_caller() -> Iterator[None]:
 class Traced(FunctionStage):
     """A traced function: the logical graph, with the strategy's operations.
 
-    `variables` are the variables it uses, in the graph's order.
+    `variables` are the variables that the function uses, in the graph's order.
     """
 
     variables: tuple[Variable, ...] = ()
@@ -176,9 +180,9 @@ class Traced(FunctionStage):
 
     @collection_put_off()
     def lower(self) -> Lowered:
-        """Run the passes that have not run; return the SPMD program.
+        """Run the passes, unless they have run; return the SPMD program.
 
-        Raises `DistributionError`.
+        Raises `DistributionError` if one value is needed where the replicas have different values.
         """
         with frames_hidden, self.arithmetic.restored(), _blames_the_caller(), phase("passes"):
             history = self.history or run_passes(
@@ -204,7 +208,7 @@ class Traced(FunctionStage):
         return str(self.graph)
 
     def unpacked(self) -> Traced:
-        """Return the traced function with every variable in its own buffer, not in a pack."""
+        """Return the traced function with no variable in a pack."""
         alone = StoredUnsharded(is_alone=True)
         variables = tuple(
             replace(variable, storage=alone)
@@ -261,7 +265,7 @@ class Lowered(FunctionStage):
         raise self._unknown(form, "graph", "stablehlo")
 
     def report(self, compiler_options: Mapping[str, Any] | None = None) -> Report:
-        """Compile, and return the report, also of a program that is too large for the devices.
+        """Compile and return the report, even if the program is too large for the devices.
 
         Raises the errors of `compile` except `DeviceMemoryError`.
         """
@@ -294,7 +298,7 @@ class Lowered(FunctionStage):
         )
 
     def explain(self) -> Explanation:
-        """Return the changes and savings of each pass, and the changes it declined: print it."""
+        """Return an explanation to print: what each pass changed, saved and left unchanged."""
         traced = self.traced
         return explanation(str(self.devices), traced.graph, traced.pipeline, self.history)
 
@@ -313,7 +317,7 @@ class Compiled(FunctionStage):
         return self.executable.memory
 
     def report(self) -> Report:
-        """Return memory, operations, collectives and an estimate of a step's time: print it."""
+        """Return a report to print: a step's memory, operations, collectives and estimated time."""
         return report_of(self.graph, self.devices, self.memory, self.as_text("hlo"))
 
     @property
@@ -334,11 +338,11 @@ class Compiled(FunctionStage):
         return report.timeline
 
     def explain(self) -> Explanation:
-        """Return the changes and savings of each pass, and the changes it declined: print it."""
+        """Return an explanation to print: what each pass changed, saved and left unchanged."""
         return self.lowered.explain()
 
     def unpacked(self) -> Compiled:
-        """Return the step for variables outside packs; compile it if it has packs."""
+        """Return the step for variables that are in no pack; compile it again if it has packs."""
         if not any(variable.pieces for variable in self.graph.variables):
             return self
         return self.lowered.traced.unpacked().lower().compile(self.compiler_options)

@@ -60,10 +60,10 @@ def require_call(fn: Any, args: Any, kwargs: Any, what: str) -> None:
 def require_result(result: Any, what: str) -> None:
     """Raise `ArgumentTypeError` for the result of a wrapped generator or `async def`.
 
-    `what` names the function that returned it.
+    `what` names the function that returned the result.
     """
     if isinstance(result, CoroutineType):
-        result.close()  # or Python would warn that nobody awaited it
+        result.close()  # otherwise Python warns that nobody awaited it
         kind = _ASYNC
     elif isinstance(result, GeneratorType | AsyncGeneratorType):
         kind = _YIELDS
@@ -127,9 +127,9 @@ _OF_TENSORFLOW_ALONE = (
 
 
 def refuse_others(options: Mapping[str, Any]) -> None:
-    """Raise for arguments that `gd.function` does not take.
+    """Raise an error for arguments that `gd.function` does not have.
 
-    An argument of `tf.function` is ignored if its value asks for the behaviour of `gd.function`.
+    An argument of `tf.function` is ignored if `gd.function` behaves as its value asks.
     """
     for name, value in options.items():
         if name not in _OF_TENSORFLOW and name not in _OF_TENSORFLOW_ALONE:
@@ -147,7 +147,7 @@ def refuse_others(options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class FunctionOptions:
-    """How a function is compiled; `pipeline_for` returns the passes for a target."""
+    """How a function is compiled. `pipeline_for` returns the passes for a target."""
 
     pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline
     compiler_options: Mapping[str, Any] | None = None
@@ -172,7 +172,7 @@ def require_options(name: Any, compiler_options: Any) -> None:
 def pipeline_of(
     passes: Sequence[Pass | Callable[..., Any]] | None, allow_reassociation: bool
 ) -> Callable[[Target], Sequence[Pass]]:
-    """Return the function that returns the passes for a target: these, or the default ones."""
+    """Return a function that returns the passes for a target: `passes`, or the default pipeline."""
     if passes is None:
         return partial(pipeline, allow_reassociation=allow_reassociation)
     chosen = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
@@ -212,7 +212,7 @@ def static_positions(fn: Callable[..., Any], names: Sequence[str] | str) -> dict
 def hide_static(
     static: Mapping[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments, with each static one as one leaf."""
+    """Return the arguments, with each static argument wrapped as one leaf."""
     names = {position: name for name, position in static.items()}
     hidden = tuple(
         StaticArgument(value, names[position]) if position in names else value

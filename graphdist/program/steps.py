@@ -2,8 +2,8 @@
 
 1. Under `jax.disable_jit()` a program is not compiled, but evaluated node by node.
 2. A step that is called under other settings raises `OtherSettings`.
-3. Under `jax_debug_nans` and `jax_debug_infs` a step donates nothing, so that variables keep their
-   old values if its outputs are refused.
+3. Under `jax_debug_nans` and `jax_debug_infs` a step donates no buffers, so that variables keep
+   their old values if an output is nan or infinite.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphdist.runtime.value_agreement import ValueAgreement
 
 
 def step_of(lowered: Lowered, require: Callable[[], None]) -> Step:
-    """Return the step of a program; `require` raises `OtherSettings` for other settings.
+    """Return the step of a program; `require` raises `OtherSettings` if JAX's settings changed.
 
     Raises `UnsupportedError` under `jax.disable_jit()` on several workers.
     """
@@ -48,7 +48,7 @@ def step_of(lowered: Lowered, require: Callable[[], None]) -> Step:
         step = replace(lowered, donates=not refused, when_traced=require).compile().executable
         if devices.workers is not None:
             compare_values(step, graph, interface, lowered.logical)
-            # Workers call the executable, so JAX does not trace again.
+            # Workers call the executable, so JAX never traces again and never calls `require`.
             step.function = preceded(require, step.function)
     if refused:
         inputs, outputs = _names(graph, interface, lowered.logical)
@@ -62,8 +62,8 @@ def compare_values(
 ) -> None:
     """Make a step compare its mirrored inputs between workers, before its first call and later.
 
-    `logical`, the graph before all passes, has the names of variables in packs. One worker compares
-    nothing.
+    `logical`, the graph before all passes, has the names of variables in packs. With one worker
+    nothing is compared.
     """
     if step.devices.workers is not None:
         inputs, _ = _names(graph, interface, logical)

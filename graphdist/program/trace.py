@@ -1,24 +1,24 @@
 """Traces a function for the arguments of a call.
 
 Arguments become tracers and distributed values of tracers, and the user's function is called with
-them. The arrays of its result become outputs of the graph; other leaves are kept.
+them. The arrays of the result become outputs of the graph. Its other leaves are stored.
 
 A function is traced again for two reasons.
 
-* It needs the replica id as a Python value, or the replicas' axis name in the full trace.
+* The function needs the replica id as a Python value, or the replicas' axis name throughout.
 * A mean of integers stays an integer if all replicas hold the same integer. In the first trace
-  every mean is a float. A second trace follows if the first one proves that integers are equal on
-  all replicas, or if it fails, since the float may be the cause. The second trace assumes that all
-  integers are equal except those whose proof failed, because one mean that stays an integer may
-  make others provable. Each assumption must be proven by the trace that makes it; others are
-  dropped, and the function is traced again. If such a trace fails, or too many are needed, the
-  result of the first trace is used.
+  every mean is a float. The function is traced again if the first graph proves of some means that
+  their integers are equal on all replicas. It is also traced again if the first trace fails, since
+  the float may be the cause. The second trace assumes equal integers for all means except those
+  whose proof failed, because one mean that stays an integer may make others provable. The graph of
+  a trace must prove what the trace assumed. Assumptions without a proof are dropped, and the
+  function is traced again. If such a trace fails, or too many are needed, the result of the first
+  trace is used.
 
-On several replicas the layouts prove that the operand is equal.
-On one replica every value is trivially equal, but the mean must have the dtype that it has on
-several replicas. So on one replica an operand counts as equal only if it depends on mirrored
-variables and constants alone: on several replicas an argument, or a value that is computed from the
-replica id, might differ.
+On several replicas an operand is proven equal if its layout is mirrored. On one replica every
+value is trivially equal, but the mean must have the same dtype as on several replicas. So on one
+replica an operand counts as equal only if it depends on mirrored variables and constants alone. On
+several replicas an argument, or a value that is computed from the replica id, might differ.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ from graphdist.values.specs import PerReplicaSpec
 Result = TypeVar("Result")
 
 while_tracing: list[Callable[[], AbstractContextManager[object]]] = []
-"""Functions that make context managers for the time of a trace; higher packages add some."""
+"""Functions that return context managers, which every trace enters. Higher packages add some."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A function to be traced for the arguments of one call, whose leaves have these `keys`."""
+    """A function to be traced for the arguments of one call. `keys` has the key of each leaf."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -100,7 +100,7 @@ class TraceRequest:
 
 @collection_put_off()
 def trace_program(request: TraceRequest, is_first: bool) -> Traced:
-    """Trace a function; it may create variables only in its first trace."""
+    """Trace a function. It may create variables only if `is_first`: in its first trace."""
     return TraceAttempts(request).run(is_first)
 
 
@@ -176,7 +176,10 @@ def _prove_equal_means(graph: Graph, trace: Trace) -> None:
 def _imported(
     closed: Any, name: str, trace: Trace, interface: Interface, inputs: Sequence[Value]
 ) -> Graph:
-    """Return the logical graph; the axis is bound, since the import may trace loops again."""
+    """Return the logical graph of a jaxpr.
+
+    The replicas' axis name is bound during the import, which may trace loops again.
+    """
     size = interface.strategy.num_replicas_in_sync
     return bound(
         interface.strategy.axis_name,
@@ -197,7 +200,10 @@ def _imported(
 def _note_unequal_rows(
     interface: Interface, graph: Graph, arguments: Iterable[tuple[Any, LeafKey]]
 ) -> None:
-    """Warn of means over unequal counts of rows; note these counts for outputs."""
+    """Warn of means over replicas with unequal numbers of rows.
+
+    Store the numbers of rows in `interface` for the outputs computed from such rows.
+    """
     counts = [rows_of(leaf, key) for leaf, key in arguments]
     inputs = [
         (value, rows) for value, rows in zip(graph.inputs, counts, strict=True) if rows is not None
@@ -211,7 +217,7 @@ def _note_unequal_rows(
 def _strategy_of(
     leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]
 ) -> StrategyBase:
-    """Return the current strategy, or that of an argument, or else the default strategy."""
+    """Return the current strategy, else the strategy of an argument, else the default strategy."""
     entry = current_entry()
     if entry is not None:
         return entry.strategy
@@ -229,7 +235,10 @@ def _strategy_of(
 
 
 def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
-    """Call a function in cross-replica context of the trace's strategy, if it has one."""
+    """Call a function in cross-replica context of the trace's strategy.
+
+    The context does not change if a strategy is current, or if the trace's is the default one.
+    """
     is_there = current_entry() is not None or trace.strategy.is_default
     try:
         with nullcontext() if is_there else entered(Entry(trace.strategy)):
@@ -288,7 +297,7 @@ def _hint(name: str) -> str:
 
 
 _MAX_TRACES = 4
-"""The most traces of one program for its means of integers."""
+"""The largest number of traces of one program that try to keep means of integers integers."""
 
 
 class TraceAttempts:
@@ -302,7 +311,10 @@ class TraceAttempts:
         self._means = IntegerMeans()
 
     def run(self, is_first: bool) -> Traced:
-        """Return the result of the last trace; if `is_first`, the first may create variables."""
+        """Trace until a result can be used, and return it.
+
+        If `is_first`, the first trace may create variables.
+        """
         try:
             result = self._as_needed(is_first, None)
         except Exception:
@@ -325,11 +337,15 @@ class TraceAttempts:
                 self._axis = needs.axis
 
     def _with_integers(self, unequal: frozenset[MeanId]) -> Traced | None:
-        """Return the result of a trace in which equal integers stay integers; None if it fails."""
+        """Return the result of a trace in which means of equal integers stay integers.
+
+        `unequal` has the means that are not assumed to have equal integers. Returns None if a trace
+        fails, or if too many are needed.
+        """
         for _ in range(_MAX_TRACES):
             try:
                 result = self._as_needed(False, unequal)
-            except Exception:  # the program may use the mean as only a float allows
+            except Exception:  # the program may need the mean to be a float
                 return None
             if self._means.unproven <= unequal:
                 return result
@@ -363,7 +379,7 @@ def proven_equal(graph: Graph, means: IntegerMeans, on_read: Collection[str]) ->
 
 
 def _mirrored(graph: Graph) -> set[Value]:
-    """Return the mirrored values of a graph, except inside nodes whose control flow diverges."""
+    """Return the mirrored values of a graph, but none in loops and branches that diverge."""
     mirrored: set[Value] = set()
     try:
         pending = [(graph, infer_layouts(graph))]

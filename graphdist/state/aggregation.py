@@ -4,13 +4,13 @@ The copies of an ON_READ variable are combined into one value, as its aggregatio
 replicas write to the only copy of a variable, they write one replica after the other.
 
 An ON_READ variable with aggregation SUM reads as the sum of its copies. A value that is assigned to
-it in cross-replica context, or restored, is divided into nearly equal shares. Their sum is exactly
-the value, in any order of addition, except that -0.0 reads as 0.0.
+such a variable in cross-replica context, or restored, is divided into nearly equal shares. The sum
+of the shares is exactly the value, in any order of addition, except that -0.0 reads as 0.0.
 
 * Integers: each replica gets the quotient, and the first replicas 1 more each for the remainder.
 * Floats: the quotient is rounded to few enough bits that every sum of shares is exact, and replica
-  0 gets the remainder. Replica 0 gets the total if it is infinite, nan or close to zero, or if its
-  dtype has too few bits for the number of replicas.
+  0 gets the remainder. Replica 0 gets the total if the total is infinite, nan or close to zero, or
+  if its dtype has too few bits for the number of replicas.
 * Other dtypes, and integers too narrow for the number of replicas: replica 0 gets the total.
 
 TensorFlow gives every replica the quotient, and loses the remainder.
@@ -58,9 +58,9 @@ def require_aggregation(variable: Declaration, done: str) -> None:
 
 
 def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
-    """Return the array whose one write equals the writes of all replicas, one after the other.
+    """Return the array that, written once, has the effect of the replicas' writes in turn.
 
-    For `assign` it is the value of the last replica, otherwise the sum of all changes.
+    For `assign` it is the value of the last replica, for any other method the sum of all changes.
     """
     size = num_replicas_running()
     if size == 1:
@@ -77,7 +77,8 @@ def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
 def warn_of_changes_in_turn(variable: Declaration, method: str, num_replicas: int) -> None:
     """Warn if every replica changes a variable that was made outside the scope.
 
-    No warning for aggregation SUM, where this is intended, as for the sums of metrics.
+    There is no warning for aggregation SUM, with which each change is meant to count, as in the
+    sums of metrics.
     """
     if variable.aggregation is VariableAggregation.SUM:
         return
@@ -120,9 +121,10 @@ def _largest(dtype: Any) -> int:
 def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:
     """Return the quotient, rounded so that its multiples, and the total minus them, are exact.
 
-    The exponent of the quotient by n is at most ceil(log2(n)) smaller than the total's. So a
-    quotient with ceil(log2(n)) bits fewer is a multiple of the total's last bit. Rounding increases
-    the quotient by less than an n-th, so that no sum of shares exceeds the total.
+    Let n be the number of replicas. The exponent of the quotient is at most ceil(log2(n)) smaller
+    than the exponent of the total. So a quotient with ceil(log2(n)) bits fewer is a multiple of the
+    total's last bit. Rounding increases the quotient by less than an n-th, so that no sum of shares
+    exceeds the total.
     """
     format: Any = ml_dtypes.finfo(total.dtype)  # type: ignore[no-untyped-call]
     lost = (replicas - 1).bit_length()

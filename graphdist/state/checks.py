@@ -92,7 +92,7 @@ def _no_dimension_divides(variable: Declaration, count: int) -> ArgumentError:
 
 
 def why_unsharded(variable: Declaration) -> str:
-    """Return why a variable that is large enough to be sharded is unsharded; "" for others."""
+    """Return why a variable is unsharded although large enough; "" for any other variable."""
     count = variable.strategy.devices.group_size
     is_large = variable.size >= smallest_sharded(count)
     if not (variable.may_be_sharded and is_large):
@@ -105,7 +105,7 @@ def why_unsharded(variable: Declaration) -> str:
 def checked_value(variable: Declaration, value: Any) -> Any:
     """Return the assigned value as an array of the variable's shape and dtype.
 
-    Outside a function it is a NumPy array if it is to be sharded.
+    Outside a function, a value that will be sharded becomes a NumPy array.
     """
     if isinstance(value, PerReplica) and not in_replica_context_of_a_run():
         raise ArgumentTypeError(
@@ -138,16 +138,16 @@ def checked_value(variable: Declaration, value: Any) -> Any:
 
 
 def _fits(array: jax.Array, dtype: Any) -> bool:
-    """Return whether a dtype can hold a kind of Python number: integers cannot hold 0.5."""
+    """Return whether `dtype` can hold the Python number in `array`: integers hold no floats."""
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         return jnp.issubdtype(dtype, jnp.complexfloating)
     return jnp.issubdtype(dtype, jnp.inexact) or not jnp.issubdtype(array.dtype, jnp.floating)
 
 
 def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, Any] | None:
-    """Return a NumPy value that will be sharded as an array on the host; None for other values.
+    """Return a value as an array on the host if it is a NumPy value to be sharded, else None.
 
-    So the full value is never on a device: only its shards are placed there.
+    The full value is then never on a device, since only its shards are placed there.
     """
     count = variable.strategy.num_replicas_in_sync
     is_cut = stored_dimension(np.shape(value), count) is not None
@@ -155,8 +155,8 @@ def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, A
 
 
 def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
-    """Return the array with this dtype, not weakly typed, so that no operand changes it."""
-    if array.dtype == dtype and not getattr(array, "weak_type", False):  # keys lack it
+    """Return the array with this dtype, not weakly typed, so that no operand changes the dtype."""
+    if array.dtype == dtype and not getattr(array, "weak_type", False):  # keys have no weak_type
         return array
     return jax.lax.convert_element_type(array, dtype)
 
@@ -180,7 +180,7 @@ def require_no_jax_trace(variable: Declaration, array: jax.Array, done: str) -> 
 
 
 def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
-    """Return the concrete initial value; its shape if only that is given, or devices are absent.
+    """Return the concrete initial value, or its shape if no value is given or devices are absent.
 
     Raises `ContextError` in every trace of a function but the first.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Declaration:
-    """The declared properties of a variable; `Variable` adds its value, reads and writes."""
+    """The declared properties of a variable. `Variable` adds its value, reads and writes."""
 
     name: str
     shape: tuple[int, ...]
@@ -43,15 +43,15 @@ class Declaration:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether it has one copy, which programs of all strategies share.
+        """Return whether the variable has one copy, which programs of all strategies share.
 
-        Replicas write to it one after the other.
+        Replicas write to this copy one after the other.
         """
         return self.strategy.makes_plain_variables
 
     @property
     def may_be_sharded(self) -> bool:
-        """Return whether it is sharded from its creation, if its shape allows it.
+        """Return whether the variable is sharded from its creation on, if its shape allows it.
 
         True for strategies with `shard_parameters`, unless the replicas have different values.
         """
@@ -59,7 +59,7 @@ class Declaration:
         return self.strategy.shard_parameters and not on_read
 
     def spec(self, name: str) -> GraphVariable:
-        """Return the variable that stands for this one in a graph, under a name."""
+        """Return the graph's description of this variable, under the name `name`."""
         return GraphVariable(
             name,
             Type(dtype_name(self.dtype), self.shape, self.layout),
@@ -69,7 +69,7 @@ class Declaration:
         )
 
     def require_same_strategy(self) -> None:
-        """Raise `ContextError` inside another strategy's scope, unless it is plain."""
+        """Raise `ContextError` inside another strategy's scope, unless the variable is plain."""
         if self.is_plain:
             return
         require_same_strategy(

@@ -1,16 +1,17 @@
 """Initial values of sharded variables, which no device ever holds unsharded.
 
-A value in the memory of the host stays there until its shards are placed. The function of an
-initial value is traced, and its operations then run one by one, each compiled so that its large
-results are sharded. JAX runs operations outside a compiled function in the same way, with the same
-rounding: only sums over a sharded dimension may be added up in another order.
+A value in the memory of the host stays there until its shards are placed. If a function makes the
+initial value, the function is traced, and the operations of the trace then run one by one. Each is
+compiled so that its large results are sharded. JAX runs operations outside a compiled function in
+the same way, so the rounding is the same. Only sums over a sharded dimension may be added up in
+another order.
 
 A function that cannot be traced, such as one that uses NumPy, is called without a trace. A function
 that keeps values of JAX between calls, such as a key that it splits each time, raises an error at
 its second call, since it kept a value that exists only in the trace.
 
-Several workers run the operations together, and must run the same ones; arrays that the function
-closes over are taken from worker 0.
+Several workers run the operations together, and must run the same operations. Arrays that the
+function closes over are taken from worker 0.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def made_in_slices(make: Callable[[], Any], variable: Declaration) -> Any:
     Raises `ArgumentError` for a function that keeps values of JAX from an earlier call.
     """
     settings: Any = jax.config
-    if settings.jax_disable_jit:  # then JAX compiles nothing
+    if settings.jax_disable_jit:  # JAX compiles nothing under this setting
         return _called(make, variable)
     concrete: list[Any] = []
 
@@ -72,7 +73,7 @@ def made_in_slices(make: Callable[[], Any], variable: Declaration) -> Any:
 
     try:
         program = jax.make_jaxpr(traced)()
-    except Exception:  # of any library that refuses to be traced
+    except Exception:  # any library may raise any error when it is traced
         return _called(make, variable)
     if concrete and isinstance(concrete[0], jax.Array | np.ndarray | np.generic | int | float):
         return concrete[0]
@@ -154,7 +155,7 @@ class _Operations:
 
 
 def _value(operand: Any, values: Mapping[Any, Any]) -> Any:
-    return operand.val if hasattr(operand, "val") else values[operand]  # of a literal
+    return operand.val if hasattr(operand, "val") else values[operand]  # a literal has `val`
 
 
 def _as_jax_places(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
@@ -178,7 +179,7 @@ def _compiled(
 ) -> Any:
     """Return a cached executable for an operation, since layers of a model repeat operations.
 
-    A jitted function would be traced, too, if it were called while JAX traces.
+    A jitted function would not do, since a call during a trace would become a part of the trace.
     """
     bound = jax.jit(_bound(primitive, dict(params)), out_shardings=shardings)
     return bound.lower(*operands).compile()

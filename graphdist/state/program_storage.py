@@ -4,17 +4,17 @@ Before the passes run, the logical graph receives the current storage of its var
 (`as_stored`), so that programs choose the same storage where they can. Before compilation, the
 variables are moved to the storage that the final graph asks for (`ProgramStorage.apply`).
 
-Another program may move them later. The buffer stores count the moves in `version`. A step
-compares the count with the count when its own storage was applied, which is one comparison per
-call; if it differs, the program restores its storage, or is compiled again for the current one.
+Another program may move the variables later. The buffer stores count the moves in `version`. In
+each call a step compares `version` with its value when the step's own storage was applied. If the
+two differ, the program restores its storage, or is compiled again for the current storage.
 
-Variables are moved between steps, under the lock of the stores: a step that ran meanwhile would
-read some variables in old buffers and some in new ones.
+Variables are moved between steps, under the lock of the stores. A step that ran meanwhile would
+read some variables in old buffers and some in new buffers.
 
-The variables that `passes/logical/local_steps.py` adds belong to the parameters that they serve,
-and programs that synchronize the same parameters share them. They live as long as the first of
-these parameters. The initial value of an anchor is the value of its parameter, of a slot the value
-that the outer optimizer makes for the anchors, and of the count of steps zero.
+The variables that `passes/logical/local_steps.py` adds belong to the parameters for which it adds
+them, and programs that synchronize the same parameters share these variables. They live as long as
+the first of their parameters. An anchor starts with the value of its parameter, a slot with the
+value that the outer optimizer makes for the anchors, and the count of steps with zero.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from graphdist.strategy_base import StrategyBase
 def as_stored(graph: Graph, variables: Sequence[Variable], strategy: StrategyBase) -> Graph:
     """Return a logical graph with the current storage of its variables.
 
-    Returns the same graph object if it has that storage already: callers compare by identity.
+    Returns the same graph object if it has this storage already, since callers compare by identity.
     """
     names = {variable.name for variable in graph.variables}
     packs: dict[VariablePack, str] = {}
@@ -77,7 +77,7 @@ class ProgramStorage:
     def __init__(
         self, graph: Graph, values: Mapping[str, StoredValue], strategy: StrategyBase
     ) -> None:
-        """Keep the final graph, and the values of the variables in it and in its packs."""
+        """Store the final graph, and the values of the variables in it and in its packs."""
         self.graph, self.strategy, self._values = graph, strategy, values
         self.holders: tuple[HeldBuffer, ...] = ()
         """The buffer of each variable of the graph."""
@@ -97,7 +97,7 @@ class ProgramStorage:
 
     def apply(self) -> None:
         """Store the variables as the graph says."""
-        # Added variables first: they copy values of parameters, which are then stored in copies.
+        # Added variables come first, since they copy values of parameters that move to copies next.
         added = [variable for variable in self.graph.variables if variable.serves]
         for variable in added:
             self._holder(variable)
@@ -105,9 +105,10 @@ class ProgramStorage:
         self._applied, self.version = self.storages, BufferStore.version
 
     def begin_unread_with_zeros(self) -> bool:
-        """Set variables without a value that steps only assign to zeros; return whether any were.
+        """Fill with zeros the variables that have no value yet and whose old value no step uses.
 
-        A function that initializes variables receives their buffers, and ignores the values.
+        Returns whether there were any. A function that initializes variables has such variables:
+        its step receives their buffers, but does not read them.
         """
         graph = self.graph
         read = {operand for node in graph.nodes for operand in node.operands} | set(graph.outputs)
@@ -133,10 +134,11 @@ class ProgramStorage:
         return value.on_devices.holder
 
     def restore(self) -> bool:
-        """Shard variables again that were unsharded; return whether this restores the storage.
+        """Shard variables again that have become unsharded; return whether storage is restored.
 
-        It does not if a variable entered or left a pack, is sharded along another dimension or is
-        stored in copies: then the step needs other buffers, and the program must be compiled again.
+        Returns False if a variable entered or left a pack, is sharded along another dimension, or
+        is stored in copies. In these cases the step needs other buffers, and the program must be
+        compiled again.
         """
         pairs = list(zip(self.storages, self._applied, strict=True))
         if not all(now is then or _may_be_restored(now, then) for now, then in pairs):
@@ -154,7 +156,7 @@ def _may_be_restored(now: StorageOnDevices, then: StorageOnDevices) -> bool:
 
 
 def _added_value(variable: GraphVariable, served: Sequence[StoredValue]) -> StoredValue:
-    """Return the value of an added variable, which serves parameters with the values `served`."""
+    """Return the value of a variable that local steps add for parameters with values `served`."""
     first, role = served[0], variable.role
     key = _key(role, served)
     if key not in first.added:
@@ -170,7 +172,8 @@ def _added_value(variable: GraphVariable, served: Sequence[StoredValue]) -> Stor
 def _key(role: Any, served: Sequence[StoredValue]) -> tuple[object, ...]:
     """Return the key of an added value among the values kept for its first parameter.
 
-    It has weak references, so that a dropped model is freed at once, without garbage collection.
+    The key has weak references, so that a dropped model is freed at once, without garbage
+    collection.
     """
     unnamed = replace(role, serves=())  # graphs name the parameters differently
     return (unnamed,) if isinstance(role, Anchor) else (unnamed, *map(weakref.ref, served))

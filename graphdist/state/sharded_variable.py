@@ -1,11 +1,11 @@
-"""A sharded variable: several variables whose rows together are the rows of one.
+"""A sharded variable: several variables whose rows together are the rows of one large variable.
 
-The rows of shard i follow the rows of shard i - 1. The rows are split evenly, and the first shards
-have one more if there is a remainder: 5 shards of 13 rows have 3, 3, 3, 2 and 2. The shards are
-ordinary variables, and may be stored in different places.
+The rows of shard i follow the rows of shard i - 1. The rows are split evenly, and if there is a
+remainder, the first shards have one row more: 5 shards of 13 rows have 3, 3, 3, 2 and 2 rows. The
+shards are ordinary variables, and may be stored in different places.
 
-An access to some rows touches only the shards that have them; only a read of the full value joins
-the shards.
+An access to some rows touches only the shards that have these rows. Only a read of the full value
+joins the shards.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ShardedVariable(ArrayOperators, VariableUpdates):
         return iter(self.variables)
 
     def __getitem__(self, index: Any) -> jax.Array:
-        """Return rows or parts of rows; only the shards that have them are read."""
+        """Return rows or parts of rows. Only the shards that have these rows are read."""
         if _is_array_of_rows(index):
             return self.gather(index)
         entries = self._entries(index)
@@ -177,7 +177,7 @@ class ShardedVariable(ArrayOperators, VariableUpdates):
         for shard, start in zip(self.variables, self.starts, strict=True):
             local = rows - start
             is_inside = (local >= 0) & (local < shard.shape[0])
-            # Out of range where another shard has the row, so that parameter servers read nothing.
+            # If another shard has the row, the index is out of range, so no server reads a row.
             own = jnp.where(is_inside, local, shard.shape[0])
             found = shard.read_value().at[own].get(mode="fill", fill_value=0)
             mask = is_inside.reshape(rows.shape + (1,) * (self.ndim - 1))
@@ -191,7 +191,7 @@ class ShardedVariable(ArrayOperators, VariableUpdates):
         return checked_value(self, value)  # type: ignore[arg-type]  # it has the attributes used
 
     def write(self, method: str, array: Any) -> None:
-        """Apply `assign`, `assign_add` or `assign_sub` to each shard, with its rows."""
+        """Apply `assign`, `assign_add` or `assign_sub` to each shard, with the shard's rows."""
         for shard, start, end in zip(self.variables, self.starts, self._ends, strict=True):
             shard.write(method, shard.checked(array[start:end]))
 
@@ -220,7 +220,7 @@ class ShardedVariable(ArrayOperators, VariableUpdates):
             is_inside = (local >= 0) & (local < shard.shape[0])
             if current_trace() is None and not bool(jnp.any(is_inside)):
                 continue
-            # A scatter drops rows past the last.
+            # A scatter ignores an index after the last row.
             own = IndexedSlices(slices.values, jnp.where(is_inside, local, shard.shape[0]))
             getattr(shard, method)(own, read_value=False)
         return self.result_of_write(read_value)

@@ -8,9 +8,9 @@
 
 The final graph of a program states the form (`graphdist.ir.variable_storage`). `in_form` and
 `packed` move a value from one form to another, in the memory of the devices. Steps donate the
-buffers, so every read is a copy: using a donated buffer again is a segmentation fault.
+buffers, so every read is a copy. To use a donated buffer again is a segmentation fault.
 
-A storage does not know when it is replaced by another one. `StoredValue` does, and takes the locks.
+A storage does not know when another storage replaces it. `StoredValue` knows, and takes the locks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Storage(Protocol):
-    """The storage of one value. `lock` is held during a method that does not say otherwise."""
+    """The storage of one value. Callers hold `lock`, except for methods that say otherwise."""
 
     lock: ClassVar[AbstractContextManager[Any]]
     name: str
@@ -73,7 +73,7 @@ class Storage(Protocol):
 
     @property
     def is_over_workers(self) -> bool:
-        """Return whether the value is in shards of which this process has some only."""
+        """Return whether the value is in shards of which this process has only some."""
         return False
 
     @property
@@ -93,14 +93,14 @@ class Storage(Protocol):
     def require_not_donated(self, of: StoredValue, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
 
-        Waits for the step that computes it if `waits`. Takes the lock itself.
+        If `waits`, wait for the step that computes the value. Takes the lock itself.
         """
 
     def holds(self, array: Any) -> bool:
-        """Return whether an array that `require_not_donated` returned is still the held one."""
+        """Return whether `array`, returned by `require_not_donated`, is still the held array."""
 
     def agree_to_copy(self) -> None:
-        """Wait until all workers that a copy needs are about to make it; without the lock."""
+        """Wait until all workers are about to make the copy. Called without the lock."""
         return
 
     def copy(self) -> Any:
@@ -113,10 +113,10 @@ class Storage(Protocol):
         """Return new storage with a copy of the value, in the same form but in no pack."""
 
     def write(self, array: Any) -> None:
-        """Replace the value by an array with the layout of the stored one."""
+        """Replace the value by an array with the layout of the stored array."""
 
     def in_graph(self, pack: str, strategy: StrategyBase) -> VariableStorage:
-        """Return the storage as a graph states it; `pack` is the name of the pack there."""
+        """Return the storage as a graph states it; `pack` is the name of the pack in the graph."""
 
 
 class HeldBuffer:
@@ -125,13 +125,14 @@ class HeldBuffer:
     def __init__(
         self, strategy: StrategyBase, array: jax.Array, *, has_left_pack: bool = False
     ) -> None:
-        """Keep an array; a shape stands for a value that is not there yet.
+        """Store an array, or a shape if there is no value yet.
 
-        A value that has left a pack enters no pack, or two programs could move it forever.
+        A value that has left a pack enters no pack again. Otherwise two programs could move it in
+        and out forever.
         """
         self.strategy, self.has_left_pack = strategy, has_left_pack
         self.place = strategy.buffers.add(array)
-        """The index of the buffer among the strategy's."""
+        """The index of the buffer among the strategy's buffers."""
         self.release = weakref.finalize(self, strategy.buffers.release, self.place)
 
     @property
@@ -193,17 +194,17 @@ class StorageOnDevices(Storage):
         return self.holder.held
 
     def holds(self, array: Any) -> bool:
-        """Return whether an array is still the held one."""
+        """Return whether `array` is still the held array."""
         return self.held is array
 
     def require_not_donated(self, of: StoredValue, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
 
-        Waits for the step that computes it if `waits`, and always on CPU. On other platforms the
-        device reads after that step, and the host continues.
+        If `waits`, and always on CPU, wait for the step that computes the value. On other platforms
+        the device reads the value after that step, and the host does not wait.
         """
         held = self.held
-        # Not under the lock: a callback of the step may read a variable, which needs the lock.
+        # Not under the lock, which a callback of the step takes if it reads a variable.
         is_gone = (waits or self.strategy.devices.platform == "cpu") and is_donated_or_failed(held)
         with self.lock:
             if of.storage is self:  # not moved meanwhile
@@ -213,8 +214,8 @@ class StorageOnDevices(Storage):
     def require_value(self, *, is_known_lost: bool = False) -> None:
         """Raise `RuntimeFailure` for a value that was only declared by its shape, or is lost.
 
-        Call it under the lock: while a step starts, its donated buffers are deleted, and the new
-        values are not stored yet.
+        Called under the lock, since while a step starts, its donated buffers are deleted, and the
+        new values are not stored yet.
         """
         held, devices = self.held, self.strategy.devices
         if isinstance(held, jax.ShapeDtypeStruct):
@@ -249,7 +250,7 @@ class StorageOnDevices(Storage):
         return jnp.array(self.held, copy=True)
 
     def one_value(self) -> Any:
-        """Return a copy of the value that the stored array represents, or its shape."""
+        """Return a copy of the value that users see, or its shape if there is no value yet."""
         return self.copy() if isinstance(self.held, jax.Array) else self.held
 
     def host_copy(self) -> Any:
@@ -294,7 +295,7 @@ class StorageOnDevices(Storage):
 
 @dataclass(eq=False)
 class UnshardedStorage(StorageOnDevices):
-    """Each replica stores the full value; with `is_per_replica`, its own value."""
+    """Each replica stores the full value, or its own value if `is_per_replica`."""
 
     is_per_replica: bool = False
 
@@ -324,7 +325,7 @@ class ShardedStorage(StorageOnDevices):
 
     @property
     def is_over_workers(self) -> bool:
-        """Return whether the value is in shards of which this process has some only."""
+        """Return whether the value is in shards of which this process has only some."""
         held = self.held
         if not isinstance(held, jax.Array) or held.is_fully_addressable:
             return False
@@ -389,7 +390,7 @@ class CopiesStorage(StorageOnDevices):
         return PER_REPLICA
 
     def one_value(self) -> Any:
-        """Return the mean of the copies as a new mirrored array, or its shape."""
+        """Return the mean of the copies as a new mirrored array; its shape if there is no value."""
         if not isinstance(self.held, jax.Array):
             return self.held
         return mean_of_copies(self.held, self.shape, self.strategy.devices)
@@ -404,9 +405,9 @@ class CopiesStorage(StorageOnDevices):
 
 
 def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevices:
-    """Return storage of the same value in the form that a graph states; under the lock.
+    """Return storage of the same value in the form that a graph states. Called under the lock.
 
-    A variable leaves its pack if the graph states none. Copies stay copies.
+    A variable in a pack leaves the pack. Copies stay copies in any form.
     """
     along = form.dimension if isinstance(form, StoredSharded) else None
     if isinstance(storage, CopiesStorage):
@@ -434,14 +435,14 @@ def _in_copies(storage: StorageOnDevices) -> CopiesStorage:
 
 
 def out_of_pack(storage: StorageOnDevices, array: jax.Array) -> UnshardedStorage:
-    """Return storage of an array whose value leaves its pack; under the lock."""
+    """Return storage for `array`, a value that leaves its pack. Called under the lock."""
     BufferStore.version += 1
     holder = HeldBuffer(storage.strategy, array, has_left_pack=True)
     return UnshardedStorage(storage.name, storage.shape, holder)
 
 
 def packed(storages: Sequence[StorageOnDevices]) -> list[PackedStorage]:
-    """Return the storage of values of one dtype in a new pack, in order; under the lock."""
+    """Return the storage of values of one dtype in a new pack, in order. Called under the lock."""
     strategy = storages[0].strategy
     values = [np.asarray(storage.buffer).reshape(-1) for storage in storages]
     with jax.enable_x64(True):  # values made under `jax_enable_x64` keep 64 bits

@@ -1,8 +1,8 @@
 """The value of one variable, independent of its storage.
 
-Programs keep this object while the value is moved from one storage to another, under the lock of
-the buffers. A method waits for devices before it takes the lock. Then it checks whether the value
-still has the same storage, and begins again if not.
+Programs refer to a `StoredValue` while its value is moved from one storage to another, under the
+lock of the buffers. A method waits for devices before it takes the lock. Under the lock it checks
+whether the value still has the same storage, and begins again if the value has moved.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StoredValue:
             return storage.host_copy() if is_there else None
 
     def replace(self, array: Any, storage: Storage) -> bool:
-        """Store an array placed for a storage; return False if the value has moved meanwhile."""
+        """Store `array`, placed for `storage`; return False if the value has moved meanwhile."""
         pack = storage.pack
         held = None if pack is None else pack.held
         is_lost_pack = held is not None and is_donated_or_failed(held)
@@ -92,8 +92,8 @@ class StoredValue:
     def renew_if_lost(self) -> None:
         """Replace a lost value by zeros, for a step that assigns the variable but never reads it.
 
-        The step receives the buffer although it ignores the value. It would fail if the buffer was
-        donated, or if the step that computes it failed.
+        The step receives the buffer although it ignores the value. The step would fail if the
+        buffer was donated, or if the earlier step that computes the buffer failed.
         """
         storage = self.on_devices
         held = storage.held
@@ -105,9 +105,9 @@ class StoredValue:
                     self.replace(zeros, storage)
 
     def begin_with_zeros(self) -> bool:
-        """Set the value to zeros if only its shape is known; return whether that was so.
+        """Set the value to zeros if only its shape is known; return whether it was set.
 
-        It is for a step that receives the buffer, ignores the value, and assigns it.
+        This is for a step that receives the buffer, ignores the value, and assigns the variable.
         """
         with self.storage.lock:
             storage = self.on_devices
@@ -118,7 +118,7 @@ class StoredValue:
             return True
 
     def store_as(self, form: VariableStorage) -> None:
-        """Move the value to the storage that a graph states; under the lock."""
+        """Move the value to the storage that a graph states. Called under the lock."""
         self.storage = in_form(self.on_devices, form)
 
     @property
@@ -129,18 +129,18 @@ class StoredValue:
     def copy_of_own_shards(self) -> tuple[Span, Any] | None:
         """Return the shards that this process saves for all processes, in the memory of the host.
 
-        Return None if other processes hold the same shards and save them.
+        Return None if another process, which holds the same shards, saves them.
         """
         while True:
             storage = self.on_devices
             held = storage.require_not_donated(self, waits=True)
             with storage.lock:
-                if self.storage is storage and storage.holds(held):  # else a step has donated it
+                if self.storage is storage and storage.holds(held):  # no step has donated it
                     span = span_to_write(held, storage.sharded_along or 0)
                     return None if span is None else (span, copy_of_span(held, span))
 
     def assign_own_shards(self, values: Any) -> None:
-        """Replace a sharded value by the shards of `own_span`, given by each process."""
+        """Replace a sharded value. Each process calls this with its shards, those of `own_span`."""
         while True:
             storage = self.on_devices
             array = array_of_span(values, storage.own_span, storage.shape, storage.home)
@@ -149,7 +149,7 @@ class StoredValue:
 
 
 def store_in_pack(values: Sequence[StoredValue]) -> None:
-    """Move values of one dtype to a new pack, in their order; under the lock."""
+    """Move values of one dtype to a new pack, in their order. Called under the lock."""
     before = [value.on_devices for value in values]
     for value, piece in zip(values, packed(before), strict=True):
         value.storage = piece

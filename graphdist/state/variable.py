@@ -1,17 +1,18 @@
 """Variables: named state that stays on the strategy's devices between steps.
 
-A variable belongs to the strategy that was current when it was made. Steps donate its buffer, to
-which no other object may refer: an initial value is copied, and a value read outside a function is
-a copy.
+A variable belongs to the strategy that was current when it was made. Steps donate the buffer of a
+variable, so no other object may refer to the buffer. Therefore an initial value is copied, and a
+value read outside a function is a copy.
 
 `VariableSynchronization` says how the copies on the replicas relate, `VariableAggregation` how the
-replicas' writes are combined. Every combination means the same as in `tf.distribute`, except that
-replicas that write different values to a variable without an aggregation get an error, where
-TensorFlow lets the copies diverge:
+replicas' writes are combined. Every combination means the same as in `tf.distribute`, with one
+exception. If replicas write different values to a variable without an aggregation, TensorFlow lets
+the copies diverge, and graphdist raises an error.
 
 * ON_WRITE, AUTO: mirrored. Values written in replica context are combined first.
-* ON_READ: each replica has its own value. A read in cross-replica context combines them; a write
-  there sets all copies, with aggregation SUM to shares of the value.
+* ON_READ: each replica has its own value. A read in cross-replica context combines these values. A
+  write in cross-replica context sets all copies to the value, or with aggregation SUM to its
+  shares.
 """
 
 from __future__ import annotations
@@ -71,17 +72,17 @@ _NOTHING = object()
 
 
 class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
-    """State of one shape and dtype; in arithmetic and indexing it stands for its value.
+    """State of one shape and dtype. In arithmetic and indexing a variable stands for its value.
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
 
-    `initial_value` is an array, a number, a function without arguments that returns either, or a
-    `jax.ShapeDtypeStruct`. With a shape the variable has no value before it is assigned, and
-    functions that use it can be compiled but not run. On absent devices every variable
-    has only a shape. Inside a function the initial value must be concrete, and only the function's
-    first trace may make variables; in a replica function the value of replica 0 is taken.
-    `constraint` is kept for optimizers. Raises `ArgumentError` for options that contradict each
-    other, `ContextError` in a later trace.
+    `initial_value` is an array, a number, a function without arguments that returns an array or a
+    number, or a `jax.ShapeDtypeStruct`. With a shape the variable has no value before it is
+    assigned, and functions that use it can be compiled but not run. On absent devices every
+    variable has only a shape. Inside a function the initial value must be concrete, and only the
+    function's first trace may make variables. In a replica function the initial value is that of
+    replica 0. `constraint` is stored for optimizers. Raises `ArgumentError` for options that
+    contradict each other, and `ContextError` in a later trace.
 
     >>> import graphdist as gd
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
@@ -148,9 +149,9 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
     _is_made = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
-        """Return a new object; replicas that are traced separately get the same object.
+        """Return a new object. Replicas that are traced separately get the same object.
 
-        A strategy that splits variables returns a `ShardedVariable` instead.
+        If the strategy splits variables, return a `ShardedVariable` instead.
         """
         shards = current_strategy().variable_in_shards(args, kwargs)
         if shards is not None:
@@ -189,11 +190,11 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
         return variable
 
     def claim(self, trace: Trace) -> None:
-        """Make its strategy the traced program's strategy, unless the variable is plain."""
+        """Make the variable's strategy the program's strategy, unless the variable is plain."""
         trace.claim(self.strategy, firmly=not self.is_plain)
 
     def read_value(self) -> jax.Array:
-        """Return the value: the replica's own in replica context, the combined one elsewhere.
+        """Return the value: the replica's own in replica context, elsewhere the combined value.
 
         Outside a function the array is a copy, which later steps do not change. Raises
         `ArgumentError` for an ON_READ variable with aggregation NONE in cross-replica context.
@@ -218,8 +219,9 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
     def host_value(self) -> Any:
         """Return a copy of the value in the memory of the host, taken between steps.
 
-        It is a NumPy array, for random keys an array of JAX. If no process holds the full value,
-        all processes must call it together, as with `read_value`. Outside functions only.
+        The copy is a NumPy array, or an array of JAX for random keys. If no process holds the full
+        value, all processes must call this method together, as with `read_value`. Outside functions
+        only.
         """
         is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
         copy = None if is_key or not self.is_mirrored else self.stored.host_copy()
@@ -238,7 +240,7 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
 
     @property
     def is_read_by_all(self) -> bool:
-        """Return whether all processes must read together, since none holds the full value."""
+        """Return whether all processes must read together, since no process has the full value."""
         return not (self.is_mirrored and self.storage.is_complete_here)
 
     def copies(self) -> jax.Array:
@@ -320,25 +322,25 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
             trace.write(self, combined_copies(self, trace.read(self)) + delta, "cross")
 
     def _part(self, value: jax.Array, in_replica: bool) -> jax.Array:
-        """Return the array for the replica's own copy: its share of a total, or the value."""
+        """Return the array to write to the replica's own copy: the value, or its share of it."""
         if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
             return value
         return self.share(value)
 
     def share(self, total: jax.Array) -> jax.Array:
-        """Return, inside a function, the replica's share of a total that is assigned to all."""
+        """Return, inside a function, the replica's share of a total that all copies add up to."""
         return share_of_total(total, self.strategy.num_replicas_in_sync)
 
     def checked(self, value: Any) -> Any:
         """Return the value as an array of the variable's shape and dtype, for `write`.
 
-        It stays a NumPy array if it is to be sharded.
+        A value that will be sharded stays a NumPy array.
         """
         self.require_same_strategy()
         return checked_value(self, value)
 
     def through_function(self, method: str, *arguments: Any) -> Any:
-        """Call a method inside a function that is compiled for it once."""
+        """Call a method inside a compiled function, which is made once for each method."""
         implicit = self._implicit.get(method)
         if implicit is None:
             implicit = self.strategy.compiled(getattr(self, method), f"{self.name}_{method}")

@@ -4,10 +4,11 @@ In-place operators raise an error, since Python would bind the variable's name t
 
 Scatter updates change some rows of a variable, by index. In cross-replica context they change the
 variable's value. In replica context the replicas' slices are combined as the variable's aggregation
-says: SUM applies the slices of all replicas, MEAN the same with values divided by R,
-ONLY_FIRST_REPLICA the slices of replica 0. A minimum, a maximum or a replacement is neither a sum
-nor a mean, so SUM and MEAN refuse `scatter_min`, `scatter_max` and `scatter_update`, as in
-`tf.distribute`. ON_READ variables refuse every scatter update.
+says. SUM applies the slices of all replicas. MEAN also applies the slices of all replicas, with
+their values divided by the number of replicas. ONLY_FIRST_REPLICA applies the slices of replica 0.
+A minimum, a maximum or a replacement is neither a sum nor a mean. So with SUM and MEAN,
+`scatter_min`, `scatter_max` and `scatter_update` raise an error, as in `tf.distribute`. For ON_READ
+variables every scatter update raises an error.
 """
 
 from __future__ import annotations
@@ -59,10 +60,9 @@ _NOT_COMBINED = ("scatter_min", "scatter_max", "scatter_update")
 
 
 class VariableUpdates:
-    """The methods that change a variable, and the in-place operators, which are refused.
+    """The methods that change a variable, and the in-place operators, which raise an error.
 
-    The variable's class has `checked`, `write` and `result_of_write`. Python would evaluate an
-    in-place operator by binding the variable's name to a new array.
+    The variable's class has the methods `checked`, `write` and `result_of_write`.
     """
 
     name: str
@@ -70,22 +70,22 @@ class VariableUpdates:
     def assign(self, value: Any, *, read_value: bool = True) -> Any:
         """Set the value, combined over the replicas as the aggregation says.
 
-        `value` has the variable's shape and dtype; Python numbers take its dtype. Returns the
-        variable, or the new value inside a function and for an ON_READ variable; None if
-        `read_value` is False. Raises `ArgumentError` for another shape or dtype. Raises
-        `DistributionError`, when the program is compiled, if the value may differ between replicas
-        and the aggregation is NONE.
+        `value` has the variable's shape and dtype. A Python number gets the variable's dtype.
+        Returns None if `read_value` is False. Otherwise returns the variable, or the new value
+        inside a function and for an ON_READ variable. Raises `ArgumentError` for another shape or
+        dtype. Raises `DistributionError`, when the program is compiled, if the value may differ
+        between replicas and the aggregation is NONE.
         """
         with frames_hidden:
             return self._written("assign", value, read_value)
 
     def assign_add(self, delta: Any, *, read_value: bool = True) -> Any:
-        """Add to the value; in replica context the deltas are combined first, then added."""
+        """Add `delta` to the value. In replica context the replicas' deltas are combined first."""
         with frames_hidden:
             return self._written("assign_add", delta, read_value)
 
     def assign_sub(self, delta: Any, *, read_value: bool = True) -> Any:
-        """Subtract from the value; in replica context the deltas are combined first."""
+        """Subtract `delta` from the value. In replica context the deltas are combined first."""
         with frames_hidden:
             return self._written("assign_sub", delta, read_value)
 
@@ -94,7 +94,7 @@ class VariableUpdates:
         return self.result_of_write(read_value)
 
     def scatter_add(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Add slices to rows of the value; the aggregation combines the replicas' slices."""
+        """Add slices to rows of the value. The aggregation combines the replicas' slices."""
         return self._scatter("scatter_add", slices, read_value)
 
     def scatter_sub(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
@@ -190,7 +190,7 @@ def _scattered(value: jax.Array, method: str, slices: IndexedSlices) -> jax.Arra
 
 
 def _combined(variable: Any, context: Any, slices: IndexedSlices) -> IndexedSlices:
-    """Return the slices of all replicas for a sum, or scaled for a mean."""
+    """Return the slices of all replicas, for MEAN with values divided by the number of replicas."""
     values = jnp.asarray(slices.values, variable.dtype)
     if variable.aggregation is VariableAggregation.MEAN:
         values = values / context.num_replicas_in_sync

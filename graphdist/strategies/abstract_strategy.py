@@ -1,7 +1,8 @@
 """The methods of strategies that the other modules of this package call.
 
-A strategy imports replica contexts, `strategy.extended`, TF1's loops and the user's reductions, and
-these call the strategy. They import the methods declared here; `base.py` defines them.
+`base.py` defines strategies, and imports replica contexts, `strategy.extended`, TF1's loops and the
+user's reductions. These modules call strategies. They import the class declared here, since they
+cannot import `base.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class AbstractStrategy(StrategyBase, InputMethods):
         raise NotImplementedError
 
     def scope(self) -> Scope[Self]:
-        """Return a context manager: variables made inside belong to this strategy."""
+        """Return a context manager. Variables made inside it belong to this strategy."""
         raise NotImplementedError
 
     def reduce(
@@ -68,5 +69,5 @@ class AbstractStrategy(StrategyBase, InputMethods):
     def implicit_call(
         self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return `call(fn, args, kwargs)` compiled."""
+        """Return a compiled function of (args, kwargs) that returns `call(fn, args, kwargs)`."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
 """The API that every strategy has.
 
-Inside a trace the methods bind logical primitives. Outside, `run`, `reduce` and `gather` compile
-and cache an implicit function, which calls the same method, so that a program computes the same in
-both cases. Each strategy adds its devices, and where a variable's buffer is stored.
+Inside a trace the methods bind logical primitives. Outside a trace, `run`, `reduce` and `gather`
+compile and cache an implicit function that calls the same method, so a program computes the same in
+both cases. Each strategy adds its devices, and the place where a variable's buffer is stored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CommonStrategy(AbstractStrategy):
     """The methods of all strategies, also of those in `graphdist.compat.v1`."""
 
     def __init__(self, extended: StrategyExtended | None = None) -> None:
-        """Keep the extended strategy, which has the devices.
+        """Store the extended strategy, which has the devices.
 
         Raises `ArgumentTypeError` for a value of another type.
         """
@@ -108,10 +108,11 @@ class CommonStrategy(AbstractStrategy):
         """Do nothing: `__enter__` raises."""
 
     def scope(self) -> Scope[Self]:
-        """Return a context manager: variables made inside belong to this strategy.
+        """Return a context manager. Variables made inside it belong to this strategy.
 
-        It enters cross-replica context. Entering the same strategy again is fine. Raises
-        `ContextError` inside another strategy's scope and inside a replica function.
+        The context manager enters cross-replica context. It may be inside another scope of the same
+        strategy. Raises `ContextError` inside another strategy's scope and inside a replica
+        function.
 
         >>> import graphdist as gd
         >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope() as strategy:
@@ -131,11 +132,11 @@ class CommonStrategy(AbstractStrategy):
         """Call `fn(*args, **kwargs)` once on every replica and return the replicas' results.
 
         The function gets the replica's own component of a `PerReplica` leaf, and any other leaf
-        unchanged. Arrays that it returns become `PerReplica` (plain arrays on one replica), except
-        a mirrored argument that it returns unchanged; other values are returned unchanged.
-        `options` is accepted for compatibility with `tf.distribute`. Raises `ContextError` in
-        replica context or under another strategy, `ArgumentError` if `args` is not a sequence or
-        `kwargs` not a mapping.
+        unchanged. Arrays that it returns become `PerReplica` (plain arrays on one replica). A
+        mirrored argument that it returns unchanged, and values that are not arrays, are returned
+        as they are. `options` is accepted for compatibility with `tf.distribute`. Raises
+        `ContextError` in replica context or under another strategy, `ArgumentError` if `args` is
+        not a sequence or `kwargs` not a mapping.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -209,13 +210,16 @@ class CommonStrategy(AbstractStrategy):
     def implicit_function(
         self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""
     ) -> Callable[..., Any]:
-        """Return the function compiled for a key; the least recently used are dropped."""
+        """Return the function compiled for a key. The least recently used functions are dropped."""
         return self._implicit.of(key, body, name)
 
     def implicit_call(
         self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return `call(fn, args, kwargs)` compiled, until `fn` is garbage collected."""
+        """Return a compiled function of (args, kwargs) that returns `call(fn, args, kwargs)`.
+
+        The compiled function is dropped when `fn` is garbage collected.
+        """
         return self._implicit.of_function(kind, fn, call)
 
     @overload
@@ -227,7 +231,8 @@ class CommonStrategy(AbstractStrategy):
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """Return this process's components of a value: one per replica, or the value alone.
 
-        For a container it returns containers: for a dict of distributed values a dict per replica.
+        For a container, return a container per replica: for a dict of distributed values, a dict
+        per replica.
         """
         with frames_hidden:
             return replicas.local_results(self, value)
@@ -237,7 +242,7 @@ class CommonStrategy(AbstractStrategy):
         """Return a new replica context of this strategy."""
         return ReplicaContext(self)
 
-    # The names of TF1: each calls its successor.
+    # The names of TF1. Each calls the method that replaced it.
     experimental_run = legacy.experimental_run
     make_dataset_iterator = make_dataset_iterator_dyn = legacy.make_dataset_iterator
     make_input_fn_iterator = make_input_fn_iterator_dyn = legacy.make_input_fn_iterator
@@ -252,8 +257,8 @@ class CommonStrategy(AbstractStrategy):
 class Strategy(CommonStrategy):
     """Runs a program on devices, one replica on each.
 
-    It is a base class: see `MirroredStrategy`, `OneDeviceStrategy`, `CentralStorageStrategy` and
-    `MultiWorkerMirroredStrategy`.
+    This is a base class. Its subclasses are `MirroredStrategy`, `OneDeviceStrategy`,
+    `CentralStorageStrategy`, `MultiWorkerMirroredStrategy` and others.
     """
 
     @overload

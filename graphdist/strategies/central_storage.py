@@ -1,4 +1,4 @@
-"""Replicas on several devices, with one copy of each variable, kept on one device."""
+"""Replicas on several devices, with a single copy of each variable, stored on one device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphdist.tracing.user_lines import here
 
 
 class CentralStorageBase(CommonStrategy):
-    """A strategy with central variables, without the methods that its API adds."""
+    """The part of `CentralStorageStrategy` that its form in `graphdist.compat.v1` shares."""
 
     isolates_session_state = True
 
@@ -26,7 +26,7 @@ class CentralStorageBase(CommonStrategy):
         *,
         axis_name: str = AXIS_NAME,
     ) -> None:
-        """Take the devices."""
+        """Find the devices."""
         self.axis_name = checked_axis_name(axis_name)
         at = here()
         if compute_devices is None:

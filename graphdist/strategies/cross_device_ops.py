@@ -4,10 +4,10 @@ In `tf.distribute` an object of these classes implements the reductions of a str
 reduction is a collective of the program: passes pack it and XLA implements it, so the classes are
 hints that change no result. Their methods can also be called directly, with distributed values.
 
-The user's own code is called. `ReplicaContext.all_reduce` calls the strategy's `CrossDeviceOps` if
-it is a subclass that overrides `reduce_implementation` or `batch_reduce_implementation`, or a
-`ReductionToOneDevice` with an `accumulation_fn`. `Strategy.reduce` and `extended.reduce_to` do not,
-as in `tf.distribute`.
+But code of the user is called. `ReplicaContext.all_reduce` calls the strategy's `CrossDeviceOps` if
+its class overrides `reduce_implementation` or `batch_reduce_implementation`, or if it is a
+`ReductionToOneDevice` with an `accumulation_fn`. `Strategy.reduce` and `extended.reduce_to` never
+call it, as in `tf.distribute`.
 """
 
 from __future__ import annotations
@@ -70,34 +70,34 @@ class CrossDeviceOps:
     def reduce_implementation(
         self, reduce_op: ReduceOp, per_replica_value: Any, destinations: Any, options: Any
     ) -> Any:
-        """Reduce; for subclasses to override."""
+        """Reduce a value. Subclasses may override this method."""
         extended = _strategy_of(per_replica_value, destinations).extended
         return extended.reduce_to(reduce_op, per_replica_value, destinations, options)
 
     def batch_reduce_implementation(
         self, reduce_op: ReduceOp, value_destination_pairs: Any, options: Any
     ) -> list[Any]:
-        """Reduce each value; for subclasses to override."""
+        """Reduce each value. Subclasses may override this method."""
         return [
             self.reduce_implementation(reduce_op, value, destinations, options)
             for value, destinations in value_destination_pairs
         ]
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
-        """Broadcast; for subclasses to override."""
+        """Broadcast a value. Subclasses may override this method."""
         return _strategy_of(destinations).extended.broadcast_to(tensor, destinations)
 
     @property
     def replaces_all_reduce(self) -> bool:
-        """Whether the user's code does the reduction."""
+        """Return whether the user's code does the reduction."""
         return _overrides(self, CrossDeviceOps)
 
 
 class ReductionToOneDevice(CrossDeviceOps):
-    """Asks for reductions on one device, which sends the result to the others.
+    """Asks for reductions on one device, which sends the result to the other devices.
 
     `reduce_to_device` is a hint. `accumulation_fn` takes the list of the replicas' values and
-    returns one value; a mean is this value divided by the number of replicas.
+    returns one value. A mean is this value divided by the number of replicas.
 
     >>> import graphdist as gd
     >>> max_of_all = lambda values: jax.numpy.max(jax.numpy.stack(values))
@@ -115,7 +115,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         reduce_to_device: str | jax.Device | None = None,
         accumulation_fn: Callable[[list[jax.Array]], jax.Array] | None = None,
     ) -> None:
-        """Keep the hints; raises `ArgumentTypeError` if `accumulation_fn` is no function."""
+        """Store the hints; raises `ArgumentTypeError` if `accumulation_fn` is no function."""
         if accumulation_fn is not None and not callable(accumulation_fn):
             raise wrong_type("accumulation_fn", accumulation_fn, "a function")
         self.reduce_to_device = reduce_to_device
@@ -123,7 +123,7 @@ class ReductionToOneDevice(CrossDeviceOps):
 
     @property
     def replaces_all_reduce(self) -> bool:
-        """Whether the user's code does the reduction."""
+        """Return whether the user's code does the reduction."""
         return self.accumulation_fn is not None or _overrides(self, ReductionToOneDevice)
 
     def reduce_implementation(
@@ -154,24 +154,24 @@ class ReductionToOneDevice(CrossDeviceOps):
 class HierarchicalCopyAllReduce(CrossDeviceOps):
     """Asks for reductions along the links of a host, in `num_packs` packs; 0 packs nothing.
 
-    A hint: XLA chooses the links, and the pass `bucket_collectives` packs. Raises `ArgumentError`
-    for a negative number.
+    This is a hint: XLA chooses the links, and the pass `bucket_collectives` packs. Raises
+    `ArgumentError` for a negative number.
     """
 
     def __init__(self, num_packs: int = 1) -> None:
-        """Take the hint."""
+        """Store the hint."""
         self.num_packs = _packs(num_packs)
 
 
 class NcclAllReduce(CrossDeviceOps):
     """Asks for NCCL, in `num_packs` packs; 0 packs nothing.
 
-    A hint: on GPUs XLA uses NCCL, elsewhere the platform's library. Raises `ArgumentError` for a
-    negative number.
+    This is a hint: on GPUs XLA uses NCCL, elsewhere the platform's library. Raises `ArgumentError`
+    for a negative number.
     """
 
     def __init__(self, num_packs: int = 1) -> None:
-        """Take the hint."""
+        """Store the hint."""
         self.num_packs = _packs(num_packs)
 
 
@@ -182,7 +182,7 @@ def _overrides(ops: CrossDeviceOps, ours: type[CrossDeviceOps]) -> bool:
 
 
 def checked_ops(ops: Any) -> CrossDeviceOps | None:
-    """Return the argument of a strategy; raises `ArgumentTypeError` for another type."""
+    """Return `ops`; raises `ArgumentTypeError` if it is neither `CrossDeviceOps` nor None."""
     if not isinstance(ops, CrossDeviceOps | None):
         hint = "leave it out, or write gd.NcclAllReduce()"
         raise wrong_type("cross_device_ops", ops, "CrossDeviceOps", hint)
@@ -202,7 +202,7 @@ def _packs(count: Any) -> int:
 
 
 def _strategy_of(*values: Any) -> AbstractStrategy:
-    """Return the strategy that made one of the values, or else the current one."""
+    """Return the strategy that made one of the values, else the current strategy."""
     for value in values:
         if isinstance(value, PerReplicaArray | Variable):
             return cast("AbstractStrategy", value.strategy)

@@ -32,11 +32,11 @@ __all__ = [
 
 
 def experimental_set_strategy(strategy: CommonStrategy | None) -> None:
-    """Make a strategy the current one of this thread, without a scope; None unsets it.
+    """Make `strategy` the current strategy of this thread, without a scope; None unsets it.
 
-    It replaces the strategy that was set before. Then only scopes of this strategy can be entered.
-    Raises `ContextError` inside a scope or a function, `ArgumentTypeError` for a value of another
-    type.
+    It replaces a strategy that was set before. Afterwards only scopes of this strategy can be
+    entered. Raises `ContextError` inside a scope or a function, `ArgumentTypeError` for a value of
+    another type.
 
     >>> import graphdist as gd
     >>> experimental_set_strategy(gd.OneDeviceStrategy("cpu:0"))
@@ -65,7 +65,7 @@ def experimental_set_strategy(strategy: CommonStrategy | None) -> None:
 
 
 def get_strategy() -> Strategy:
-    """Return the current strategy, which is the default one outside every scope.
+    """Return the current strategy. Outside every scope it is the default strategy.
 
     The annotation leaves out the strategies of `graphdist.compat.v1`, which have fewer methods.
 
@@ -79,7 +79,7 @@ def get_strategy() -> Strategy:
 def get_replica_context() -> ReplicaContext:
     """Return the replica's context; None in cross-replica context, as in `tf.distribute`.
 
-    The annotation leaves the None out, since a replica function never gets it.
+    The annotation leaves None out, since a replica function never gets None.
 
     >>> get_replica_context().num_replicas_in_sync
     1
@@ -91,9 +91,10 @@ def get_replica_context() -> ReplicaContext:
 
 
 def is_first_replica() -> jax.Array | bool:
-    """Return whether this is replica 0, whose value is the only one in a sum over the replicas.
+    """Return whether this is replica 0, the only replica that adds its value to a sum.
 
-    One replica does not use its id: the sum would be the same on several replicas.
+    If there is one replica, its id is not read. Otherwise the program would count as dependent on
+    the id, although the sum is the same on several replicas.
     """
     context = get_replica_context()
     return context.num_replicas_in_sync == 1 or context.replica_id_in_sync_group == 0

@@ -1,4 +1,4 @@
-"""The options of strategies with mirrored or sharded variables: checked in one place."""
+"""The base of strategies with mirrored or sharded variables, which checks their options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DataParallelStrategy(CommonStrategy):
         sync_every: int | None,
         outer_optimizer: Any,
     ) -> None:
-        """Check the options, and `find` the devices; `gd.MirroredStrategy` explains the options."""
+        """Check the options, which `gd.MirroredStrategy` explains; get the devices from `find`."""
         self.axis_name = checked_axis_name(axis_name)
         self.shard_update = checked_sharding(shard_update)
         devices = find()

@@ -1,11 +1,12 @@
 """`strategy.extended`: methods of a strategy for libraries.
 
 `destinations` are the devices of a result. A variable or a distributed value means the devices of
-all replicas, and the result is a `Mirrored`. A device or its name means that device; inside a
-function every device has the value, so that nothing is moved. One replica returns the plain value.
+all replicas, and the result is a `Mirrored`. A device or its name means that device. Inside a
+function every device has the value, so nothing is moved. With one replica the result is the plain
+value.
 
-`update` calls its function once, not per copy: the copies of a mirrored variable are one value, and
-must stay equal.
+`update` calls its function once, not once per copy, since the copies of a mirrored variable are one
+value and must stay equal.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class StrategyExtended:
     strategy: AbstractStrategy
 
     def __init__(self, devices: Devices) -> None:
-        """Keep the devices; the strategy sets the attribute `strategy`."""
+        """Store the devices. The strategy sets the attribute `strategy`."""
         self.devices = devices
 
     @property
@@ -144,7 +145,7 @@ class StrategyExtended:
         return tensor if isinstance(tensor, int | float) else self._at(tensor, device)
 
     def _at(self, value: Any, device: jax.Device | None) -> Any:
-        """Place a value on a device or, with None, mirror it on the devices of all replicas."""
+        """Place a value on `device`, or mirror it on the devices of all replicas if it is None."""
         count = self.strategy.num_replicas_in_sync
         if count == 1:
             return value
@@ -177,9 +178,9 @@ class StrategyExtended:
         """Call `fn(var, *args, **kwargs)` to change a variable, and return its result.
 
         Assigned values are not aggregated. `fn` gets the copy's own component of a `Mirrored` or
-        `PerReplica` argument. If there are several copies, arrays are returned as `Mirrored`, with
-        `group=False` as a tuple with the result of each copy. Raises `DistributionError` if the
-        copies of a mirrored variable would become unequal, `ArgumentError` for a variable of
+        `PerReplica` argument. If there are several copies, arrays are returned as `Mirrored`, or
+        with `group=False` as a tuple with the result of each copy. Raises `DistributionError` if
+        the copies of a mirrored variable would become unequal, `ArgumentError` for a variable of
         another strategy.
 
         >>> import graphdist as gd
@@ -246,7 +247,7 @@ class StrategyExtended:
     def _update_mirrored(
         self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
-        """Update the mirrored value once, in cross-replica context: nothing is aggregated."""
+        """Update the mirrored value once, in cross-replica context, so nothing is aggregated."""
         in_replica = in_replica_context()
         args, kwargs = jax.tree.map(_component, (args, kwargs), is_leaf=is_distributed)
         with entered(Entry(self.strategy)):
@@ -267,7 +268,7 @@ class StrategyExtended:
         return self.parameter_devices
 
     def value_container(self, value: Any) -> Any:
-        """Return the value: a variable has no objects for its copies."""
+        """Return `value` itself, since a variable has no separate objects for its copies."""
         return value
 
     def variable_created_in_scope(self, v: Any) -> bool:
@@ -276,7 +277,7 @@ class StrategyExtended:
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
-        """Create variables on the devices of another one, as every scope of the strategy does.
+        """Create variables on the devices of another variable, as each scope of the strategy does.
 
         Raises `ContextError` outside the scope, `ArgumentError` for a value that is no variable of
         this strategy.
@@ -305,7 +306,7 @@ class StrategyExtended:
         return self.strategy.run(fn, args, kwargs)
 
     def read_var(self, v: Variable) -> jax.Array:
-        """Return the value of a variable, in cross-replica context combined over the replicas."""
+        """Return the value of a variable. In cross-replica context its copies are combined."""
         return v.read_value()
 
     def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
@@ -325,8 +326,9 @@ class StrategyExtended:
     ) -> MultiStepContext:
         """Call `fn(context, inputs)` for `iterations` elements of an iterator; return a context.
 
-        `fn` is compiled like a `gd.function`, and one program runs several steps. The context's
-        `last_step_outputs` has the last values that `fn` passed to `context.set_last_step_output`.
+        `fn` is compiled like a `gd.function`, and one program runs several steps. The returned
+        context's `last_step_outputs` has the last values that `fn` passed to
+        `context.set_last_step_output`.
         Raises `ContextError` inside a function.
         """
         return run_steps_on_iterator(self.strategy, fn, iterator, iterations, initial_loop_values)
@@ -347,7 +349,7 @@ def _pair(index: int, pair: Any) -> tuple[Any, Any]:
 
 
 def _destination(destinations: Any) -> jax.Device | None:
-    """Return the device of a destination, None for the devices of all replicas."""
+    """Return the device of a destination; None means the devices of all replicas."""
     if isinstance(destinations, str | jax.Device):
         return find_device(destinations, here())
     if isinstance(destinations, jax.Array) and not isinstance(destinations, jax.core.Tracer):
@@ -364,7 +366,7 @@ def _destination(destinations: Any) -> jax.Device | None:
 
 
 def _component(leaf: Any) -> Any:
-    """Return an argument for the update of one copy: its component of a distributed value."""
+    """Return what the update of a copy gets for `leaf`: of a distributed value, one component."""
     if isinstance(leaf, Mirrored):
         return leaf.array
     if isinstance(leaf, TracedPerReplica) and leaf.shapes is None:

@@ -1,8 +1,9 @@
 """Compiled functions for calls of `run`, `reduce` and the like outside every `gd.function`.
 
-A compiled function is cached under a key that identifies what it computes. The user's function is
-its own key while it exists: when a lambda is garbage collected, its program and the variables that
-it closes over are dropped, too. Each strategy drops the functions used least recently.
+A compiled function is cached under a key that identifies what it computes. A function of the user
+is its own key as long as it exists. When a lambda is garbage collected, its program and the
+variables that it closes over are dropped, too. Each strategy drops the functions used least
+recently.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from graphdist.program.step_functions import FunctionOptions
 from graphdist.user_warnings import warn_user
 
 _MAX_FUNCTIONS = 256
-"""The most functions that a strategy keeps."""
+"""The largest number of functions that a strategy keeps."""
 
 
 class ImplicitFunctions:
@@ -43,7 +44,7 @@ class ImplicitFunctions:
         return len(self._functions)
 
     def of(self, key: tuple[Any, ...], body: Callable[..., Any], name: str = "") -> Function:
-        """Return the function compiled for a key; a new one compiles `body`."""
+        """Return the function compiled for a key; if there is none, one that compiles `body`."""
         functions = self._functions
         key = tuple(map(_hashable, key))  # ids stay valid: `body` keeps the objects alive
         if key not in functions:
@@ -57,7 +58,10 @@ class ImplicitFunctions:
         return functions[key]
 
     def of_function(self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]) -> Function:
-        """Return `call(fn, args, kwargs)` compiled, until `fn` is garbage collected."""
+        """Return a compiled function of (args, kwargs) that returns `call(fn, args, kwargs)`.
+
+        The compiled function is dropped when `fn` is garbage collected.
+        """
         name = getattr(fn, "__name__", "function")
         if isinstance(fn, Function):
             fn = fn.function  # the Function of a method is a new object at each look-up
@@ -96,7 +100,7 @@ class ImplicitFunctions:
 
 
 def _weak_reference(fn: Callable[..., Any]) -> Callable[[], Any] | None:
-    """Return a weak reference to a function; None to a method, which is a new object each time."""
+    """Return a weak reference to a function; None for a method, which each access makes anew."""
     if isinstance(fn, MethodType):
         return None
     try:

@@ -1,9 +1,9 @@
 """The input of a strategy: distributed datasets, and how their elements are placed on devices.
 
-A replica's part of a batch is a view of it, which is copied to the replica's device alone. Only a
-part with fewer rows than the largest is copied on the host, to pad it with zeros. On CPU every part
-is copied once to aligned memory: JAX uses the memory of aligned NumPy arrays without a copy, so
-that the device would see later changes of the source's buffer.
+A replica's part of a batch is a view of the batch, and is copied to the replica's device alone.
+Only a part with fewer rows than the largest part is copied on the host, to pad it with zeros. On
+CPU every part is copied once, to aligned memory. Without this copy JAX would use the memory of the
+part itself, and the device would see later changes of the source's buffer.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class InputMethods:
 
         `dataset` is a `gd.data.Dataset`, any other iterable of pytrees of arrays with a batch
         dimension, or a dataset of another library: see `docs/input.md`. Of a batch of b rows each
-        of n replicas gets ceil(b / n) rows; the last ones may get fewer, or none. Elements are
-        prefetched to the devices. Outside every scope the dataset is returned unchanged. For type
-        checkers annotate the type of elements: `gd.DistributedDataset[Batch]`.
+        of n replicas gets ceil(b / n) rows. The last replicas may get fewer rows, or none. Elements
+        are prefetched to the devices. Outside every scope the dataset is returned unchanged. For
+        type checkers annotate the type of elements: `gd.DistributedDataset[Batch]`.
 
         Raises `DatasetError` for a value that is no dataset, `UnsupportedError` for
         `InputReplicationMode.PER_REPLICA`, `ContextError` in replica context.
@@ -98,10 +98,10 @@ class InputMethods:
         """Return a dataset made by a function; each of its elements is the batch of one replica.
 
         `dataset_fn(InputContext)` returns any dataset that `experimental_distribute_dataset` takes.
-        The replicas get its elements in turn, without a split; in
-        `InputReplicationMode.PER_REPLICA` it is called for each replica, which iterates its own
-        dataset. If the elements end within a step, the other replicas get arrays without rows.
-        Outside every scope the dataset is returned unchanged.
+        The replicas get the elements of the dataset in turn, without a split. In
+        `InputReplicationMode.PER_REPLICA` the function is called for each replica, and each replica
+        iterates over its own dataset. If the elements end within a step, the replicas without an
+        element get arrays without rows. Outside every scope the dataset is returned unchanged.
 
         Raises `DatasetError` if the function returns no dataset, `ArgumentError` for options that
         exclude each other, `UnsupportedError` if the strategy has no input per replica.
@@ -129,7 +129,7 @@ class InputMethods:
         return DistributedDatasetsFromFunction(dataset_fn, contexts, strategy, place, depth)
 
     def _input_contexts(self, options: InputOptions) -> list[InputContext]:
-        """Return the argument of each call of a dataset function."""
+        """Return the arguments for the calls of a dataset function, one for each call."""
         count = len(self.devices)
         is_per_replica = options.experimental_replication_mode is _PER_REPLICA
         if is_per_replica and not self.has_input_per_replica:
@@ -168,15 +168,15 @@ class InputMethods:
 
 
 def left_on_host(parts: Sequence[Array]) -> Any:
-    """Return the per-replica value with these components, copied on the host."""
+    """Return the per-replica value of `parts`, which are copied but stay on the host."""
     copies = [np.array(part) for part in parts]
     return copies[0] if len(copies) == 1 else PerReplica(copies)
 
 
 def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None) -> Any:
-    """Return the per-replica value with these components, each copied to its replica's device.
+    """Return the per-replica value of `parts`, each copied to its replica's device.
 
-    `shapes` are the shapes on all replicas, also of other workers; None if there are none.
+    `shapes` are the shapes on the replicas of all workers; None if there is only this worker.
     """
     devices = strategy.devices
     if shapes is None:
@@ -205,16 +205,16 @@ def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | 
 def _placed(
     shape: tuple[int, ...], sharding: Sharding, part_at: Callable[[Any], Array]
 ) -> jax.Array:
-    """Return the array of these parts after it has been copied: the source may then change them.
+    """Return an array of several parts, once all are copied and their source may change them.
 
-    `part_at` gets the slices of the array that a device holds.
+    `part_at` returns the part of a device, for the slices of the array that the device holds.
     """
-    # It takes a third of the time of device_put for each part.
+    # This takes a third of the time of a device_put for each part.
     return jax.make_array_from_callback(shape, sharding, part_at).block_until_ready()
 
 
 def _padded(part: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return the part itself or, if it is smaller, a copy padded with zeros to a shape."""
+    """Return `part`, or a copy padded with zeros to `shape` if `part` is smaller."""
     if part.shape == shape:
         return np.asarray(part, dtype)
     copy = np.zeros(shape, dtype)

@@ -1,6 +1,6 @@
-"""Switches `graphdist.keras` on where a program uses Keras and a strategy, or tells why it cannot.
+"""Imports `graphdist.keras` if a program uses Keras and a strategy, or warns why it cannot.
 
-Programs for tf.distribute import Keras and open a scope; nothing of theirs names `graphdist.keras`.
+Programs for tf.distribute import Keras and open a scope. They do not import `graphdist.keras`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from graphdist.user_warnings import warn_user
 
 _OURS = "graphdist.keras"
 _warned: set[str] = set()
-"""The backends of Keras that the first model in a scope warns of."""
+"""The backends of Keras for which the first model in a scope warns."""
 
 
 def switch_on_keras() -> None:
     """Let Keras's models train on strategies, if the program has imported Keras.
 
-    If Keras runs on another backend than JAX, models that are made in a scope warn.
+    If Keras runs on another backend than JAX, the first model that is made in a scope warns.
     """
     keras: Any = sys.modules.get("keras")
-    if _OURS in sys.modules or not hasattr(keras, "Model"):  # it is not imported, or not yet whole
+    if _OURS in sys.modules or not hasattr(keras, "Model"):  # not imported, or not completely
         return
     backend = keras.config.backend()
     if backend != "jax":
@@ -38,7 +38,7 @@ def switch_on_keras() -> None:
 
 
 def warn_of_late_keras() -> None:
-    """Warn at the end of a scope in which Keras was imported first, too late for its models."""
+    """Warn at the end of a scope if Keras was first imported in it, too late for its models."""
     keras: Any = sys.modules.get("keras")
     if _OURS not in sys.modules and hasattr(keras, "Model") and keras.config.backend() == "jax":
         import_module(_OURS)

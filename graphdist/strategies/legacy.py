@@ -1,6 +1,6 @@
-"""The strategy methods of TF1: each calls its successor.
+"""The strategy methods of TF1. Each calls the method that replaced it.
 
-`CommonStrategy` has these functions as methods. A function with a newer name warns of it once. The
+`CommonStrategy` has these functions as methods. A function that has a newer name warns once. The
 iterators are in `legacy_iterators.py`.
 """
 
@@ -67,8 +67,8 @@ def make_input_fn_iterator(
     """Return an iterator over the result of `input_fn(InputContext)`, which is called once.
 
     The result is a dataset, or a function that returns an element. In each step each replica gets
-    one element; a last step with fewer elements than replicas is dropped. Raises `ArgumentError`
-    for another replication mode, and for another result of `input_fn`.
+    one element. A last step with fewer elements than replicas is dropped. Raises `ArgumentError`
+    for a replication mode other than PER_WORKER, and for any other result of `input_fn`.
     """
     warn_of_older_name(
         "Strategy.make_input_fn_iterator", "Strategy.distribute_datasets_from_function"
@@ -101,7 +101,7 @@ def unwrap(strategy: AbstractStrategy, value: Any) -> tuple[Any, ...]:
 
 
 def group(strategy: AbstractStrategy, value: Any, name: str | None = None) -> Any:
-    """Wait until all components of a value are computed; return a single one, else None."""
+    """Wait until all components of a value are computed; return the only component, else None."""
     components = strategy.experimental_local_results(value)
     if current_trace() is None:
         jax.block_until_ready(components)
@@ -131,9 +131,9 @@ def update_config_proto(strategy: AbstractStrategy, config_proto: Any) -> Any:
     """Return a copy of a configuration with the settings of `jax.config` for this strategy.
 
     `config_proto` is a dict or an object with attributes, and is not changed. The copy has
-    `jax_platforms` and, for CPU devices, `jax_num_cpu_devices`: with these in `jax.config` a
-    process has the strategy's devices. If the configuration has TF1's `isolate_session_state`, it
-    is set by the same strategies as in `tf.distribute`.
+    `jax_platforms` and, for CPU devices, `jax_num_cpu_devices`. With these settings in `jax.config`
+    a process has the strategy's devices. If the configuration has TF1's `isolate_session_state`,
+    the same strategies set it as in `tf.distribute`.
 
     >>> import graphdist as gd
     >>> gd.MirroredStrategy(["cpu:0", "cpu:1"]).update_config_proto({"jax_enable_x64": True})

@@ -3,9 +3,9 @@
 An iterator has the methods `initialize` and `get_next`. It needs no initialization before its first
 element, and starts again when it is initialized again.
 
-In `run_steps_on_iterator` the first step is a program of its own, whose outputs show what a step
-returns. The next steps run in programs of `STEPS` steps each, on stacked elements, if their
-elements have one type.
+In `run_steps_on_iterator` the first step is a program of its own, since its outputs show what a
+step returns. If their elements have one type, the next steps run in programs of `STEPS` steps each,
+on stacked elements.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DatasetIterator:
 
 
 class InputFunctionIterator:
-    """An iterator over the result of an input function: a dataset, or a function of an element."""
+    """An iterator over an input function's result: a dataset, or a function that makes elements."""
 
     def __init__(self, strategy: StrategyBase, input_fn: Callable[..., Any]) -> None:
         """Call `input_fn(InputContext)`; raises `ArgumentError` for a result of another kind."""
@@ -76,7 +76,7 @@ class InputFunctionIterator:
         self._elements = None
 
     def get_next(self) -> Any:
-        """Return an element per replica; raises `OutOfRangeError` if fewer are left."""
+        """Return an element per replica; raises `OutOfRangeError` if there are fewer."""
         if self._elements is None:
             source = self._source
             is_dataset = isinstance(source, Iterable)
@@ -99,12 +99,12 @@ STEPS = 16
 
 
 class MultiStepContext:
-    """The first argument of the function of a loop: it keeps outputs of the last step."""
+    """The first argument of a loop's function. It stores outputs of the last step."""
 
     def __init__(
         self, outputs: Mapping[str, Any] | None = None, others: Mapping[str, Any] | None = None
     ) -> None:
-        """Start with these outputs that are arrays, and `others`."""
+        """Start with `outputs`, which are arrays, and `others`, which are not."""
         self._outputs, self._others = dict(outputs or {}), dict(others or {})
 
     @property
@@ -114,11 +114,11 @@ class MultiStepContext:
 
     @property
     def non_tensor_outputs(self) -> dict[str, Any]:
-        """Return the outputs that are no arrays by name."""
+        """Return the outputs that are not arrays, by name."""
         return self._others
 
     def set_last_step_output(self, name: str, output: Any, reduce_op: Any = None) -> None:
-        """Keep an output of this step: reduced over the replicas, or unchanged without an op."""
+        """Store an output of this step, reduced over the replicas by `reduce_op` if it is given."""
         op = None if reduce_op is None else ReduceOp.of(reduce_op)
 
         def keep(strategy: AbstractStrategy, output: Any) -> None:
@@ -128,7 +128,7 @@ class MultiStepContext:
         _in_cross_replica(keep, output)
 
     def set_non_tensor_output(self, name: str, output: Any) -> None:
-        """Keep an output that is no array."""
+        """Store an output that is not an array."""
 
         def keep(strategy: AbstractStrategy, output: Any) -> None:
             self._others[name] = output
@@ -151,7 +151,7 @@ def run_steps_on_iterator(
     iterations: int,
     initial_loop_values: Mapping[str, Any] | None,
 ) -> MultiStepContext:
-    """Call `fn(context, inputs)`, compiled, with the next elements of an iterator."""
+    """Compile `fn(context, inputs)`, and call it with the next elements of an iterator."""
     if current_trace() is not None:
         raise ContextError(
             "experimental_run_steps_on_iterator is called inside a function, which cannot read "
@@ -172,9 +172,10 @@ def run_steps_on_iterator(
 
 
 def _groups(get_next: Callable[[], Any], iterations: int) -> Iterator[list[Any]]:
-    """Yield lists of the next elements: the first alone, then `STEPS` of one type, or one.
+    """Yield the next elements in lists: first one element, then lists of `STEPS` of one type.
 
-    Raises `OutOfRangeError` after it has yielded the elements before the end.
+    Elements that cannot be stacked come in lists of one. If the iterator ends too early, raises
+    `OutOfRangeError` after all elements.
     """
     group: list[Any] = []
     for iteration in range(iterations):

@@ -1,7 +1,7 @@
 """Local steps, as in DiLoCo: `sync_every` and `outer_optimizer` of strategies.
 
-`passes/logical/local_steps.py` explains them. Passes import no JAX: here the outer step, the update
-by an outer optimizer of optax, is traced to the graph that the pass adds.
+`passes/logical/local_steps.py` explains them. Passes import no JAX. So this module traces the outer
+step, which is the update by an outer optimizer of optax, to the graph that the pass adds.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from graphdist.values.distributed import wrong_type
 def checked_local_steps(
     sync_every: Any, outer_optimizer: Any, shard_update: bool | None, shard_parameters: bool
 ) -> LocalSteps | None:
-    """Return the pass for a strategy's arguments; None without `sync_every`.
+    """Return the pass for a strategy's arguments; None if `sync_every` is None.
 
     Raises `ArgumentError` for a `sync_every` that is no integer from 1, for an `outer_optimizer`
-    without it, and for sharded updates or parameters; `ArgumentTypeError` for an `outer_optimizer`
-    that is no transformation of optax.
+    without `sync_every`, and for `sync_every` with sharded updates or parameters. Raises
+    `ArgumentTypeError` for an `outer_optimizer` that is no transformation of optax.
 
     >>> checked_local_steps(50, None, None, False)
     LocalSteps(every=50, outer=None)
@@ -73,10 +73,10 @@ def _checked(optimizer: Any) -> OuterOptimizer:
 
 
 class OuterOptimizer:
-    """The outer step: optax updates the anchors by their mean difference to the copies."""
+    """The outer step, in which optax updates the anchors by their mean difference to the copies."""
 
     def __init__(self, optimizer: Any) -> None:
-        """Keep the optimizer, of which `init` and `update` are called."""
+        """Store the optimizer, of which `init` and `update` are called."""
         self.optimizer = optimizer
         self.graph = lru_cache(maxsize=16)(self._trace_step)  # one graph for all runs of the pass
 

@@ -20,7 +20,7 @@ from graphdist.tracing.user_lines import here
 
 
 class MirroredBase(DataParallelStrategy):
-    """A mirrored strategy, without the methods that its API adds."""
+    """The part of `MirroredStrategy` that its form in `graphdist.compat.v1` shares."""
 
     isolates_session_state = True
     cross_device_ops: CrossDeviceOps | None
@@ -61,14 +61,14 @@ class MirroredBase(DataParallelStrategy):
 class MirroredStrategy(MirroredBase, Strategy):
     """Runs one replica on each device, with variables mirrored on all of them.
 
-    `devices` names them ("cpu:0", "gpu:1", or `jax.Device`); None or an empty list means all local
-    devices. With a `topology`, such as "h100:8x8" for 8 hosts with 8 GPUs each, functions are
+    `devices` names the devices ("cpu:0", "gpu:1", or `jax.Device`). None or an empty list means all
+    local devices. With a `topology`, such as "h100:8x8" for 8 hosts with 8 GPUs each, functions are
     compiled for GPUs that need not exist here, and not run, as with `gd.TPUStrategy`.
 
     `shard_update` shards the update of variables over the replicas, and stores the optimizer's
-    state sharded: True for every variable that allows it, "auto" for large ones, where it saves
-    time (`graphdist.passes.layouts.sharded_updates`), False for none. It changes values only by
-    rounding.
+    state sharded: True for every variable that allows it, "auto" for large variables for which it
+    saves time (`graphdist.passes.layouts.sharded_updates`), False for none. Sharded updates change
+    values only by rounding.
 
     `shard_parameters` stores large variables sharded from their creation, so that no device holds
     the full value between steps; `docs/large-models.md` says which. True shards a variable over all
@@ -83,8 +83,9 @@ class MirroredStrategy(MirroredBase, Strategy):
     `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices that do
     not exist, are named twice, or belong to several platforms; `ArgumentTypeError` if
     `cross_device_ops` is no `CrossDeviceOps` or `axis_name` no name; `ArgumentError` for a
-    `shard_parameters` that does not divide the count of replicas or contradicts
-    `shard_update=False`, and for a `sync_every` below 1 or together with either.
+    `shard_parameters` that does not divide the number of replicas or contradicts
+    `shard_update=False`, and for a `sync_every` below 1, or together with `shard_update=True` or
+    `shard_parameters`.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2
@@ -92,11 +93,11 @@ class MirroredStrategy(MirroredBase, Strategy):
 
 
 class FullyShardedStrategy(MirroredStrategy):
-    """`gd.MirroredStrategy(shard_parameters=True)`, by the name that other frameworks have for it.
+    """`gd.MirroredStrategy(shard_parameters=True)`, under the name that other frameworks use.
 
     Programs are the same as for any mirrored strategy. Large variables are stored sharded over the
-    replicas, so that the model need not fit on one device. It takes the other arguments of
-    `gd.MirroredStrategy`, and raises the same errors.
+    replicas, so that the model need not fit on one device. Arguments mean the same as in
+    `gd.MirroredStrategy`, and raise the same errors.
 
     >>> import graphdist as gd
     >>> strategy = FullyShardedStrategy(["cpu:0", "cpu:1"])

@@ -44,7 +44,7 @@ class MultiWorkerExtended(StrategyExtended):
     experimental_between_graph = True
 
     def __init__(self, devices: Devices) -> None:
-        """Keep the devices; worker 0 writes checkpoints and summaries for all workers."""
+        """Store the devices. Worker 0 writes checkpoints and summaries for all workers."""
         super().__init__(devices)
         is_first = devices.workers is None or devices.workers.index == 0
         self.should_checkpoint = self.should_save_summary = is_first
@@ -56,7 +56,7 @@ class MultiWorkerExtended(StrategyExtended):
 
 
 class MultiWorkerMirroredBase(DataParallelStrategy):
-    """A strategy of workers, without the methods that its API adds."""
+    """The part of `MultiWorkerMirroredStrategy` that its form in `graphdist.compat.v1` shares."""
 
     has_input_per_replica = False
 
@@ -72,7 +72,7 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
         outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
     ) -> None:
-        """Join the other workers, if there are any, and find the devices of all."""
+        """Join the other workers, if there are any, and find the devices of all workers."""
         options = options_or_default(communication_options)
         resolver, workers = joined_workers(cluster_resolver)
 
@@ -89,7 +89,7 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
         self.cluster_resolver, self.communication_options = resolver, options
 
     def place_variable(self, value: Any, layout: Layout) -> Any:
-        """Return a new buffer for a variable: worker 0's value on all workers."""
+        """Return a new buffer for a variable. All workers use worker 0's value."""
         if self.devices.workers is None or isinstance(value, jax.ShapeDtypeStruct):
             return super().place_variable(value, layout)
         is_global = isinstance(value, jax.Array) and not value.is_fully_addressable
@@ -108,7 +108,7 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
         return from_first_worker(value, self.devices, "the value of a variable", here())
 
     def _copies(self, value: Any, layout: Layout) -> jax.Array:
-        """Return an array of copies of a value: mirrored, its shards, or a copy per replica."""
+        """Return the array of a value: mirrored, sharded, or with a copy for each replica."""
         home = self.devices.home(layout)
         if layout is not PER_REPLICA:
             return array_of_full(value, home)
@@ -125,21 +125,22 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     """Runs one replica on each device of every worker of a cluster.
 
     Start the program once for every worker, with the same code. `cluster_resolver` names the
-    workers and this process's index among them. Without it `TF_CONFIG` does, or a JAX that is
-    initialized already, or the launcher: Slurm, Open MPI, Kubernetes, Cloud TPU. Each worker uses
-    all its devices, or those that `devices` names, as in `MirroredStrategy`; all workers have the
-    same number of devices. Replicas are numbered worker by worker. Every worker gets the results of
-    `reduce` and `gather`; `experimental_local_results` and `values` return the worker's own
-    replicas. Variables start with worker 0's values. `timeout_seconds` of the
-    `communication_options` limits the time of a step; its other options are hints. Make the
-    strategy before anything runs on a device.
+    workers and this process's index among them. Without a resolver, `TF_CONFIG` names them, or a
+    JAX that is initialized already, or the launcher: Slurm, Open MPI, Kubernetes, Cloud TPU. Each
+    worker uses all its devices, or those that `devices` names, as in `MirroredStrategy`. All
+    workers must have the same number of devices. Replicas are numbered worker by worker. Every
+    worker gets the results of `reduce` and `gather`. `experimental_local_results` and `values`
+    return the values of the worker's own replicas. Variables start with worker 0's values.
+    `timeout_seconds` of the `communication_options` limits the time of a step. Their other options
+    are hints. Make the strategy before anything runs on a device.
 
     `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
-    same as in `gd.MirroredStrategy`. No worker has all shards of a sharded variable: outside
-    functions all workers read it together, and also a variable that local steps keep per replica.
+    same as in `gd.MirroredStrategy`. No worker has all shards of a sharded variable. So outside
+    functions all workers must read such a variable together. The same holds for a variable of which
+    each replica has a copy because of local steps.
 
     Without a cluster, or with one worker, the strategy uses this process alone: all its
-    accelerators or, without any, one CPU device.
+    accelerators, or one CPU device if it has none.
 
     Raises `ArgumentError` for a resolver or options of another type, or for a cluster that does not
     say which worker this is; `ContextError` if devices are in use already; `WorkerError` if the
@@ -159,7 +160,7 @@ def devices_of_workers(
     """Return the devices of all workers, with the time limit of a step."""
     seconds = options.timeout_seconds
     limit = workers.timeouts.step if seconds is None else seconds
-    # tf.distribute allows any number: without a positive finite one there is no limit.
+    # tf.distribute allows any number. If it is not positive and finite, there is no limit.
     timeout = limit if limit and 0 < limit < float("inf") else None
     return Devices(of_all_workers(workers, names), workers=workers, timeout_seconds=timeout)
 
@@ -167,7 +168,7 @@ def devices_of_workers(
 def of_all_workers(
     workers: ClusterWorkers, names: Sequence[str | jax.Device] | None
 ) -> list[jax.Device]:
-    """Return the devices of all workers, worker by worker; with `names` only these of each."""
+    """Return the devices of all workers, worker by worker; only those in `names`, if given."""
     own = find_devices(names, here()).devices
     present = jax.local_devices(backend=own[0].platform)
     chosen = [present.index(device) for device in own]
@@ -195,7 +196,7 @@ def of_all_workers(
 
 
 def options_or_default(options: Any) -> CommunicationOptions:
-    """Return the options, or the default ones; raises `ArgumentError` for another kind."""
+    """Return the options, default options for None; raises `ArgumentError` for another type."""
     if not isinstance(options, CommunicationOptions | None):
         name, expected = "communication_options", "CommunicationOptions"
         hint = "write gd.CommunicationOptions(...)"

@@ -13,7 +13,7 @@ from graphdist.values.distributed import wrong_type
 
 
 class OneDeviceBase(CommonStrategy):
-    """A strategy of one device, without the methods that its API adds."""
+    """The part of `OneDeviceStrategy` that its form in `graphdist.compat.v1` shares."""
 
     has_input_per_replica = False
     makes_plain_variables = True
@@ -33,9 +33,9 @@ class OneDeviceBase(CommonStrategy):
 class OneDeviceStrategy(OneDeviceBase, Strategy):
     """Runs everything on one device; values are never wrapped.
 
-    `device` is a name such as "cpu:0", a `jax.Device`, or None for the first one. Collectives over
-    `axis_name` are over one replica, and change nothing. Raises `DeviceError`, and
-    `ArgumentTypeError` for anything but a device or a name.
+    `device` is a name such as "cpu:0", a `jax.Device`, or None for the first device. Collectives
+    over `axis_name` are over one replica, and change nothing. Raises `DeviceError` if the device
+    does not exist, and `ArgumentTypeError` for anything but a device or a name.
 
     >>> OneDeviceStrategy("cpu:0").run(lambda x: x + 1, args=(2.0,))
     3.0

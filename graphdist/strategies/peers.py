@@ -1,15 +1,17 @@
-"""Shapes and Python values of the other replica variants, for the trace of one of them.
+"""Assumptions about the shapes and Python values of other replica variants, during a trace.
 
-Variants are traced one after the other. A variant that gathers or calls `merge_call` needs the
-others' shapes at that call, before they are traced. It assumes the shapes of the last round, or
-guesses them: two sizes that differ between two variants in an argument correspond everywhere. When
-all variants are traced, the assumptions are checked. If one was wrong, all variants are traced
-again with the shapes that are known then. The guess is right if shapes depend on the rows of a
-batch. A wrong one only costs time: a trace with a wrong assumption is not used.
+Variants are traced one after the other. If a variant gathers or calls `merge_call`, its trace needs
+the shapes of all variants at this call, also of those that are traced later. The trace uses the
+shapes from the last round, or guesses them: if a size in an argument is n in one variant and m in
+another, n in the first is guessed to correspond to m in the second everywhere. After all variants
+are traced, the assumptions are checked. If one was wrong, a new round traces all variants again,
+with the shapes that are known by then. The guess is right if shapes depend on the rows of a batch.
+A wrong guess only costs time, since no trace with a wrong assumption is used.
 
-Python values cannot be guessed: the trace of the variant ends there, until a later round. Variants
-may differ in where they count examples: a variant that does not count at a line has none there. In
-each round at least one more call becomes known, so that the rounds end.
+Python values cannot be guessed. If one is not known yet, the trace of the variant ends at the call,
+and goes further in a later round. Variants may count examples at different lines. A variant that
+does not count at a line has no examples there. In each round at least one more call becomes known,
+so the rounds end.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplicaVariant:
-    """Replicas with one common trace, which is that of the first, `replica`."""
+    """Replicas that have one trace in common, which is the trace of the first of them."""
 
     index: int
     replicas: tuple[int, ...]
@@ -78,7 +80,7 @@ class NotKnownYet(BaseException):
 
 @dataclass(frozen=True)
 class _Leaf:
-    """An argument of a `merge_call`: shape and dtype of an array, or None and a Python value."""
+    """A leaf of a `merge_call`'s arguments: an array's shape and dtype, or None and a value."""
 
     shape: tuple[int, ...] | None
     value: Any
@@ -114,7 +116,7 @@ class Assumptions:
         self._num_known = -1
 
     def start(self) -> None:
-        """Start a round; raises `TraceError` if the last round made no other call known."""
+        """Start a round; raises `TraceError` if the last round made no further call known."""
         if self._missing is not None and len(self._known) == self._num_known:
             raise missing_merge_call(self._missing)
         self._num_known = len(self._known)
@@ -135,7 +137,7 @@ class Assumptions:
         return self._missing is not None
 
     def count(self, line: Hashable, variant: ReplicaVariant, examples: int) -> int:
-        """Note a variant's count of examples at a line; return the sum over all replicas."""
+        """Record a variant's number of examples at a line; return the sum over all replicas."""
         self._counts.add(line)
         of_all = self.exchange(
             line,
@@ -152,9 +154,10 @@ class Assumptions:
         value: Any,
         guess: Callable[[ReplicaVariant], Any] | None,
     ) -> list[Any]:
-        """Note a variant's value at a call; return the values of all replicas at this call.
+        """Record a variant's value at a call; return the values of all replicas at this call.
 
-        Raises `NotKnownYet` for a value that is not known and has no `guess`.
+        `guess` returns the assumed value of a variant whose value is not known. Raises
+        `NotKnownYet` if a value is not known and `guess` is None.
         """
         self._known[call, variant.index] = value
         of_replica: dict[int, Any] = {}
@@ -171,7 +174,7 @@ class Assumptions:
     def guess(
         self, shape: tuple[int, ...], variant: ReplicaVariant, other: ReplicaVariant
     ) -> tuple[int, ...]:
-        """Guess another variant's shape of an array that has `shape` on this one."""
+        """Guess the shape in the variant `other` of an array that has `shape` in `variant`."""
         sizes = {
             mine: theirs
             for shapes in self._argument_shapes
@@ -182,10 +185,10 @@ class Assumptions:
 
 
 class Peers:
-    """The other replicas, for the variant that is being traced."""
+    """The calls in the trace of one variant that need values of the other variants."""
 
     def __init__(self, variant: ReplicaVariant, assumptions: Assumptions) -> None:
-        """Start the trace of a variant."""
+        """Begin at the first call of a variant's trace; all variants share `assumptions`."""
         self._variant, self._assumptions = variant, assumptions
         self._calls, self._shared = count(), count()
         self._executions: Counter[str] = Counter()
@@ -200,13 +203,13 @@ class Peers:
         )
 
     def examples_of_all(self, examples: int) -> int:
-        """Return the sum of all replicas' counts of examples; this one's is `examples`."""
+        """Return the total number of examples; each replica of this variant has `examples`."""
         line = str(here())
         self._executions[line] += 1
         return self._assumptions.count((line, self._executions[line]), self._variant, examples)
 
     def made_once(self, make: Callable[[], Shared]) -> Shared:
-        """Return the object that the first variant made by this call, or make it."""
+        """Return the result of `make` in the first variant's trace; in that trace, call `make`."""
         index, shared = next(self._shared), self._assumptions.shared
         if index == len(shared):
             shared.append(make())
@@ -313,7 +316,7 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
 
 
 def _described(leaf: Any) -> Any:
-    """Return a leaf of a result without its tracer, of which it keeps shape and dtype."""
+    """Return a leaf of a result, with its tracer replaced by the tracer's shape and dtype."""
     if not isinstance(leaf, TracedPerReplica):
         return leaf
     return TracedPerReplica(jax.ShapeDtypeStruct(leaf.local.shape, leaf.local.dtype), leaf.shapes)
@@ -324,7 +327,7 @@ def _is_leaf(leaf: Any) -> bool:
 
 
 def _static(row: Sequence[_Leaf]) -> Any:
-    """Return the replicas' common Python value, or a `PerReplica` of different ones."""
+    """Return the replicas' common Python value, or a `PerReplica` if their values differ."""
     values = [leaf.value for leaf in row]
     return values[0] if all(_is_same(values[0], value) for value in values) else PerReplica(values)
 

@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class ReplicaContext:
-    """A replica's id, and its collectives with the others; see `gd.get_replica_context()`."""
+    """A replica's id, and its collectives with other replicas; see `gd.get_replica_context()`."""
 
     def __init__(
         self,
@@ -52,15 +52,16 @@ class ReplicaContext:
         replica_id_in_sync_group: int | None = None,
         peers: Peers | None = None,
     ) -> None:
-        """Make the context of a call of `run`: of one replica if it has an id, or of all.
+        """Make the context of a call of `run`.
 
-        `peers` are the other replica variants, if there are several.
+        It is the context of one replica if `replica_id_in_sync_group` is given, else of all
+        replicas together. `peers` is for values of other replica variants, if there are several.
         """
         self._strategy = strategy
         self._replica_id = 0 if self.num_replicas_in_sync == 1 else replica_id_in_sync_group
         self._peers = peers
         self.mirrored: dict[int, tuple[Any, Any]] = {}
-        """By `id` of a replica's array: the array, and the cross-replica value that it mirrors."""
+        """Mirrored arrays, by `id`: the array, and the cross-replica value that it is a copy of."""
 
     @property
     def strategy(self) -> AbstractStrategy:
@@ -69,15 +70,15 @@ class ReplicaContext:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Return how many replicas run together."""
+        """Return the number of replicas that run together."""
         return self._strategy.num_replicas_in_sync
 
     @property
     def replica_id_in_sync_group(self) -> jax.Array | np.int32 | int:
         """Return the replica id, an int32 scalar; the Python int 0 outside every strategy.
 
-        It is a traced value, in one program for all replicas. If the program needs it as a Python
-        value, in an `if` or as an index of a list, each replica is traced.
+        The id is a traced value, in one program for all replicas. If the function needs the id as a
+        Python value, in an `if` or as an index of a list, each replica is traced separately.
         """
         if not self._is_running():
             return 0
@@ -97,7 +98,7 @@ class ReplicaContext:
         return (self._strategy.devices.names[self.known_replica_id()],)
 
     def known_replica_id(self) -> int:
-        """Return the replica id as a Python value; each replica is then traced."""
+        """Return the replica id as a Python value, for which each replica is traced separately."""
         if self._replica_id is None:
             trace = current_trace()
             assert trace is not None
@@ -117,9 +118,9 @@ class ReplicaContext:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
 
         `value` is a pytree of arrays of any shape, the same on all replicas; None in it stays None.
-        Integers have a float32 mean, unless they are provably the same on all replicas. It is
-        differentiable: the transpose is the same reduction of the cotangents. `options` are
-        `CommunicationOptions`. Raises `ArgumentError` for another op or None alone,
+        Integers have a float32 mean, unless they are provably the same on all replicas. The
+        reduction is differentiable: its transpose is the same reduction of the cotangents.
+        `options` are `CommunicationOptions`. Raises `ArgumentError` for another op or None alone,
         `ArgumentTypeError` for a leaf that cannot be reduced or for options of another type,
         `ContextError` after the end of `run`.
 
@@ -244,7 +245,7 @@ class ReplicaContext:
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
 
     def examples_of_all(self, examples: int) -> int:
-        """Return the sum of all replicas' counts of examples; this one's is `examples`."""
+        """Return the total number of examples, of which this replica has `examples`."""
         if self._peers is None:
             return examples * self.num_replicas_in_sync
         return self._peers.examples_of_all(examples)
@@ -267,7 +268,7 @@ class ReplicaContext:
 
 
 def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with arrays instead of `Mirrored` results."""
+    """Return a function that calls `merge_fn`, and returns arrays instead of `Mirrored` values."""
 
     @wraps(merge_fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -281,7 +282,7 @@ def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_slices(leaf: Any) -> bool:
-    """Return whether a node of a pytree is `IndexedSlices`, which count as one leaf."""
+    """Return whether a node of a pytree is an `IndexedSlices`, which counts as one leaf."""
     return isinstance(leaf, IndexedSlices)
 
 
@@ -296,7 +297,7 @@ def refuse_none(value: Any, what: str) -> None:
 
 
 def refuse_slices(leaf: Any, what: str) -> None:
-    """Raise `UnsupportedError` for `IndexedSlices`, which are no array."""
+    """Raise `UnsupportedError` for an `IndexedSlices`, which is not an array."""
     if isinstance(leaf, IndexedSlices):
         raise UnsupportedError(
             f"{what} of IndexedSlices",

@@ -46,10 +46,11 @@ _OUTPUT = object()
 
 
 @dataclass(frozen=True)
-class _HandedBack:
-    """An output that is one of the arguments that are equal on all replicas, unchanged.
+class _UnchangedArgument:
+    """A leaf of the result that is an unchanged argument, the same on all replicas.
 
-    If all variants return the same argument, the result is that argument, no output of the jaxprs.
+    If all variants return the same argument here, the argument becomes the result, and the outputs
+    of the jaxprs are not used.
     """
 
     value: Any
@@ -62,7 +63,7 @@ def run_by_variant(
     kwargs: dict[str, Any],
     by_replica_id: bool,
 ) -> Any:
-    """Trace `fn` once for each replica variant; with `by_replica_id` each replica is a variant."""
+    """Trace `fn` once for each replica variant. If `by_replica_id`, each replica is a variant."""
     leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=is_distributed)
     by_replica_id = by_replica_id or any(_is_static(leaf) for leaf in leaves)
     variants = _variants(leaves, strategy.num_replicas_in_sync, by_replica_id)
@@ -81,7 +82,7 @@ def run_by_variant(
 
 
 def _is_leaf_of_result(leaf: Any) -> bool:
-    """Return whether a node is a leaf; None is one, since another replica may have an array."""
+    """Return whether a node is a leaf. None is one, since another replica may have an array."""
     return leaf is None or is_distributed(leaf)
 
 
@@ -104,7 +105,7 @@ def _variants(leaves: Sequence[Any], count: int, by_replica_id: bool) -> list[Re
 
 
 def _mirrored(leaf: Any, strategy: AbstractStrategy) -> Any:
-    """Return the value on all replicas of a leaf that is not per-replica."""
+    """Return the value that every replica gets for a leaf that is not per-replica."""
     value = leaf.array if isinstance(leaf, Mirrored) else leaf
     trace = current_trace()
     if isinstance(value, jax.core.Tracer) and trace is not None:
@@ -120,7 +121,8 @@ def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
 class _Traced:
     """The trace of a variant: a jaxpr, and the leaves of the result.
 
-    A leaf is a Python value, or stands for an output of the jaxpr: `_OUTPUT` or a `_HandedBack`.
+    A leaf is a Python value, or stands for an output of the jaxpr: `_OUTPUT` or an
+    `_UnchangedArgument`.
     """
 
     jaxpr: Any  # a ClosedJaxpr, which only `tracing` may name
@@ -178,10 +180,10 @@ def _is_output(leaf: Any) -> bool:
 
 
 def _described(leaf: Any, outside: Sequence[Any]) -> Any:
-    """Return the leaf if it is no array, else what stands for it in `_Traced.leaves`."""
+    """Return what stands for a leaf in `_Traced.leaves`: the leaf itself if it is no array."""
     if not _is_output(leaf):
         return leaf
-    return _HandedBack(leaf) if any(leaf is value for value in outside) else _OUTPUT
+    return _UnchangedArgument(leaf) if any(leaf is value for value in outside) else _OUTPUT
 
 
 def _combined(
@@ -219,13 +221,16 @@ def _combined(
 
 
 def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
-    """Return for each variant and leaf the index of its output of the jaxpr, None for others."""
+    """Return, for each variant, the index among its jaxpr's outputs of each leaf of the result.
+
+    None for a leaf that is a Python value, or an argument that all variants return unchanged.
+    """
     rows: list[list[int | None]] = []
     for trace in traced:
         outputs = iter(range(len(trace.leaves)))
         rows.append([next(outputs) if _is_from_jaxpr(leaf) else None for leaf in trace.leaves])
     for position, leaves in enumerate(zip(*(trace.leaves for trace in traced), strict=True)):
-        if all(isinstance(leaf, _HandedBack) for leaf in leaves) and all(
+        if all(isinstance(leaf, _UnchangedArgument) for leaf in leaves) and all(
             leaf.value is leaves[0].value for leaf in leaves
         ):
             for row in rows:
@@ -234,11 +239,11 @@ def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
 
 
 def _is_from_jaxpr(leaf: Any) -> bool:
-    return leaf is _OUTPUT or isinstance(leaf, _HandedBack)
+    return leaf is _OUTPUT or isinstance(leaf, _UnchangedArgument)
 
 
 def _static(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, _HandedBack) else leaf
+    return leaf.value if isinstance(leaf, _UnchangedArgument) else leaf
 
 
 def _indices(variants: Sequence[ReplicaVariant], count: int) -> list[int]:
@@ -257,7 +262,10 @@ def _traced_index(variants: Sequence[ReplicaVariant], count: int) -> Any:
 
 
 def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
-    """Return a leaf of the combined result from the replicas' leaves."""
+    """Return a leaf of the combined result.
+
+    `slots` has a slot for each replica, or None if the replica's leaf is the value in `statics`.
+    """
     first = slots[0]
     if first is not None and all(slot is not None and slot.array is first.array for slot in slots):
         if first.mirrored is not None:

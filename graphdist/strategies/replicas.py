@@ -52,7 +52,7 @@ def run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Trace `fn` once for all replicas, or once per replica variant if they differ."""
+    """Trace `fn` once for all replicas, or once per replica variant if the replicas differ."""
     trace = current_trace()
     assert trace is not None
     trace.claim(strategy)
@@ -72,14 +72,14 @@ def run(
     except GraphdistError:
         raise
     except Exception:
-        trace.retry_by_replica_id()  # with the id as a Python value it may succeed
+        trace.retry_by_replica_id()  # the trace may succeed with the id as a Python value
         raise
     finally:
         trace.current_run = None
 
 
 def _differs(leaf: Any) -> bool:
-    """Return whether a leaf has different shapes on the replicas, or Python values."""
+    """Return whether a leaf is per-replica, with different shapes or with Python values."""
     if isinstance(leaf, TracedPerReplica):
         return leaf.shapes is not None
     if isinstance(leaf, PerReplica) and any(map(is_array, leaf.values)):
@@ -128,7 +128,7 @@ def _run_once(
 
 
 def _not_traced(value: PerReplica, what: str) -> GraphdistError:
-    """Return the error for a PerReplica that is no input of the function."""
+    """Return the error for a PerReplica that is not an input of the function."""
     kinds = {type_name(part) for part in value.values if not is_array(part)}
     if not kinds:
         return _closed_over()
@@ -149,7 +149,7 @@ def _closed_over() -> ArgumentError:
 def reduce(
     strategy: AbstractStrategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None
 ) -> Any:
-    """Reduce every leaf. None in a pytree is no leaf; None alone is one."""
+    """Reduce every leaf. None in a pytree is no leaf, but None alone is a leaf."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
         value,
@@ -179,7 +179,7 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
             )
         if axis is None:
             value = leaf.array if isinstance(leaf, Mirrored) else leaf
-            # On one replica it may be a result of run, whose mean is a float.
+            # On one replica the value may be a result of run, whose mean is a float.
             may_be_returned = size == 1 and _is_integer(value) and not is_variable
             return reduction_of(value, op, "reduce")[0] if may_be_returned else value
         # Along an axis every replica reduces the value.
@@ -203,9 +203,10 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
 
 
 def _value_of_variable(leaf: Any, *, has_axis: bool) -> Any:
-    """Return the value of a mirrored variable, and of any other a `PerReplica` of its copies.
+    """Return the value of a mirrored variable, or a `PerReplica` of another variable's copies.
 
-    With an axis, and in a gather, a mirrored variable is a `PerReplica` of its copies, too.
+    If `has_axis`, a mirrored variable gives a `PerReplica` of its copies, too. Any other leaf is
+    returned unchanged.
     """
     if not isinstance(leaf, Variable):
         return leaf
@@ -215,7 +216,7 @@ def _value_of_variable(leaf: Any, *, has_axis: bool) -> Any:
 
 
 def _array_of_numbers(leaf: Any, size: int) -> Any:
-    """Return a `PerReplica` of Python numbers as one of arrays, any other leaf unchanged."""
+    """Return a `PerReplica` of Python numbers as a `PerReplica` of arrays; keep other leaves."""
     if not isinstance(leaf, PerReplica) or isinstance(leaf, TracedPerReplica):
         return leaf
     parts = leaf.parts if isinstance(leaf, TracedParts) else leaf.values

@@ -1,4 +1,4 @@
-"""One replica on each TPU core, of this host's TPUs or of a topology that is compiled for."""
+"""One replica on each TPU core, of this host's TPUs or of a topology to compile for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from graphdist.tracing.user_lines import here
 
 
 def devices_of_topology(name: str, num_slices: int, platform: str) -> Devices:
-    """Return the absent devices of a topology; raises `DeviceError` for another platform."""
+    """Return the absent devices of a topology; raises `DeviceError` if it is not of `platform`."""
     topology = find_topology(name, num_slices, here())
     if topology.chip.platform != platform:
         right = "gd.TPUStrategy" if topology.chip.platform == "tpu" else "gd.MirroredStrategy"
@@ -38,7 +38,7 @@ def devices_of_topology(name: str, num_slices: int, platform: str) -> Devices:
 
 
 class TPUBase(DataParallelStrategy):
-    """A strategy of TPUs, without the methods that its API adds."""
+    """The part of `TPUStrategy` that its form in `graphdist.compat.v1` shares."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class TPUBase(DataParallelStrategy):
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Find the devices."""
-        del experimental_spmd_xla_partitioning  # of a replica over cores, but it has one core
+        del experimental_spmd_xla_partitioning  # it divides a replica, which has one core here
         if tpu_cluster_resolver is not None:
             self.cluster_resolver = single_worker(tpu_cluster_resolver)
 
@@ -101,7 +101,7 @@ class TPUBase(DataParallelStrategy):
     def experimental_split_to_logical_devices(
         self, tensor: Any, partition_dimensions: Sequence[int]
     ) -> Any:
-        """Return the tensor, in one part along each dimension: a replica has one core.
+        """Return the tensor, in one part along each dimension, since a replica has one core.
 
         Raises `ArgumentError` for more parts or another number of dimensions, `ContextError`
         outside of a replica function.
@@ -143,16 +143,16 @@ def _require_replica(name: str) -> None:
 class TPUStrategy(TPUBase, Strategy):
     """Runs one replica on each TPU core, with variables mirrored on all of them.
 
-    Without a topology it uses the TPUs of this host. With one, such as "v5e:16x16", functions are
-    traced, lowered and compiled (`f.trace(..).lower().compile()`) for TPUs that need not exist
-    here, with the shapes of variables and batches; to run one raises `DeviceError`. `num_slices`
-    slices are joined by a network. Replicas are numbered slice by slice, and in a slice host by
-    host.
+    Without a topology the strategy uses the TPUs of this host. With a topology, such as
+    "v5e:16x16", functions are traced, lowered and compiled (`f.trace(..).lower().compile()`) for
+    TPUs that need not exist here, with the shapes of variables and batches. Running such a function
+    raises `DeviceError`. `num_slices` is the number of slices, which a network connects. Replicas
+    are numbered slice by slice, and in a slice host by host.
 
     `tpu_cluster_resolver` is accepted for one worker. `experimental_device_assignment` chooses the
     cores and their order: a sequence of `(x, y, z, core)`, or a `DeviceAssignment` of TensorFlow
-    with one core per replica. A replica has one core, so that the older methods that split a
-    replica over cores accept only one core.
+    with one core per replica. Since a replica has one core, the older methods that split a replica
+    over cores accept only one core.
 
     `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
     same as in `gd.MirroredStrategy`.
@@ -163,7 +163,7 @@ class TPUStrategy(TPUBase, Strategy):
 
 
 def present_tpus() -> Devices:
-    """Return the TPUs of this host; raises `DeviceError` without any."""
+    """Return the TPUs of this host; raises `DeviceError` if there are none."""
     try:
         local = jax.local_devices(backend="tpu")
     except RuntimeError:
@@ -178,7 +178,7 @@ def present_tpus() -> Devices:
 
 
 def _assigned(devices: Sequence[jax.Device], assignment: Any) -> tuple[jax.Device, ...]:
-    """Return the devices at the coordinates of an assignment, in its order."""
+    """Return the devices at the coordinates of an assignment, in the order of the assignment."""
     cores = np.asarray(getattr(assignment, "core_assignment", assignment))
     if cores.ndim == 3 and cores.shape[1] != 1:
         raise UnsupportedError(

@@ -1,10 +1,10 @@
-"""Who the workers of a job are: the processes that run one program together.
+"""Finds the workers of a job: the processes that run one program together.
 
-Asked in this order: the resolver that the user gives; `TF_CONFIG`; a JAX that is initialized
-already, as most scripts for JAX do; Ray Train, whose training function this process runs; a
-launcher (Slurm, Open MPI, Kubernetes, Cloud TPU) that started this process as one of several, which
-JAX understands. Without any of them the process is alone. Worker 0 says in a line on stderr which
-of the last three it was.
+The first of these that exists names the workers: the resolver that the user gives; `TF_CONFIG`; a
+JAX that the program has initialized, as most scripts for JAX do; Ray Train, if it runs this
+process's training function; a launcher known to JAX (Slurm, Open MPI, Kubernetes, Cloud TPU), if it
+started this process as one of several. If there is none, the process is alone. If it was one of the
+last three, worker 0 prints which one on stderr.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NAME_DEVICES = 'name its devices, as in devices=["cpu:0"]'
 
 
 def joined_workers(resolver: Any) -> tuple[ClusterResolver, ClusterWorkers | None]:
-    """Return the resolver, and the workers that this process has joined; None if it is alone.
+    """Return the resolver, and the workers that this process has joined, None if it is alone.
 
     Raises `ArgumentError` for a resolver of another type, `WorkerError` if the workers do not
     connect.
@@ -69,7 +69,7 @@ def joined_workers(resolver: Any) -> tuple[ClusterResolver, ClusterWorkers | Non
 def require_all_processes(what: str, on_purpose: str) -> None:
     """Raise `ContextError` if JAX has several processes, and `what` would use this one alone.
 
-    `on_purpose` says how a program uses one process in spite of the others.
+    `on_purpose` says how a program can use one process although JAX has several.
     """
     if current_workers() is None and is_one_of_several():
         raise ContextError(
@@ -117,7 +117,7 @@ def _of_ray_train(task: RayTrainWorker) -> ClusterWorkers:
     if task.rank == 0:
         host = own_address()
         port = ReservedPort(host)
-        token = "" if job.token else secrets.token_hex(16)  # one that all have is not sent
+        token = "" if job.token else secrets.token_hex(16)  # a token that all have is not sent
         announced = {"server": join_address(host, port.number), "token": token}
     shared = json.loads(from_rank_zero(json.dumps(announced)))
     if port is not None:
@@ -186,7 +186,7 @@ def _require_unused_devices(workers: str) -> None:
 
 
 def resolver_or_default(resolver: Any) -> ClusterResolver:
-    """Return the resolver, or the default one; raises `ArgumentError` for another kind."""
+    """Return the resolver, the default one for None; raises `ArgumentError` for another type."""
     if resolver is None:
         return TFConfigClusterResolver()
     if not isinstance(resolver, ClusterResolver):
@@ -196,7 +196,7 @@ def resolver_or_default(resolver: Any) -> ClusterResolver:
 
 
 def single_worker(resolver: Any) -> ClusterResolver:
-    """Return a resolver that names one worker; raises `ContextError` for several."""
+    """Return a resolver that names one worker; raises `ContextError` if it names several."""
     checked = resolver_or_default(resolver)
     count = len(roles.worker_addresses(checked.cluster_spec() or {}))
     if count > 1:

@@ -1,12 +1,13 @@
 """The name of the replicas' axis, for collectives of JAX such as `lax.psum(x, "replica")`.
 
-* The name is bound while a replica function is traced, and where the trace is transformed later.
+* The name is bound while a replica function is traced, and while its trace is transformed later.
   JAX has one public way to bind a name in the middle of a trace: a `jax.vmap` without arguments.
-  The current trace stays current inside it, so nothing is mapped.
-* JAX cannot unbind a name, and `merge_call` runs within `run`. So the traceback of an equation
-  tells who runs it: the innermost frame of `run_by_each_replica`, `run_in_cross_replica_context`
-  or `run_by_default_strategy` decides. An equation that JAX derives, for example in the loop of a
-  gradient, may have no such frame.
+  The current trace stays current inside the `vmap`, so nothing is mapped.
+* JAX cannot unbind a name. So the name is also bound in a `merge_call`, which runs within `run` in
+  cross-replica context. The traceback of an equation says who runs the equation: the innermost
+  frame of `run_by_each_replica`, `run_in_cross_replica_context` or `run_by_default_strategy`
+  decides. An equation that JAX derives, for example in the loop of a gradient, may have no such
+  frame.
 * The default strategy has one replica. Outside a trace its collectives are over an axis of size 1,
   and change nothing.
 """
@@ -49,7 +50,7 @@ def bound(name: str, size: int, call: Callable[[], Result]) -> Result:
 
 
 def on_one_replica(name: str, call: Callable[[], Any]) -> Any:
-    """Call a function with the name bound to an axis of size 1: JAX evaluates its collectives."""
+    """Call a function with `name` bound to an axis of size 1, so JAX evaluates its collectives."""
     results: list[Any] = []
 
     def mapped() -> list[Any]:
@@ -64,17 +65,17 @@ def on_one_replica(name: str, call: Callable[[], Any]) -> Any:
 
 
 def run_by_each_replica(call: Callable[[], Result]) -> Result:
-    """Call a function that every replica executes. Its frame marks the equations made inside."""
+    """Call a function that every replica executes. This frame marks the equations made inside."""
     return call()
 
 
 def run_in_cross_replica_context(call: Callable[[], Result]) -> Result:
-    """Call a function once for all replicas. Its frame marks the equations made inside."""
+    """Call a function once for all replicas. This frame marks the equations made inside."""
     return call()
 
 
 def run_by_default_strategy(call: Callable[[], Result]) -> Result:
-    """Call the default strategy's replica function. Its frame marks the equations made inside."""
+    """Call the default strategy's replica function. This frame marks the equations made inside."""
     return call()
 
 

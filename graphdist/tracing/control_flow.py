@@ -1,12 +1,13 @@
 """Import of equations with jaxprs: calls are inlined, `scan`, `while` and `cond` get nested graphs.
 
 A jaxpr is imported after differentiation, so that custom rules of differentiation are not needed
-any more. The recomputation of a `jax.checkpoint` keeps its barrier: otherwise XLA would merge it
-with the first computation, and keep the values in memory that the checkpoint was to free.
+any more. The recomputation of a `jax.checkpoint` keeps its barrier. Without the barrier XLA would
+merge the recomputation with the first computation, and keep the values in memory that the
+checkpoint should free.
 
-An operand of a loop or branch may be the handle of a variable. It is no operand of the node: the
-nested graph reads and assigns the variable by name, until `place_variables` makes the variable an
-operand.
+An operand of JAX's loop or branch may be the handle of a variable. The handle does not become an
+operand of the node. The nested graph reads and assigns the variable by name, until the pass
+`place_variables` makes the variable an operand.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def import_scan(importer: Importer, equation: Any) -> None:
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    """Return how many constants and how many carried values a scan takes."""
+    """Return the number of constants and the number of carried values of a scan."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     # From jax 0.12 on the operands are described as a tree of (consts, carry, xs).
@@ -141,8 +142,8 @@ def _batched(
 ) -> tuple[jex.ClosedJaxpr, jex.ClosedJaxpr]:
     """Return condition and body of a loop under `jax.vmap`, where JAX has a predicate per example.
 
-    The loop iterates until all examples are done. Its body takes the constants of the condition
-    before its own, and does not change the examples that are done.
+    The loop iterates until all examples are done. Its body takes the constants of the condition,
+    then those of the body, and does not change the examples that are done.
     """
     test, iteration = jex.jaxpr_as_fun(condition), jex.jaxpr_as_fun(body)
 
@@ -157,7 +158,7 @@ def _batched(
             for x, before in zip(iteration(*arguments[of_condition:]), old, strict=True)
         ]
 
-    # JAX identifies refs by their type objects, and refuses the same ref twice: hence copies.
+    # JAX identifies refs by their type objects, and raises if one is passed twice. So copy them.
     avals = map(copy, (*condition.in_avals[:of_condition], *body.in_avals))
     return (
         jax.make_jaxpr(any_continues)(*condition.in_avals),
@@ -176,7 +177,7 @@ def import_cond(importer: Importer, equation: Any) -> None:
 
 
 def _values(arguments: Sequence[Argument]) -> list[Operand]:
-    """Return the arguments that are no variables."""
+    """Return the arguments that are not variables."""
     return [argument for argument in arguments if not isinstance(argument, GraphVariable)]
 
 

@@ -2,14 +2,14 @@
 
 The table of rules in `jaxpr_to_graph.py` says, for the name of a primitive, how its equations are
 imported. An operation of JAX without a rule becomes a `jax.*` node with its primitive and
-parameters. While a jaxpr is imported, each of its variables stands for an operand of the graph, or
-for the user's variable if it is a ref.
+parameters. While a jaxpr is imported, each variable of the jaxpr stands for an operand of the
+graph. A ref stands for a variable of the user.
 
 Each nested jaxpr (of a loop or branch) has its own importer. All importers share the versions of
 variables, the names in use, and whether the equations are inside a checkpoint.
 
 Apart from loops, branches and calls, an operation of JAX that has jaxprs among its parameters
-becomes one opaque node. Passes do not look inside, so graphdist's operations are refused there.
+becomes one opaque node. Passes do not look inside, so graphdist's operations inside are an error.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ _NO_PARAMS: Params = {}
 
 
 class Versions:
-    """The versions of variables, so that a repeated read gets the value of the first.
+    """The versions of variables, by which a repeated read is checked to see the first read's value.
 
-    `jax.checkpoint` runs its body again in the backward pass, with its reads of variables. Every
-    write of a variable makes a new version of it. A read is kept with its line and the version it
-    saw. If a line read several versions, in a Python loop or a function that is called again, JAX
-    does not say which of these reads is repeated. So a repeated read must see the only version that
-    its line has read: otherwise the checkpoint would change the program's results.
+    `jax.checkpoint` runs its body again in the backward pass, and the body reads variables again.
+    Every write of a variable makes a new version of the variable. Each first read is stored with
+    its line and the version that it saw. A line may have seen several versions, in a Python loop or
+    a function that is called several times. JAX does not say which of these reads is repeated. So
+    there is an error unless the line has seen a single version, and the repeated read sees the same
+    version. Without the error the checkpoint would change the program's results.
     """
 
     def __init__(self) -> None:
@@ -73,15 +74,18 @@ class Versions:
         self._pending: list[tuple[GraphVariable, Source, int]] = []
 
     def written(self, variable: GraphVariable, source: Source) -> None:
-        """Note a write."""
+        """Record a write."""
         self._written[variable.name] += 1
         self._written_at[variable.name] = source
 
     def check_read(self, variable: GraphVariable, source: Source, is_replay: bool) -> None:
-        """Note a read, or check a repeated one; raises `TraceError` if it sees another version."""
+        """Record a first read, or check a repeated read.
+
+        Raises `TraceError` if a repeated read sees another version than the first.
+        """
         version = self._written[variable.name]
         if not is_replay:
-            # To resolve a source is slow, and most programs have no recomputation: resolve later.
+            # Resolving a source is slow, and only needed for programs with a recomputation.
             self._pending.append((variable, source, version))
             return
         for earlier, where, seen in self._pending:
@@ -107,21 +111,21 @@ class Importer:
         means: IntegerMeans,
         parent: Importer | None = None,
     ) -> None:
-        """Start an empty graph; `parent` is the importer of the graph it is nested in."""
+        """Start an empty graph; `parent` is the importer of the graph around it, if any."""
         self.rules, self.num_replicas, self.means = rules, num_replicas, means
         self.is_nested = parent is not None
         self.builder = Builder()
         self.locals: list[GraphVariable] = parent.locals if parent else []
         """The variables of refs that the program itself creates."""
         self.taken: set[str] = parent.taken if parent else set()
-        """The names of variables; a local variable gets another name."""
+        """The names of variables, which a new local variable must not have."""
         self.versions: Versions = parent.versions if parent else Versions()
         self.in_checkpoint: bool = parent is not None and parent.in_checkpoint
         self.is_replay: bool = parent is not None and parent.is_replay
         self._arguments: dict[Any, Argument] = {}
-        """By variable of the jaxpr that is imported."""
+        """What each variable of the imported jaxpr stands for."""
         self._enclosing: tuple[Any, ...] = parent._enclosing if parent else ()
-        # Pairs (equation, enclosing pair): the imported equation and those that it is nested in.
+        # The imported equation and the equations around it: (equation, enclosing pair or ()).
 
     def inlined(
         self, closed: jex.ClosedJaxpr, arguments: Sequence[Argument], call: Any = None
@@ -178,13 +182,13 @@ class Importer:
         return value
 
     def argument(self, atom: Any) -> Argument:
-        """Return the operand of a jaxpr's variable or literal, or the user's variable of a ref."""
+        """Return what a jaxpr's variable or literal stands for: a `GraphVariable` for a ref."""
         if type(atom) is jex.Literal:
             return _literal(atom.val, _type_of(atom.aval))
         return self._arguments[atom]
 
     def operand(self, atom: Any) -> Operand:
-        """Return the operand of a jaxpr's variable or literal; raises `TraceError` for a ref."""
+        """Return the operand for a jaxpr's variable or a literal; raises `TraceError` for a ref."""
         operand = self.argument(atom)
         if isinstance(operand, GraphVariable):
             raise TraceError(
@@ -198,7 +202,7 @@ class Importer:
         return [self.operand(atom) for atom in equation.invars]
 
     def bind(self, equation: Any, results: Sequence[Argument]) -> None:
-        """Let the results of an equation stand for operands of the graph, or for variables."""
+        """Let the outputs of an equation stand for `results`, which are operands or variables."""
         self._arguments.update(zip(equation.outvars, results, strict=True))
 
     def add(
@@ -216,7 +220,10 @@ class Importer:
         )
 
     def used_nodes(self, outputs: Sequence[Operand]) -> tuple[Node, ...]:
-        """Return the nodes without unused reads: each write of JAX also reads the old value."""
+        """Return the nodes, without `read` nodes whose result is unused.
+
+        JAX makes such reads, since each write to a ref also reads the old value.
+        """
         nodes = self.builder.nodes
         used = {operand for node in nodes for operand in node.operands if type(operand) is Value}
         used.update(output for output in outputs if type(output) is Value)
@@ -225,7 +232,7 @@ class Importer:
     def nested(self, closed: jex.ClosedJaxpr, outside: Sequence[Argument], name: str) -> Graph:
         """Return the graph of a nested jaxpr, with an input for each argument that is no variable.
 
-        `outside` has the jaxpr's arguments outside of the graph.
+        `outside` has what the jaxpr's arguments stand for in the graph around it.
         """
         inner = Importer(self.rules, self.num_replicas, self.means, self)
         arguments = [
@@ -243,7 +250,7 @@ class Importer:
         )
 
     def add_jax_node(self, equation: Any) -> None:
-        """Add an operation of JAX unchanged, as one node."""
+        """Add an operation of JAX unchanged, as a single node."""
         primitive, params = equation.primitive, equation.params
         if _is_higher_order(primitive, params):
             arguments = map(self.argument, equation.invars)
@@ -251,7 +258,7 @@ class Importer:
             _refuse_hidden_operations(equation, takes_variables=takes_variables)
         types = [_type_of(atom.aval) for atom in equation.outvars]
         if types and types[0].dtype == _NO_NUMBERS:
-            return  # the gradient of an integer: no operation uses it
+            return  # the gradient of an integer, which no operation uses
         op = jax_op(primitive, bool(equation.effects))
         self.bind(equation, self.add(op, self.operands(equation), params, types=types))
 
@@ -312,8 +319,9 @@ _OVER_MESHES = ("shard_map", "xla_pmap")
 def _refuse_hidden_operations(equation: Any, *, takes_variables: bool) -> None:
     """Raise `TraceError` for graphdist's operations and variables inside an opaque operation.
 
-    A mesh of the user is refused, too: the strategy decides what each device computes. If the
-    operation takes no variables, refs inside are its own, such as the blocks of a Pallas kernel.
+    Also raise it for an operation over a mesh of the user, since the strategy decides what each
+    device computes. If the operation takes no variables, refs inside are its own, such as the
+    blocks of a Pallas kernel, and are allowed.
     """
     source = source_of_equation(equation)
     if equation.primitive.name in _OVER_MESHES:

@@ -3,10 +3,10 @@
 The mean of different integers is a float. If all replicas hold the same integer, their mean is that
 integer. The analysis of the graph tells the two apart, but the dtype is needed earlier, while the
 program is traced. So each mean has an id, the same in each trace of the program. The operand of the
-mean passes through a primitive with this id as parameter. The importer makes no node of it, but
-notes which value of the graph the operand is. In the first trace every mean is a float. If the
-graph proves that integers are the same on all replicas, the program is traced again, and the proof
-is repeated on the new graph.
+mean passes through a primitive with this id as parameter. The importer makes no node for this
+primitive, but records which value of the graph the operand is. In the first trace every mean is a
+float. If the graph proves that integers are the same on all replicas, the program is traced again,
+and the proof is repeated on the new graph.
 
 Ids count from 0 again in each region (see `IntegerMeans.region`), so that a mean has the same id in
 all replica variants.
@@ -31,15 +31,15 @@ integer_mean_p = identity_without_gradient("integer_mean")
 class IntegerMeans:
     """The means over replicas of one trace.
 
-    `unequal` has the ids of the means whose integers may differ between replicas; all other means
-    stay integers. With None every mean is a float.
+    `unequal` has the ids of the means whose integers may differ between replicas. All other means
+    of integers stay integers. If `unequal` is None, every mean is a float.
     """
 
     def __init__(self, unequal: Collection[MeanId] | None = None) -> None:
         """Start without means."""
         self.unequal = unequal
         self.operands: dict[MeanId, list[Operand | None]] = {}
-        """The operands of means in the graph, by id; None where the graph has no such value."""
+        """The operands of means in the graph, by id. None stands for one that has no proof."""
         self.are_any = False
         """Whether a mean of integers was traced."""
         self.equal: frozenset[MeanId] = frozenset()
@@ -51,7 +51,7 @@ class IntegerMeans:
 
     @property
     def unproven(self) -> frozenset[MeanId]:
-        """Return the means whose integers may differ, as far as the graph proves."""
+        """Return the means whose integers are not proven to be equal on all replicas."""
         return frozenset(self.operands) - self.equal
 
     @contextmanager
@@ -65,7 +65,10 @@ class IntegerMeans:
             self._region, self._count = before
 
     def next_id(self) -> MeanId:
-        """Return the id of the next mean, also of floats: the next trace may have integers."""
+        """Return the id of the next mean.
+
+        A mean of floats also gets an id, since it may be a mean of integers in the next trace.
+        """
         mean_id = (*self._region, self._count)
         self._count += 1
         return mean_id
@@ -81,5 +84,5 @@ class IntegerMeans:
         return marked
 
     def note(self, mean_id: MeanId, operand: Operand | None) -> None:
-        """Note the operand of a mean in the graph."""
+        """Record the operand of a mean in the graph."""
         self.operands.setdefault(mean_id, []).append(operand)

@@ -1,6 +1,6 @@
 """JAX primitives as operations of the graph: `jax.<name>`, one `Op` per primitive.
 
-The `Op` holds the primitive, which only the evaluator uses: it binds it.
+The `Op` holds the primitive. Only emission and evaluation use the primitive, to bind it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def jax_op(primitive: Primitive, has_effect: bool = False) -> Op:
 def resolve(name: str) -> Op:
     """Return the operation named `jax.<primitive>`, for the parser.
 
-    It finds JAX's own primitives and those of earlier traces. Raises `ParseError` for others.
+    Only JAX's public primitives and those of earlier traces are known. Raises `ParseError` for any
+    other name.
 
     >>> resolve("jax.dot_general").primitive
     dot_general
@@ -57,7 +58,7 @@ def resolve(name: str) -> Op:
 
 @cache
 def optimization_barrier() -> Op:
-    """Return the operation that keeps XLA from merging operations on its two sides."""
+    """Return the operation that keeps XLA from merging operations before it with those after it."""
     return resolve("jax.optimization_barrier")
 
 

@@ -3,11 +3,12 @@
 The equations are imported in order, each by the rule of its primitive:
 
 * a logical primitive becomes the graph's operation of that name;
+* JAX's collectives over the replicas become graphdist's operations (`named_collectives.py`);
 * calls (`jit`, `closed_call`, `custom_jvp_call`, `checkpoint` and others) are inlined, and
-* JAX's collectives over the replicas become ours (`named_collectives.py`);
   `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
-* reads and writes of refs become reads and writes of variables (`refs.py`);
-* the mark of a mean of integers is noted, and makes no node (`integer_mean_marks.py`);
+* reads and writes of refs become reads and assignments of variables (`refs.py`);
+* the mark of a mean of integers is recorded, and becomes no node (`integer_mean_marks.py`);
+* the mark of a loop becomes a parameter of the loop's node (`loop_marks.py`);
 * any other equation becomes a `jax.*` node (`importer.py`).
 """
 
@@ -64,8 +65,8 @@ def import_jaxpr(
     """Return the logical graph of a traced program.
 
     `inputs` are the values of the jaxpr's arguments, with layout and name. `variables` are
-    the variables that the trace used. The operands of its means are noted in `means`. Raises
-    `TraceError` if no graph means the same as the program.
+    the variables that the trace used. The operands of the program's means are recorded in `means`.
+    Raises `TraceError` if no graph can express the program.
     """
     importer = Importer(_RULES, num_replicas, means)
     importer.taken.update(variable.name for variable in variables)
@@ -106,7 +107,7 @@ def _import_named(importer: Importer, equation: Any) -> None:
 def _import_integer_mean(importer: Importer, equation: Any) -> None:
     (operand,) = importer.operands(equation)
     importer.bind(equation, [operand])
-    # Replicas that take another branch may have another literal.
+    # In a nested graph, replicas that run another branch may have another literal.
     is_provable = isinstance(operand, Value) or not importer.is_nested
     importer.means.note(equation.params["mean_id"], operand if is_provable else None)
 

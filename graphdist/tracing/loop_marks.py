@@ -1,10 +1,10 @@
-"""Marks on loops, which passes obey: what the user or the caller of JAX's loop asks for.
+"""Marks on loops: requests to passes, made by the user or by the code that makes the loop.
 
 * `gather`: how often the loop gathers sharded variables, "once" or in "each" iteration.
 * `steps`: each iteration is a step of a training loop, and gives the same bits as a single step.
 
-A mark is the parameter of a primitive, which a value passes through in the body of the loop. The
-importer makes no node of the primitive; it writes the mark on the loop.
+A mark is a parameter of a primitive that returns its operand, a value in the body of the loop. The
+importer makes no node for the primitive. The mark becomes a parameter of the loop's node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ batching.defvectorized(loop_mark_p)
 
 
 def marked(value: jax.Array, **mark: str | bool) -> jax.Array:
-    """Return a value that the body of a loop uses; the loop gets the mark."""
+    """Return `value` with a mark for the loop whose body uses the returned value."""
     result: jax.Array = loop_mark_p.bind(value, **mark)
     return result
 

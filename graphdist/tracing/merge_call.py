@@ -2,19 +2,19 @@
 
 The call runs once for all variants. The primitive's operands are the values of one variant, in the
 variant's shapes. `Merged` is the program that all variants run together, on values padded to one
-shape. Its derivatives are such programs too:
+shape. The derivatives of a `Merged` are `Merged` programs too:
 
 * JVP: the program is linearized. A first `merge_call` computes results and residuals, a second
   applies the linear part to the tangents. So no collective or assignment runs twice.
 * Transpose: a `merge_call` of the transposed linear part, on the residuals of the first.
 
-All variants must use the same `Merged` object. So a program keeps its derived programs, and a
-variant without a tangent or cotangent passes zeros. Tangents and cotangents are padded with zeros
-and sliced to the variant's shape: no replica sees the padding.
+All variants must use the same `Merged` object. So a `Merged` stores the programs derived from it,
+and a variant without a tangent or cotangent passes zeros. Tangents and cotangents are padded with
+zeros before a call and sliced to the variant's shape after it, so no replica sees the padding.
 
 A mirrored result has a copy on every replica. Each copy has its own cotangent, so the linear part
-contains `to_replicas`. Residuals are cross-replica values: they go from the first call to the
-others without a copy per replica.
+contains `to_replicas`. Residuals are cross-replica values: the first call passes them to the later
+calls without a copy per replica.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _linearize(merged: Merged) -> _Linearized:
 def _transpose_rule(
     cotangents: Sequence[Any], *operands: Any, merged: Merged, shapes: Sequence[Any]
 ) -> list[Any]:
-    """Return the cotangents of the operands that the program is linear in."""
+    """Return the cotangents of the operands in which the program is linear, None for any other."""
     wanted = tuple(ad.is_undefined_primal(operand) for operand in operands)
     key = "transposed", wanted
     if key not in merged.derived:
@@ -197,7 +197,7 @@ def are_one_merge_call(equation: Any, other: Any) -> bool:
 
 
 def _bind_padded(merged: Merged, operands: Sequence[Any]) -> list[Any]:
-    """Return the padded results of a program."""
+    """Add the `merge_call` of a program on padded operands; return its padded results."""
     shapes = tuple(aval.shape for aval in merged.jaxpr.out_avals)
     return list(merge_call_p.bind(*operands, merged=merged, shapes=shapes))
 

@@ -1,8 +1,9 @@
 """Loops and branches that all replica variants reach, with collectives or assignments inside.
 
-The variants' bodies are merged into one body, like the traces around them. Variants share the slot
-of a carried value, padded to the largest. A predicate must be the same on all replicas, as around
-every collective: the layout analysis refuses any other.
+The variants' bodies are merged into one body, in the same way as the traces around the loop or
+branch. Variants share the array of a carried value, padded to the largest variant's shape. As
+around every collective, a predicate must be the same on all replicas. If it is not, the analysis of
+layouts raises an error.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Merge: TypeAlias = Callable[[Sequence[jex.ClosedJaxpr], SlotRows], list[list[Slo
 
 
 def merge_control_flow(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -> list[Any]:
-    """Return the results of a loop or branch of all variants, each padded to the largest.
+    """Return the results of a loop or branch of all variants, padded to the largest variant.
 
-    `merge` merges the variants' bodies. Raises `TraceError` for other primitives, and if the
-    variants' loops differ.
+    `merge` merges the variants' bodies. Raises `TraceError` if the primitive is no `scan`, `while`
+    or `cond`, or if the variants' loops differ.
     """
     merged = _MERGES.get(aligned[0].primitive.name)
     if merged is None:
@@ -116,7 +117,7 @@ _MERGES = {"scan": _merge_scan, "while": _merge_while, "cond": _merge_cond}
 
 
 def _agreed(aligned: Sequence[Equation], property_of: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return a property on which the variants agree; raises `TraceError` if they do not."""
+    """Return a property that all variants share; raises `TraceError` if they differ in it."""
     first, *others = [property_of(equation.params) for equation in aligned]
     if any(other != first for other in others):
         raise _differ(aligned)
@@ -134,9 +135,10 @@ def _differ(aligned: Sequence[Equation]) -> TraceError:
 
 
 def _entering(aligned: Sequence[Equation], rows: SlotRows) -> list[Any]:
-    """Return the arrays that variants pass to a loop or branch; raises `TraceError` if they differ.
+    """Return the arrays that the variants pass to a loop or branch.
 
-    Variants share the array of an operand that has one dtype and rank.
+    Variants share the array of an operand that has the same dtype and rank in all of them. Raises
+    `TraceError` if an operand differs in dtype or rank.
     """
     for slots in zip(*rows, strict=True):
         kinds = {f"{slot.array.dtype}{list(slot.shape)}" for slot in slots}
@@ -169,5 +171,5 @@ def _like(carry: Sequence[Any], results: Sequence[Any]) -> list[Any]:
 
 
 def _strong(array: Any) -> Any:
-    """Return an array without weak type: a carried value has one type in all iterations."""
+    """Return an array without weak type, since a carried value may not change its type."""
     return lax.convert_element_type(array, array.dtype)

@@ -1,15 +1,16 @@
 """The traces of several replica variants as one trace.
 
 All variants must reach the same synchronization points (`synchronization_points.py`) in the same
-order. There they run as one program. Equations between two of the points may be moved, because no
-value goes from one replica to another between them, and no variable changes. So
+order. At the points they run as one program. Equations between two points may be moved, because
+between the points no value goes from one replica to another and no variable changes. So
 
-* a variable is read once for all variants, before all other equations: `lax.switch` takes no refs,
+* a variable is read once for all variants, before all other equations. `lax.switch` takes no refs,
   and every read before the next assignment gives the same value;
-* what all variants compute from the same values (`same_equations.py`) is computed once, so that
-  mirrored values stay provably mirrored: the result of a switch on the replica id is not;
-* the rest becomes one `lax.switch` on the replica's variant. Values that a variant computes there
-  and uses later go into slots that all variants share (`SwitchLayout`).
+* what all variants compute from the same values (`same_equations.py`) is computed once. So mirrored
+  values stay provably mirrored, which the result of a switch on the replica id is not;
+* all other equations become one `lax.switch` on the index of the replica's variant. Values that a
+  variant computes in the switch and uses later go into slots that all variants share
+  (`SwitchLayout`).
 
 JAX's own rules differentiate and batch the result, so that gradients are exact for all shapes.
 """
@@ -57,9 +58,10 @@ def merge_variants(
     """Run the traces of all variants as one; return each variant's results.
 
     `index` is the traced index of the replica's variant. `arguments` has the arguments of each
-    variant, `results` the indices of the outputs of its jaxpr that it returns: None if it returns
-    nothing at a position. Results at one position share an array if they have one dtype and rank.
-    Raises `TraceError` if the variants do not reach the same synchronization points.
+    variant. `results` has, for each variant, the indices of the jaxpr's outputs that the variant
+    returns, and None at a position where it returns nothing. Variants' results at one position
+    share an array if they have one dtype and rank. Raises `TraceError` if the variants do not reach
+    the same synchronization points.
     """
     constants: dict[Any, Any] = {}
     template = traces[0].jaxpr
@@ -105,10 +107,11 @@ class _Merger:
         ]
 
     def _run_shared(self, segments: list[list[Equation]]) -> list[list[Equation]]:
-        """Run the equations once that all variants share; return the other equations of each.
+        """Run the equations that all variants share, once; return each variant's other equations.
 
-        A variable is read here even if not all variants read it: nothing is assigned before the
-        next synchronization point, and a switch cannot read variables.
+        A variable is read here even if only some variants read it. The early read is correct, since
+        nothing is assigned before the next synchronization point. It is necessary, since a switch
+        cannot read variables.
         """
         numbers = value_numbers([variant.slots for variant in self.variants], segments)
         shared = set.intersection(*map(set, numbers)) - {None}
@@ -199,9 +202,10 @@ class _Merger:
 
 
 def _merge_call_results(point: Equation, operands: Sequence[Slot]) -> tuple[list[Any], list[Any]]:
-    """Return the results of a `merge_call` on each replica, and their mirrored values or None.
+    """Return the results of a `merge_call` on each replica, and their mirrored values.
 
-    Cross-replica code uses the mirrored value, which is provably one value.
+    A result that is not mirrored has None. Cross-replica code uses the mirrored value, which is
+    provably one value.
     """
     merged: Merged = point.params["merged"]
     arrays = [
@@ -216,7 +220,10 @@ def _merge_call_results(point: Equation, operands: Sequence[Slot]) -> tuple[list
 def _last_uses(
     segments: Sequence[tuple[list[Equation], Equation | None]], returned: Sequence[Atom]
 ) -> dict[Any, int]:
-    """Return the last segment that uses each value, with its synchronization point."""
+    """Return the index of the last segment that uses each value.
+
+    The synchronization point at the end of a segment belongs to it.
+    """
     last: dict[Any, int] = {}
     for position, (equations, point) in enumerate(segments):
         together = equations if point is None else [*equations, point]
@@ -234,19 +241,19 @@ def _reads_what_it_computes(equation: Equation) -> TraceError:
 
 
 class SwitchLayout:
-    """The outputs of one switch: slots for the values that replica variants compute there.
+    """The outputs of one switch: slots for the values that replica variants compute in it.
 
     The branches of a `lax.switch` return the same number of arrays of the same types. So values of
-    different variants share an output if they have one dtype and rank; smaller ones are padded to
-    the largest, and a variant without a value returns zeros. A value from before the switch keeps
-    its slot.
+    different variants share an output if they have one dtype and rank. Smaller values are padded to
+    the largest, and a variant that has no value for an output returns zeros. A value from before
+    the switch keeps its slot.
     """
 
     def __init__(self, num_variants: int) -> None:
         """Start without outputs."""
         self.types: list[jax.ShapeDtypeStruct] = []
         self.atoms: list[dict[int, Atom]] = [{} for _ in range(num_variants)]
-        """For each variant, the atom that it returns in an output, by the output's index."""
+        """For each variant, the atoms that it returns, by the index of the output."""
         self.arrays: Sequence[Any] = ()
         """The results of the switch, once it is traced."""
 
@@ -257,10 +264,11 @@ class SwitchLayout:
     def add_needed(
         self, variants: Sequence[VariantTrace], rows: Sequence[Sequence[Atom]]
     ) -> list[list[Slot | int | None]]:
-        """Add outputs for the atoms that all variants need, at the same positions of `rows`.
+        """Add outputs for the atoms that the variants need: `rows` has a row for each variant.
 
-        Returns for each atom the index of its output, its slot if it has one from before the
-        switch, or None if the variant needs no atom there.
+        Atoms at one position of all rows share an output if they can. Returns a row for each
+        variant. It has the index of each atom's output, or the atom's slot if all variants share an
+        array from before the switch. At a position where the variant needs no atom it has None.
         """
         results: list[list[Slot | int | None]] = [[] for _ in variants]
         for atoms in zip(*rows, strict=True):
@@ -280,7 +288,7 @@ class SwitchLayout:
         return results
 
     def add_kept(self, variant: int, variables: Sequence[Any]) -> None:
-        """Add outputs for the variables that a variant uses later; variants share them in order."""
+        """Add outputs for variables that a variant uses later; reuse outputs of other variants."""
         atoms = self.atoms[variant]
         returned = set(filter(is_variable, atoms.values()))
         for variable in variables:
@@ -290,7 +298,10 @@ class SwitchLayout:
                 self._put(variant, variable, next(free, None))
 
     def _put(self, variant: int, atom: Atom, output: int | None) -> int:
-        """Return an atom in this output, grown to its shape, or in a new one; return its index."""
+        """Place an atom in `output`, enlarged to the atom's shape, or in a new output for None.
+
+        Returns the index of the output.
+        """
         aval = atom.aval
         if output is None:
             self.types.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
@@ -312,7 +323,7 @@ def _kind(aval: Any) -> Any:
 
 
 def _known_before(variants: Sequence[VariantTrace], atoms: Sequence[Atom]) -> list[Slot]:
-    """Return the slots of atoms that share an array from before the switch, or an empty list."""
+    """Return the slots of `atoms` if they share an array from before the switch, else []."""
     if all(isinstance(atom, jex.Literal) for atom in atoms):
         first = atoms[0]
         if all(literal_key(atom) == literal_key(first) for atom in atoms):

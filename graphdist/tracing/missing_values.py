@@ -33,7 +33,10 @@ _LOOP = (
 
 
 def explain(error: Exception) -> None:
-    """Put the user's line and a hint before the message of an error, if it is of this kind."""
+    """Put the user's line and a hint before JAX's message, if Python needs the value of an array.
+
+    Other errors stay as they are.
+    """
     text = str(error)
     needs_value = isinstance(error, _NEEDS_A_VALUE) or _SHAPE in text or _FORMAT in text
     if not needs_value or text.startswith(_WHAT):

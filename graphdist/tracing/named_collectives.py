@@ -1,11 +1,11 @@
 """JAX's collectives over the replicas' axis name, as graphdist's operations.
 
-`lowered_collective` returns the equations that replace such a collective. The importer and the
-traces of replica variants use them, so that passes and merges know only graphdist's operations.
-Over one replica no collective is left, only its change of shape.
+`lowered_collective` returns the equations that replace one of JAX's collectives. The importer and
+the traces of replica variants use these equations, so that passes and merges know only graphdist's
+operations. Over one replica a collective becomes nothing but its change of shape.
 
-If an equation still has an axis name, it is that of the replicas: `jax.vmap` has replaced its own
-names by dimensions. An equation without a name is an ordinary operation of JAX.
+If an equation still has an axis name, the name is that of the replicas' axis, since `jax.vmap` has
+replaced its own names by dimensions. An equation without a name is an ordinary operation of JAX.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _LOWERINGS: dict[str, Callable[..., Any]] = {
     "all_to_all": _all_to_all,
     "pbroadcast": _broadcast,
 }
-"""Functions of an operand and the count of replicas: each does the same as the primitive of JAX."""
+"""Functions of the operands and the number of replicas, which do the same as JAX's primitives."""
 
 _REFUSED = (
     "ragged_all_to_all",
@@ -137,7 +137,7 @@ def size_in_scope(equation: Any) -> int:
 
 
 def lowered_collective(equation: Any, size: int) -> jex.ClosedJaxpr:
-    """Return the equations that replace a collective over `size` replicas, with its source.
+    """Return the equations that replace a collective over `size` replicas; they have its source.
 
     Raises `TraceError` for a collective that is not supported.
     """
@@ -165,7 +165,7 @@ def lowered_collective(equation: Any, size: int) -> jex.ClosedJaxpr:
         )
     others = {key: value for key, value in params.items() if key not in _AXIS_PARAMETERS}
     if name == "all_to_all":
-        others.pop("tiled")  # JAX's function has applied it to the operand
+        others.pop("tiled")  # JAX's function has applied `tiled` to the operand
     rule = _LOWERINGS[name]
     closed = jax.make_jaxpr(lambda *x: rule(*x, size, **others))(*(v.aval for v in equation.invars))
     own = [e.replace(source_info=equation.source_info) for e in closed.jaxpr.eqns]

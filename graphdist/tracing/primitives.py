@@ -1,7 +1,8 @@
 """The logical operations as JAX primitives, so that JAX's transformations know them.
 
-They have abstract evaluation, JVP, transpose and batching rules, and no implementation: they exist
-only between tracing and import. Their rules of differentiation, over R replicas:
+The primitives have abstract evaluation, JVP, transpose and batching rules. They have no
+implementation, since they exist only between tracing and import. Their rules of differentiation,
+where R is the number of replicas:
 
 | operation | result | transpose |
 | --- | --- | --- |
@@ -14,8 +15,8 @@ only between tracing and import. Their rules of differentiation, over R replicas
 | `collective_permute` | the value that another replica sends, or zeros | the reverse permutation |
 | `all_to_all` | slices of all replicas' values, concatenated | the reverse exchange |
 
-`read_variable` makes the handle of a variable, `aggregate` combines a value that is assigned to a
-variable over the replicas. All shapes are those of the value that one replica holds.
+`read_variable` makes the handle of a variable. `aggregate` combines, over the replicas, the values
+that they assign to a variable. All shapes are those of the value that one replica holds.
 """
 
 from __future__ import annotations
@@ -140,10 +141,10 @@ all_to_all_p = linear_primitive("all_to_all_replicas", _exchanged, _transpose_al
 
 read_variable_p = Primitive("read_variable")
 read_variable_p.def_abstract_eval(
-    lambda *, variable, shape, dtype: ShapedArray(shape, dtype)  # variable: graphdist.ir's
+    lambda *, variable, shape, dtype: ShapedArray(shape, dtype)  # variable: a GraphVariable
 )
 
-# Without a gradient, since JAX refuses to write a value to a ref that it differentiates.
+# Without a gradient, since JAX raises an error if a differentiated value is written to a ref.
 aggregate_p = identity_without_gradient("aggregate")
 
 replica_id_p = Primitive("replica_id")
@@ -151,7 +152,7 @@ replica_id_p.def_abstract_eval(lambda *, group_size: ShapedArray((), jnp.int32))
 
 
 def _batch_along_axis(primitive: Primitive) -> None:
-    """Let `jax.vmap` shift the axis of a primitive if the batch dimension is in front of it."""
+    """Set a primitive's rule for `jax.vmap`. A batch dimension before its axis shifts the axis."""
 
     def rule(
         operands: Sequence[Any], dims: Sequence[int], *, axis: int, **params: Any

@@ -1,12 +1,12 @@
 """Import of refs: reads and writes of JAX's refs become `read` and `assign` of variables.
 
-A ref is the handle of a user's variable, or the program creates it: then it becomes a local
-variable. No ref is left in a graph. A graph reads and writes the full value of a variable, so that
-an access to a part of it is refused.
+A ref is either the handle of a user's variable, or the program itself creates it. In the second
+case the ref becomes a local variable. A graph has no refs. It reads and writes full values of
+variables, so an access to a part of a value is an error.
 
 The recomputation of a `jax.checkpoint` reads variables a second time. It reads the same values only
 if nothing was assigned in between, which `Versions` checks. A write inside a checkpoint would run
-twice and is refused.
+twice, so it is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from graphdist.tracing.trace_in_progress import TraceError
 
 
 def import_handle(importer: Importer, equation: Any) -> None:
-    """Note the variable of a handle."""
+    """Let a handle stand for its variable."""
     importer.bind(equation, [equation.params["variable"]])
 
 
@@ -65,14 +65,14 @@ def import_get(importer: Importer, equation: Any) -> None:
 
 
 def import_freeze(importer: Importer, equation: Any) -> None:
-    """Add the read with which JAX freezes a ref: nothing uses the ref after it."""
+    """Add a read of the last value, when JAX freezes a ref. Nothing uses the ref afterwards."""
     variable = importer.argument(equation.invars[0])
     assert isinstance(variable, GraphVariable)
     importer.bind(equation, _read(importer, variable))
 
 
 def import_swap(importer: Importer, equation: Any) -> None:
-    """Add an assignment, which returns the old value."""
+    """Add an assignment, after a read of the old value, which JAX's operation returns."""
     variable = _accessed(importer, equation, 2)
     _check_write(importer, variable)
     importer.bind(equation, _read(importer, variable))
@@ -80,7 +80,7 @@ def import_swap(importer: Importer, equation: Any) -> None:
 
 
 def import_add_update(importer: Importer, equation: Any) -> None:
-    """Add the assignment of a sum with the old value."""
+    """Add the assignment of the sum of the old value and an operand."""
     variable = _accessed(importer, equation, 2)
     _check_write(importer, variable)
     operands = [*_read(importer, variable), importer.operand(equation.invars[1])]
@@ -113,7 +113,8 @@ def _check_write(importer: Importer, variable: GraphVariable) -> None:
 def _accessed(importer: Importer, equation: Any, num_operands: int) -> GraphVariable:
     """Return the variable whose full value an equation reads or writes.
 
-    An access to a part has indices as operands, after the first `num_operands`.
+    Raises `TraceError` for an access to a part: it has indices as operands, after the first
+    `num_operands`.
     """
     variable = importer.argument(equation.invars[0])
     if not isinstance(variable, GraphVariable):

@@ -1,13 +1,13 @@
 """Which equations of replica variants compute the same values.
 
-Two equations get one value number if primitive, parameters and nested jaxprs are the same, and
-their operands have the same numbers. The numbers of a segment come from one table for all variants:
-what has the same number in all of them is computed once. Arrays from before the segment are
-compared by identity. Equations with an effect get no number; nor do equations on a padded array,
-since each variant uses another part of it.
+Two equations get the same value number if primitive, parameters and nested jaxprs are the same, and
+their operands have the same numbers. The numbers of a segment come from one table for all variants.
+An equation whose number occurs in all variants is computed once. Arrays from before the segment are
+compared by identity. Equations with an effect get no number. Equations on a padded array get none
+either, since each variant uses another part of the array.
 
-The comparison may miss that two equations are the same, never the opposite: then each variant
-computes the value, and nothing else changes.
+The comparison may miss that two equations are the same. In this case each variant computes the
+value, and results stay the same. It never treats different equations as the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def same_parameters(equation: Any, other: Any) -> bool:
 
 
 def literal_key(atom: Any) -> Any:
-    """Return the type and bytes of a literal, to compare it with others; None for a variable."""
+    """Return the type and bytes of a literal, to compare literals; None for a variable."""
     if not isinstance(atom, jex.Literal):
         return None
     value = np.asarray(atom.val)
@@ -55,7 +55,7 @@ def _is_same(value: Any, other: Any) -> bool:
     if isinstance(value, tuple | list) and isinstance(other, tuple | list):
         return len(value) == len(other) and all(map(_is_same, value, other))
     if isinstance(value, np.ndarray | jax.Array) or callable(value):
-        return False  # another object; functions are rules of differentiation
+        return False  # other objects; functions are rules of differentiation
     try:
         return type(value) is type(other) and bool(value == other)
     except Exception:  # comparisons of JAX's own parameters may raise anything
@@ -97,7 +97,7 @@ def is_read(equation: Any) -> bool:
 def value_numbers(
     slots: Sequence[dict[Any, Slot]], segments: Sequence[Sequence[Any]]
 ) -> list[list[int | None]]:
-    """Return the value number of each equation of each variant's segment, or None."""
+    """Return, for each variant's segment, the value number of each equation or None."""
     table: NumberTable = {}
     counter = count()
     rows = []
@@ -108,14 +108,14 @@ def value_numbers(
 
 
 class _Numbering:
-    """The value numbers of one variant; `table` and `counter` are shared by all."""
+    """The value numbers of one variant. All variants share `table` and `counter`."""
 
     def __init__(self, slots: dict[Any, Slot], table: NumberTable, counter: Iterator[int]) -> None:
         self._slots, self._table, self._counter = slots, table, counter
         self._numbers: dict[Any, Any] = {}
 
     def number(self, equation: Any) -> int | None:
-        """Return the value number of an equation, None if only this variant computes the value."""
+        """Return the value number of an equation; None if each variant must compute it itself."""
         operands = [self._operand(atom) for atom in equation.invars]
         if None in operands or (equation.effects and not is_read(equation)):
             return None

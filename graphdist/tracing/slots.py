@@ -1,8 +1,8 @@
 """Slots that replica variants share: arrays of one shape for values of unequal shapes.
 
 A program that all replicas run has one shape for each array. If the variants' values differ in
-shape, each value is padded with zeros to the largest. Zeros add nothing to a sum over padded arrays
-(a gradient, a reduction along an axis).
+shape, each value is padded with zeros to the largest shape. Zeros add nothing to a sum over padded
+arrays (a gradient, a reduction along an axis).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value of one replica variant: the first corner, of this shape, of a shared array."""
+    """A value of one replica variant: `array[:n, :m]` of a shared array, for a `shape` (n, m)."""
 
     array: Any
     shape: tuple[int, ...]
     mirrored: Any = None
-    """The cross-replica value that the array mirrors, or None."""
+    """The cross-replica value of which each replica has a copy in the array; None if there is none.
+    """
 
     def value(self) -> Any:
         """Return the value without the padding for other variants."""
@@ -47,5 +48,5 @@ def padded(value: Any, shape: tuple[int, ...]) -> Any:
 
 
 def unpadded(value: Any, shape: tuple[int, ...]) -> Any:
-    """Return the first corner of an array, of this shape."""
+    """Return the part of an array with this shape that starts at index 0 in each dimension."""
     return value if np.shape(value) == shape else jax.lax.slice(value, (0,) * len(shape), shape)

@@ -52,8 +52,8 @@ def is_synchronization_point(equation: Any) -> bool:
 def holds_synchronization_point(equation: Any) -> bool:
     """Return whether a call, loop or branch contains a synchronization point or uses a variable.
 
-    A variable counts even if it is only read: a branch of `lax.switch` cannot read a ref, so that a
-    loop that reads one must stay outside of the switch.
+    A variable counts even if it is only read. A branch of `lax.switch` cannot read a ref, so a loop
+    that reads a variable must stay outside of the switch.
     """
     inner = list(jex.jaxprs_in_params(equation.params))
     if inner and any(is_ref(atom) for atom in equation.invars):
@@ -64,7 +64,7 @@ def holds_synchronization_point(equation: Any) -> bool:
 def split_at_points(equations: Sequence[Any]) -> list[tuple[list[Any], Any | None]]:
     """Return the segments between synchronization points, each with the point at its end.
 
-    The last segment has None.
+    The last segment has None in place of a point.
     """
     segments: list[tuple[list[Any], Any | None]] = []
     segment: list[Any] = []
@@ -78,9 +78,10 @@ def split_at_points(equations: Sequence[Any]) -> list[tuple[list[Any], Any | Non
 
 
 def require_agreement(points: Sequence[Any | None]) -> list[Any]:
-    """Return the variants' equations at a synchronization point; None is a variant that has ended.
+    """Return the variants' equations at a synchronization point.
 
-    Raises `TraceError` if they are not the same operation on values of the same shape.
+    None in `points` is a variant that reaches no more points. Raises `TraceError` unless all
+    variants have the same operation on values of the same shape.
     """
     present = [point for point in points if point is not None]
     first = present[0]
@@ -104,7 +105,7 @@ def require_agreement(points: Sequence[Any | None]) -> list[Any]:
 
 
 def _agree(point: Any, other: Any) -> bool:
-    # The shapes of loops, branches and merge_calls may differ: their bodies are compared later.
+    # Shapes in loops, branches and merge_calls may differ, since their bodies are compared later.
     is_open = holds_synchronization_point(point) or are_one_merge_call(point, other)
     is_alike = point.primitive is other.primitive
     if is_open and is_alike and len(point.invars) == len(other.invars):

@@ -24,14 +24,14 @@ from jax.extend.core import get_opaque_trace_state
 
 
 class TraceContext:
-    """One trace context, for as long as JAX remembers it: `jax.clear_caches()` forgets all."""
+    """One trace context. It exists until JAX drops it, as `jax.clear_caches()` drops all."""
 
     __slots__ = ("__weakref__", "reference")
 
     def __init__(self) -> None:
         """Represent the current context."""
         self.reference = ref(self)
-        """A hashable weak reference, for keys: it returns None once JAX drops the context."""
+        """A hashable weak reference, for keys. It returns None once JAX has dropped the context."""
 
 
 def _made(wrapped: Any) -> TraceContext:

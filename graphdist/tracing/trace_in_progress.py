@@ -2,15 +2,16 @@
 
 In a trace a variable is a JAX ref, its handle. The handle is made in the outermost trace, even if
 a scan, branch or gradient uses the variable first, so that JAX's transformations keep reads and
-writes in program order. A written value has no gradient: JAX would refuse the write.
+writes in program order. A written value has no gradient, since JAX would raise an error for the
+write.
 
 Every trace runs under its own user context. Without it JAX would reuse the trace of an inner
 `jax.jit` from an earlier trace, with the handles of that trace in it.
 
 Each thread has its own current trace: JAX traces on the calling thread, and other threads may trace
 other functions meanwhile. If a function is traced within another, the inner trace is current until
-it ends. `Trace.run` restores the outer one in a `finally`, since a trace may end by any exception,
-or by `NeedsReplicaId`, after which the same thread traces again.
+it ends. `Trace.run` restores the outer trace in a `finally`, since a trace may end by any
+exception, or by `NeedsReplicaId`, after which the same thread traces again.
 """
 
 from __future__ import annotations
@@ -50,29 +51,29 @@ class TraceError(GraphdistError, RuntimeError):
 
 
 class NeedsReplicaId(BaseException):
-    """A call of `run` needs the replica id as a Python value: each replica is traced then.
+    """A call of `run` needs the replica id as a Python value, so each replica must be traced.
 
     It is no `Exception`, so that the user's handlers do not catch it.
     """
 
     def __init__(self, run: int) -> None:
-        """Keep the index of the call of `run`."""
+        """Store the index of the call of `run`."""
         self.run = run
 
 
 class NeedsNameThroughout(BaseException):
-    """A gradient through `run` needs the replicas' axis name outside `run`: trace with it bound.
+    """A gradient through `run` needs the axis name outside `run`, so a trace must bind it.
 
     It is no `Exception`, so that the user's handlers do not catch it.
     """
 
     def __init__(self, axis: tuple[str, int]) -> None:
-        """Keep the name of the axis and the count of its replicas."""
+        """Store the name of the axis and the number of replicas."""
         self.axis = axis
 
 
 class TraceableVariable(Protocol):
-    """What a trace needs to know of a user's variable."""
+    """The interface of a user's variable that a trace needs."""
 
     name: str
 
@@ -85,8 +86,8 @@ class Trace:
 
     `is_first` says whether the function may still create variables. `by_replica_id` has the indices
     of the calls of `run` that need the replica id as a Python value. `axis` is the replicas' axis
-    name and their count, if the name must be bound throughout. `means` says which means of integers
-    over the replicas stay integers.
+    name and the number of replicas, if the name must be bound throughout. `means` says which means
+    of integers over the replicas stay integers.
     `variables` lists the user's variables in the order of first use, `specs` the graph's variables.
     """
 
@@ -106,7 +107,7 @@ class Trace:
         self.strategy: Any = None  # the program's only strategy, once it is known
         self._is_claimed_firmly = False
         self.replica_id_was_used = False  # by the replica function that is being traced
-        # The index of the current call of `run`, if it can be traced by replica id instead.
+        # The index of the current call of `run`, if each replica can be traced instead.
         self.current_run: int | None = None
         self._by_replica_id, self._num_runs = by_replica_id, 0
         self._handles: dict[int, Any] = {}
@@ -124,24 +125,24 @@ class Trace:
     def to_replicas(self, value: Any, group_size: int) -> jax.Array:
         """Return one value, mirrored to every replica.
 
-        On one replica it is not noted as mirrored: on several it might differ.
+        On one replica the value is not recorded as mirrored, since it might differ on several.
         """
         inside = to_replicas(value, group_size)
         return self.note_same_on_all(inside) if group_size > 1 else inside
 
     def note_same_on_all(self, array: jax.Array) -> jax.Array:
-        """Note that an array in a replica function is mirrored: equal on all replicas."""
+        """Record that an array in a replica function is mirrored: equal on all replicas."""
         self._same_on_all[id(array)] = array
         return array
 
     def is_same_on_all(self, array: Any) -> bool:
-        """Return whether exactly this array was noted as mirrored."""
+        """Return whether exactly this array was recorded as mirrored."""
         return self._same_on_all.get(id(array)) is array
 
     def marked_mean(self, array: jax.Array) -> tuple[jax.Array, bool]:
         """Return the marked operand of a mean, and whether the mean is an integer.
 
-        By the mark the graph may prove that its integers are equal, for the next trace.
+        With the mark the graph can prove that the integers are equal, for the next trace.
         """
         mean_id = self.means.next_id()
         if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -157,7 +158,10 @@ class Trace:
         return run, run in self._by_replica_id
 
     def bound(self, name: str, size: int, call: Callable[[], Output]) -> Output:
-        """Call a replica function with the axis name bound; raises `TraceError` for other names."""
+        """Call a replica function with the axis name bound.
+
+        Raises `TraceError` if the function uses another axis name.
+        """
         self._axes_of_runs.add((name, size))
         try:
             return bound(name, size, call)
@@ -177,7 +181,7 @@ class Trace:
         self.bytes_per_pack = min(limits, default=0)
 
     def retry_by_replica_id(self) -> None:
-        """Raise `NeedsReplicaId` if a Python value that is missing may depend on the replica id."""
+        """Raise `NeedsReplicaId` if a value that Python lacks may depend on the replica id."""
         if self.current_run is not None and self.replica_id_was_used:
             raise NeedsReplicaId(self.current_run)
 
@@ -210,9 +214,10 @@ class Trace:
         return aggregate_p.bind(value, variable=self._specs[id(variable)], context=context)
 
     def claim(self, strategy: Any, *, firmly: bool = True) -> None:
-        """Make `strategy` the strategy of the program; raises `TraceError` if it has another.
+        """Make `strategy` the strategy of the program.
 
-        A plain variable, which any strategy can use, does not claim its strategy firmly.
+        Raises `TraceError` if the program has another strategy and both claims are firm. The claim
+        for a plain variable is not firm, since any strategy can use such a variable.
         """
         is_open = self.strategy is None or self.strategy.is_default
         if is_open or (firmly and not self._is_claimed_firmly):
@@ -248,7 +253,7 @@ class Trace:
         return next(candidate for candidate in candidates if candidate not in taken)
 
     def run(self, body: Callable[..., Output], arguments: Sequence[jax.Array]) -> Output:
-        """Call `body` with this as the current trace."""
+        """Call `body` with `self` as the current trace."""
         with jex.take_current_trace() as outermost:
             self._outermost = outermost
         self._arguments = {id(argument): argument for argument in arguments}
@@ -284,15 +289,15 @@ class Trace:
                 "be assigned, and assign it outside",
             ) from error
         finally:
-            # First of all, since the lines below must not run inside this trace.
+            # This comes first, since the lines below must not run inside the trace.
             _state.trace = previous
-            # Handles end with JAX's trace: `jax.checking_leaks` reports one that is kept.
+            # Handles end with JAX's trace. `jax.checking_leaks` reports any that is kept.
             self._handles.clear()
             self._arguments.clear()
             self._outermost = None
 
     def _raise_if_unbound(self, error: NameError) -> None:
-        """Raise the error for an unbound axis name, or trace again if it is the replicas' name."""
+        """Raise the error for an unbound name, or `NeedsNameThroughout` for the replicas' name."""
         name = unbound_name(error)
         if name is None:
             return
@@ -336,7 +341,7 @@ def current_trace() -> Trace | None:
 
 @contextmanager
 def outside_traces() -> Iterator[None]:
-    """Compute values and create variables as if this thread traced no function."""
+    """Compute values and create variables in a `with` block as if this thread traced nothing."""
     previous, _state.trace = _state.trace, None
     try:
         with jax.ensure_compile_time_eval():
@@ -354,7 +359,7 @@ def make_jaxpr(
 ) -> jex.ClosedJaxpr:
     """Trace `body` over arguments of these shapes and dtypes.
 
-    JAX's own errors then name the user's function `fn`, its file, and an argument of `names`.
+    Errors that JAX raises name the user's function `fn`, its file, and an argument of `names`.
     """
 
     def traced(*arguments: jax.Array) -> Sequence[jax.Array]:

@@ -2,8 +2,8 @@
 
 JAX keeps a traceback with every equation. The user's frames are neither JAX's nor graphdist's.
 Frames of an installed library (an optimizer, say) are left out too, unless no others remain.
-graphdist's files are recognised by module, not by folder: in the source tree its folders are beside
-examples and tests.
+graphdist's files are recognised by module, not by folder, since in the source tree graphdist's
+folders are beside examples and tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INSTALLED = tuple(
 def source_of_equation(equation: Any) -> Source:
     """Return the source of an equation of a jaxpr, which is resolved when it is first used.
 
-    To resolve a traceback is slow, and most sources are never shown.
+    Resolving a traceback is slow, and most sources are never shown.
     """
     source_info = equation.source_info
 
@@ -52,7 +52,7 @@ def source_of_value(value: Any) -> Source | None:
 
 
 def code_of(fn: Any) -> CodeType | None:
-    """Return the code object of a function, or of the function that it wraps; None if none."""
+    """Return the code object of a function, or of the function that it wraps, if any."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
@@ -67,7 +67,7 @@ def source_of_function(fn: Any) -> Source:
 
 
 def within_scope_of(call: Any, equation: Any) -> Any:
-    """Return an equation of a call's jaxpr in the named scope of the call.
+    """Return an equation of a call's jaxpr, with the named scope of the call around its own.
 
     JAX keeps the scopes inside a jaxpr relative to the equation that calls it.
     """
@@ -144,14 +144,17 @@ _frame = lru_cache(maxsize=65536)(Frame)  # all equations share the outer frames
 @lru_cache(maxsize=4096)  # cells of a notebook are files
 def _is_outside(file: str) -> bool:
     """Return whether a file is neither JAX's nor generated."""
-    # Generated and frozen code has names in angle brackets, but so has what a user types.
+    # Generated and frozen code has names in angle brackets. So has code that a user types in.
     typed_in = file.startswith(_TYPED_IN)
     return not file.startswith(_JAX_FOLDER) and (typed_in or not file.startswith("<"))
 
 
 @lru_cache(maxsize=1)
 def _our_files(loaded: int) -> frozenset[str]:
-    """Return the files of our modules; `loaded`, the count of loaded modules, renews the cache."""
+    """Return the files of graphdist's loaded modules.
+
+    The number of loaded modules is an argument so that the cache is renewed after an import.
+    """
     return frozenset(
         module.__file__
         for name, module in list(sys.modules.items())

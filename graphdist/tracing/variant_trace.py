@@ -1,9 +1,9 @@
-"""The trace of one replica variant, as a list of equations that can be compared with another's.
+"""The trace of one replica variant, as a list of equations to compare with other variants'.
 
 Replicas may differ in shapes, or use their replica id as a Python value. Equal replicas form one
-*variant*, and each variant is traced once. This module turns such a trace into a list of equations.
-It inlines calls of `jit`, so that equal equations are recognised, and every call that contains a
-synchronization point.
+*variant*, and each variant is traced once. This module turns a variant's trace into a list of
+equations. It inlines calls of `jit`, so that equal equations are recognised. It also inlines every
+call that contains a synchronization point.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class VariantTrace:
 def variant_trace(
     closed: jex.ClosedJaxpr, arguments: Sequence[Slot], constants: dict[Any, Any]
 ) -> VariantTrace:
-    """Return a variant's trace; `constants` has the constants of all variants, each once."""
+    """Return a variant's trace; `constants` collects the constants of all variants, each once."""
     trace = VariantTrace([], [], dict(zip(closed.jaxpr.invars, arguments, strict=True)))
     trace.returned = _inline(closed, {}, trace, constants)
     return trace
@@ -56,8 +56,8 @@ def _inline(
 ) -> list[Atom]:
     """Add the equations of a jaxpr to the trace; return its results.
 
-    `names` maps its inputs to the atoms outside. Every result gets a new variable: a jaxpr that is
-    called twice is inlined twice, and two values must not share a variable.
+    `names` maps the jaxpr's inputs to atoms of the trace. Every result gets a new variable, since a
+    jaxpr that is called twice is inlined twice, and two values must not share a variable.
     """
     for variable, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
         names[variable] = jex.Var(variable.aval)
@@ -84,10 +84,10 @@ def _inline(
 
 
 def _inlined_jaxpr(equation: Equation) -> jex.ClosedJaxpr | None:
-    """Return the jaxpr that replaces an equation: of a call, or of one of JAX's collectives.
+    """Return the jaxpr that replaces a call or one of JAX's collectives; else None.
 
-    A call other than `jit` without a synchronization point is not inlined: its rules of
-    differentiation, or the barrier of a checkpoint, would be lost.
+    A call is replaced if it is a `jit`, or contains a synchronization point. Any other call stays,
+    since its rules of differentiation, or the barrier of a checkpoint, would be lost.
     """
     if is_over_replicas(equation):
         return lowered_collective(equation, size_in_scope(equation))
@@ -128,7 +128,7 @@ def needed(equations: Sequence[Equation], atoms: Iterable[Atom]) -> list[Equatio
 def run_equations(
     equations: Sequence[Equation], inputs: dict[Any, Any], results: Sequence[Any], template: Any
 ) -> list[Any]:
-    """Evaluate equations in the current trace; they keep the user's lines."""
+    """Evaluate equations in the current trace. The new equations have the same user's lines."""
     jaxpr = template.replace(
         constvars=[],
         invars=list(inputs),

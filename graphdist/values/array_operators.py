@@ -18,9 +18,9 @@ _JAX_CORE = getattr(jax.typeof, "__globals__", None)
 
 
 def is_refused_by_jax(frame: FrameType) -> bool:
-    """Return whether a frame of JAX looks `__jax_array__` up only to refuse the argument.
+    """Return whether JAX looks up `__jax_array__` in this frame only to reject the argument.
 
-    `bind` does not: it would hide an error that is raised here.
+    `bind` is left out, since it would hide an error that the property raises.
     """
     return frame.f_globals is _JAX_CORE and frame.f_code.co_name != "bind"
 
@@ -28,16 +28,17 @@ def is_refused_by_jax(frame: FrameType) -> bool:
 class ArrayOperators(Operators[jax.Array]):
     """Arithmetic, comparison and indexing of the array from `__jax_array__`.
 
-    `==` compares element by element with arrays, numbers and other such objects, and by identity
-    with everything else. The hash is that of the identity, so that the object may be a key.
+    `==` compares element by element with arrays, numbers and other `ArrayOperators`, and by
+    identity with any other object. The hash is by identity, so that the object may be a key.
     """
 
     @property
     def __jax_array__(self) -> Callable[[], jax.Array]:
         """Return the function that returns the array.
 
-        It is a property because compiled functions of JAX never call it: they check that it exists
-        and raise an error without the user's line. The property raises one with the line before.
+        This is a property, since compiled functions of JAX never call the method. They only check
+        that the attribute exists, and raise an error without the user's line. So the property
+        itself raises an error, which has the line.
         """
         if is_refused_by_jax(sys._getframe(1)):
             raise ArgumentError(
@@ -51,7 +52,7 @@ class ArrayOperators(Operators[jax.Array]):
         raise NotImplementedError
 
     def how_to_read(self) -> str:
-        """Return the hint of an error that says how to get the array."""
+        """Return how the user gets the array, as the hint of an error."""
         if vars(self).get("name") is None:
             return "give it the value: value[...]"
         return "give it the value: v[...] of one, gd.read(tree) of a pytree of variables"

@@ -1,9 +1,9 @@
 """Copies the components of per-replica values to the devices.
 
 Components of one rank and dtype become one array: each component is padded to the largest shape and
-copied to its replica's device, and the copies are the shards of a global array. They must be
-copies: the caller may change a NumPy array afterwards, and a step must not donate a buffer that the
-caller still holds. Other components stay Python values.
+copied to its replica's device, and the copies are the shards of a global array. They must be copies
+because the caller may change a NumPy array afterwards, and because a step must not donate a buffer
+that the caller still holds. Other components stay Python values.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
 def per_replica_of_workers(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
     """Return the per-replica value; `values` are the components of this worker's replicas.
 
-    All workers call it together, since each sends a description of its components to the others:
-    every worker must know the dtype and the largest shape. Python numbers become arrays. Strings
-    and None are sent to every worker. Raises `ArgumentError` for components of different kinds and
-    for other values.
+    All workers must call this function together. Each sends a description of its components to the
+    others, since every worker must know the dtype and the largest shape. Python numbers become
+    arrays. Strings and None are sent to every worker. Raises `ArgumentError` for values of other
+    types, and if the components are of different kinds.
     """
     workers = strategy.devices.workers
     assert workers is not None
@@ -92,7 +92,7 @@ def _description(value: Any) -> Any:
 
 
 def _on_devices(values: Sequence[Any], strategy: StrategyBase, shapes: Shapes) -> PerReplicaArray:
-    """Return the value; `values` are the components of this process, `shapes` of all replicas."""
+    """Return the value; `values` are this process's components, `shapes` those of all replicas."""
     devices, shape = strategy.devices, largest(shapes)
     parts = [
         jax.device_put(_padded(value, shape).reshape(shape or (1,)), devices.devices[replica])
@@ -114,7 +114,7 @@ def _padded(value: Any, shape: tuple[int, ...]) -> jax.Array:
 
 
 def argument_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
-    """Return the array of a per-replica argument; raises `ArgumentError` without one."""
+    """Return the array of a per-replica argument; raises `ArgumentError` if it has none."""
     if not isinstance(value, PerReplicaArray):
         if not isinstance(value, PerReplica):
             raise shape_without_value(value, name)
@@ -130,7 +130,7 @@ def argument_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
             f"the function runs on {strategy.beside(value.strategy)}",
             hint="distribute the value with the strategy that uses it",
         )
-    if value.array.is_deleted():  # a step would crash the process
+    if value.array.is_deleted():  # a step that reads it would crash the process
         raise buffer_gone(name)
     return value.array
 

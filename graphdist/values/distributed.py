@@ -1,10 +1,11 @@
 """Distributed values: a value per replica, or one mirrored value.
 
-Outside a function a `PerReplica` holds one array, the replicas' components concatenated along
-dimension 0 (R scalars are an array of shape [R]), or one mirrored array if the compiler proved the
-components equal. So a step takes and returns it like any other array. Inside a trace it is a
-`TracedPerReplica`: a tracer with the shape of one component. Only the traced form is a pytree:
-outside, `jax.tree.map` would apply a function to the concatenation.
+Outside a function a `PerReplica` holds one array: the replicas' components concatenated along
+dimension 0, where the scalars of R replicas are an array of shape [R]. If the compiler proved the
+components equal, the array is mirrored instead. So a step takes and returns a `PerReplica` like any
+other array. Inside a trace a per-replica value is a `TracedPerReplica`: a tracer with the shape of
+one component. Only the traced form is a pytree. If the other form were one too, `jax.tree.map`
+would apply a function to the concatenation.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 NumpyArray: TypeAlias = np.ndarray[Any, Any] | np.generic
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shape of a value on each replica, where they differ."""
+"""The shape of a value on each replica, if the shapes differ."""
 
 
 _JAX_OPERATOR = "_operator_"
@@ -65,7 +66,7 @@ class PerReplica(PerReplicaOperators, DistributedValues):
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        """Hold a value per replica; a step that takes arrays copies them to the devices."""
+        """Store a value per replica. If they are arrays, a step copies them to the devices."""
         if not isinstance(values, Iterable) or isinstance(values, str):
             raise ArgumentTypeError(
                 f"a PerReplica takes a sequence with a value per replica, not {type_name(values)}",
@@ -83,9 +84,9 @@ class PerReplica(PerReplicaOperators, DistributedValues):
     def __jax_array__(self) -> Callable[[], jax.Array]:
         """Return a function that returns the replica's component, in a replica function.
 
-        It is a property because JAX only checks that it exists before it raises an error of its
-        own. An operator of an array on the left must not see it: then Python calls the reflected
-        operator of the `PerReplica`.
+        This is a property, since JAX may only check that the attribute exists, and raise an error
+        of its own. If an array is the left operand of an operator, the attribute must not exist for
+        JAX, so that Python calls the reflected operator of the `PerReplica`.
         """
         if sys._getframe(1).f_code.co_name.startswith(_JAX_OPERATOR):
             raise AttributeError("left to the operator of the PerReplica")
@@ -131,8 +132,8 @@ def _not_one_array() -> ArgumentError:
 class PerReplicaArray(PerReplica):
     """An array per replica, of one dtype and rank, stored as one array on the strategy's devices.
 
-    If the replicas' arrays differ in shape, each is padded to the largest, since all shards of an
-    array have one shape; `shapes` holds the true shapes.
+    If the replicas' arrays differ in shape, each is padded to the largest shape, since all shards
+    of an array have one shape. `shapes` then has the true shapes.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class PerReplicaArray(PerReplica):
     ) -> None:
         """Wrap `array`; `shape` is the padded shape of one component.
 
-        `rows` has each replica's count of rows if the value was computed from unequal counts.
+        `rows` has each replica's number of rows if the value was computed from unequal rows.
         """
         self.array = array
         self.strategy = strategy
@@ -183,7 +184,7 @@ class PerReplicaArray(PerReplica):
             self.strategy.devices.refuse_to_run("the value of a PerReplica", here())
         order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
         shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
-        with jax.ensure_compile_time_eval():  # or the values were tracers inside a trace
+        with jax.ensure_compile_time_eval():  # otherwise they would be tracers in a trace
             parts = [shard.data.reshape(self.type.shape) for shard in shards]
             if self.shapes is None:
                 return tuple(parts)
@@ -198,8 +199,8 @@ class PerReplicaArray(PerReplica):
 class TracedPerReplica(PerReplica):
     """A per-replica value inside a trace: a tracer with the shape of one component.
 
-    If the replicas' shapes differ, the tracer is padded to the largest with zeros, and `shapes`
-    holds the true shapes.
+    If the replicas' shapes differ, the tracer is padded with zeros to the largest shape, and
+    `shapes` has the true shapes.
     """
 
     def __init__(self, local: Any, shapes: Shapes | None = None) -> None:
@@ -208,7 +209,7 @@ class TracedPerReplica(PerReplica):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Refuse: inside a function the replicas' values exist only on the devices."""
+        """Raise an error, since inside a function the replicas' values are only on the devices."""
         raise no_values_yet()
 
     def shape_on(self, replica: int) -> tuple[int, ...]:
@@ -230,9 +231,9 @@ class TracedPerReplica(PerReplica):
 
 @jax.tree_util.register_pytree_node_class
 class TracedParts(PerReplica):
-    """A per-replica value of different kinds inside a trace: per replica a Python value or a slot.
+    """A per-replica value inside a trace whose components are Python values or slots.
 
-    A slot's array has the component on its replica only.
+    The array of a slot has the component on the slot's replica only.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -244,7 +245,7 @@ class TracedParts(PerReplica):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Refuse: inside a function its arrays exist only on the devices."""
+        """Raise an error, since inside a function the arrays are only on the devices."""
         raise no_values_yet()
 
     def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
@@ -265,7 +266,7 @@ class TracedParts(PerReplica):
 
 @dataclass(frozen=True)
 class _Static:
-    """A Python value, which may be a tuple: a plain tuple is the shape of an array."""
+    """A Python value among the parts. It is wrapped, since a plain tuple is an array's shape."""
 
     value: Any
 
@@ -292,7 +293,7 @@ class Mirrored(ArrayOperators, DistributedValues):
 
 
 def largest(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that arrays of these shapes, of one rank, are padded to.
+    """Return the shape to which arrays of these shapes, all of one rank, are padded.
 
     >>> largest([(4, 2), (1, 3)])
     (4, 3)
@@ -348,7 +349,7 @@ def is_array(value: Any) -> bool:
 
 
 def checked_array(value: Any, what: str, dtype: Any = None) -> jax.Array:
-    """Return a value as an array, or raise `ArgumentTypeError`, which begins with `what`."""
+    """Return a value as an array; raises `ArgumentTypeError`, whose message begins with `what`."""
     if isinstance(value, np.ndarray):
         value = np.array(value)  # JAX may read it later, after the caller has changed it
     try:

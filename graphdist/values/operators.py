@@ -1,6 +1,6 @@
 """The operators and conversions of Python for values of graphdist, each as a call of one method.
 
-They are listed so that type checkers and readers see them.
+The operators are listed one by one, so that type checkers and readers see them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def _reflected(operation: Callable[..., Any]) -> Callable[[Operators[Result], An
 class Operators(Generic[Result]):
     """Arithmetic, comparison, conversion and indexing; `==` is left to subclasses or to Python."""
 
-    __array_priority__ = 100  # as jax.Array: then an operator of a NumPy array on the left yields
+    __array_priority__ = 100  # as jax.Array, so a NumPy array on the left yields to it
 
     def _operate(self, operation: Callable[..., Any], *operands: Any) -> Result:
-        """Return the result of an operation on operands, of which this is one."""
+        """Return the result of an operation on operands, one of which is `self`."""
         raise NotImplementedError
 
     def _array_for(self, use: str) -> Any:

@@ -62,13 +62,13 @@ class PerReplicaOperators(Operators[Any]):
 
 
 def _on_each_replica(operation: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
-    """Return the result of an operation on each replica, as `run` returns it."""
+    """Return the results of an operation on each replica, in the form that `run` returns."""
     if in_replica_context_of_a_run():
         return operation(*map(_own_component, operands))
     args = operands
     try:
         if current_trace() is None and operation is not operator.pow:
-            args = tuple(map(_as_input, operands))  # or there were a program for each number
+            args = tuple(map(_as_input, operands))  # otherwise each number has its own program
         return _strategy_of(args).run(operation, args=args)
     except GraphdistError:
         raise
@@ -122,13 +122,13 @@ def _own_component(operand: Any) -> Any:
 
 
 def _as_input(operand: Any) -> Any:
-    """Return a Python number as a weakly typed array, with the same type promotion."""
+    """Return a Python number as a weakly typed array, which has the same type promotion."""
     is_number = isinstance(operand, int | float | complex) and not isinstance(operand, bool)
     return jnp.asarray(operand) if is_number else operand
 
 
 def _strategy_of(operands: tuple[Any, ...]) -> StrategyBase:
-    """Return the strategy of one of the operands, or else the current one."""
+    """Return the strategy of one of the operands, else the current strategy."""
     entry = current_entry()
     for operand in operands:
         strategy: StrategyBase | None = getattr(operand, "strategy", None)

@@ -1,9 +1,10 @@
 """Pytrees with leaves that their classes do not expect.
 
 graphdist replaces the arrays of a user's pytree by variables or distributed values, and JAX builds
-the new pytree by a call of the user's class. Most classes keep their leaves unchanged. Some check
-them in `__init__` or `__post_init__`, and fail. But they accept plain objects, since JAX itself
-builds such pytrees. So they are built of plain objects, which are then replaced by the leaves.
+the new pytree by a call of the user's class. Most classes keep their leaves unchanged. Some classes
+check them in `__init__` or `__post_init__`, and raise an error. But these classes accept leaves of
+the class `object`, since JAX itself builds such pytrees. So the pytree is built with such leaves,
+which are then replaced by the true leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LEAF = jax.tree.structure(0)
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     """Return the pytree of this structure with these leaves, of any type.
 
-    Raises `ArgumentTypeError` for a class that cannot hold them.
+    Raises `ArgumentTypeError` for a class that cannot hold these leaves.
 
     >>> unflatten(jax.tree.structure({"a": 1, "b": (2,)}), ["x", "y"])
     {'a': 'x', 'b': ('y',)}
@@ -36,7 +37,7 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def unflatten_exactly(structure: Any, leaves: Sequence[Any]) -> Any:
-    """Return the pytree of this structure with exactly these leaves: no class converts one."""
+    """Return the pytree with exactly these leaves, even if one of its classes converts leaves."""
     tree = unflatten(structure, leaves)
     actual = jax.tree.leaves(tree)
     if len(actual) == len(leaves) and all(map(is_, actual, leaves)):
@@ -45,7 +46,7 @@ def unflatten_exactly(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    """Apply `fn` to each leaf; its results may be of any type."""
+    """Apply `fn` to each leaf. The results of `fn` may be of any type."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_leaf)
     return unflatten(structure, [fn(leaf) for leaf in leaves])
 
@@ -99,7 +100,7 @@ def _holds(node: Any, tree: Any, children: Sequence[Any]) -> bool:
 
 
 def argument_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
-    """Return a leaf of `(args, kwargs)` as the user would write it: `batch['image']`."""
+    """Return the name of a leaf of `(args, kwargs)` as users write it, such as `batch['image']`."""
     group, key, *rest = path
     if getattr(group, "idx", 0) == 1:
         name = str(key.key)

@@ -55,7 +55,7 @@ def gather_dimension(array: Any, axis: int, what: str) -> int:
 def without_padding(
     gathered: jax.Array, lengths: Sequence[int], longest: int, dimension: int
 ) -> jax.Array:
-    """Return a gathered array without the padding of the replicas' parts to the longest."""
+    """Return a gathered array without padding, which makes all replicas' parts `longest` long."""
     if all(length == longest for length in lengths):
         return gathered
     parts = [

@@ -1,7 +1,7 @@
 """Warnings of programs that may compute something else on several replicas than on one.
 
-Each line of the user is warned of once per process. It is no error, because `tf.distribute`
-computes the same, which may be intended.
+There is one warning per process for each line of the user. It is not an error, because
+`tf.distribute` computes the same, and the user may intend this.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def warn_once(what: str, message: str, source: Source | None = None) -> None:
 def warn_of_unequal_means(
     graph: Graph, inputs: Sequence[tuple[Value, Rows]]
 ) -> list[tuple[frozenset[Value], Rows]]:
-    """Warn of means over replicas whose operands depend on inputs with unequal counts of rows.
+    """Warn of means over replicas whose operands depend on inputs with unequal numbers of rows.
 
-    Returns, for each distinct `Rows`, the values that depend on an input with these counts.
+    Returns, for each distinct `Rows`, the values that depend on an input with these numbers.
     """
     dependent = []
     for rows in dict.fromkeys(rows for _, rows in inputs):
@@ -69,7 +69,10 @@ _PART_OF_MEMORY = 10
 
 
 def warn_of_gathered_stacks(graph: Graph, memory_bytes: int) -> None:
-    """Warn of a lowered step that holds stacks of layers unsharded; 0: the memory is unknown."""
+    """Warn of a lowered step that holds large stacks of layers unsharded.
+
+    `memory_bytes` is a device's memory. There is no warning if it is 0, which means unknown.
+    """
     gathers = gathered_stacks(graph, memory_bytes // 10**3) if memory_bytes else []
     held = sum(node.results[0].type.bytes for node in gathers)
     if held <= memory_bytes // _PART_OF_MEMORY:
@@ -96,7 +99,7 @@ def warn_of_gathered_updates(graph: Graph) -> None:
 
 
 def warn_of_unequal_values(value: Any) -> None:
-    """Warn of a mean over replicas, outside functions, that depends on unequal counts of rows."""
+    """Warn of a mean over replicas, outside functions, that depends on unequal numbers of rows."""
     for leaf in jax.tree.leaves(value):
         if isinstance(leaf, PerReplicaArray) and leaf.rows is not None:
             _warn_of_mean(leaf.rows)
@@ -116,7 +119,7 @@ def _warn_of_mean(rows: Rows, source: Source | None = None) -> None:
 
 
 def _listed(rows: Rows) -> str:
-    """Return counts of rows as text.
+    """Return numbers of rows as text.
 
     >>> _listed((2, 2, 1, 0)), _listed((2,) * 9 + (1,))
     ('2, 2, 1 and 0', 'from 1 to 2')

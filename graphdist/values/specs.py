@@ -52,7 +52,7 @@ class ArraySpec(jax.ShapeDtypeStruct):
 
     @property
     def traced_shape(self) -> tuple[int, ...] | None:
-        """Return the shape that a function is traced with; None if it is not known."""
+        """Return the shape for which a function is traced; None if it is not known."""
         return self.example if None in self.shape else tuple(self.shape)
 
 
@@ -111,7 +111,10 @@ class PerReplicaSpec:
 
     @property
     def traced_shapes(self) -> tuple[tuple[int, ...], ...] | None:
-        """Return the shapes that a function is traced with, or one for all replicas, or None."""
+        """Return the shapes for which a function is traced: one per replica, or one for all.
+
+        None if they are not known.
+        """
         if None in self.shape:
             return self.examples
         return (tuple(size for size in self.shape if size is not None),)
