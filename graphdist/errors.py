@@ -19,8 +19,8 @@ from graphdist.ir.errors import (
     VerifyError,
 )
 from graphdist.ir.source import Source
-from graphdist.runtime.absent_devices import MissingExtraError
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
+from graphdist.runtime.extras import MissingExtraError
 from graphdist.runtime.files.artifact import ArtifactError
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.invalid_numbers import InvalidNumberError

@@ -13,49 +13,36 @@ from pathlib import Path
 import jax
 from jax.experimental import topologies
 
-from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.devices import Devices
+from graphdist.runtime.extras import require_package
 from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
 from graphdist.runtime.targets.topologies import DeviceError, Topology, nearest_topologies
+from graphdist.tracing.user_lines import here
 
 
-class MissingExtraError(DeviceError, ImportError):
-    """A package that an optional feature needs is not installed."""
-
-
-def absent_devices(topology: Topology, at: Source = UNKNOWN) -> Devices:
+def absent_devices(topology: Topology) -> Devices:
     """Return devices to compile programs for, without the hardware.
 
     Raises `MissingExtraError` where the compiler's package is not installed, and `DeviceError` for
     a shape that the compiler refuses.
     """
-    package, extra, devices_of = _COMPILERS[topology.chip.platform]
-    if not has_package(package):
-        raise MissingExtraError(
-            f"compiling for {topology} needs the package {package}, which is not installed",
-            source=at,
-            hint=f'pip install "graphdist[{extra}]"',
-        )
+    package, devices_of = _COMPILERS[topology.chip.platform]
+    require_package(package, f"compiling for {topology}")
     try:
         return Devices(devices_of(topology), topology=topology)
     except jax.errors.JaxRuntimeError as error:
         raise DeviceError(
             f"the compiler refuses topology {topology}: {str(error).splitlines()[0]}",
-            source=at,
+            source=here(),
             hint=nearest_topologies(topology.name),
         ) from error
     except NotImplementedError as error:  # JAX looked for the hardware, and dropped its plugin
         raise DeviceError(
             f"the compiler for {topology} was not loaded: JAX looked for its hardware and found "
             f"none",
-            source=at,
+            source=here(),
             hint="set JAX_PLATFORMS=cpu in the environment",
         ) from error
-
-
-def has_package(package: str) -> bool:
-    """Return whether a package is installed, without importing it."""
-    return importlib.util.find_spec(package) is not None
 
 
 @cache
@@ -95,10 +82,10 @@ def _gpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
 
 
 _COMPILERS = {
-    "tpu": ("libtpu", "tpu", _tpu_devices),
-    "gpu": ("jax_cuda12_plugin", "cuda", _gpu_devices),
+    "tpu": ("libtpu", _tpu_devices),
+    "gpu": ("jax_cuda12_plugin", _gpu_devices),
 }
-"""The package of a platform's compiler, its extra, and the function that makes the devices."""
+"""The package of a platform's compiler, and the function that makes the devices."""
 
 
 def cuda_folder() -> Path | None:

@@ -40,7 +40,7 @@ from graphdist.tools.compilation import (
     chosen_for,
     lower_target,
 )
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
 from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.tools.listings import topology_table, variable_table
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="graphdist-compile",
         description="Compile a step for accelerators that are not here, and say what it will do.",
     )

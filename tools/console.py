@@ -1,4 +1,4 @@
-"""The frame of every console tool: its messages about errors, and its exit status.
+"""The frame of every console tool: `--version`, messages about errors, and the exit status.
 
 An error of graphdist or of the system is a message on stderr, with status 2. Ctrl-C is one line,
 with status 130. If the reader of the output goes away, as `head` does, the tool ends without a
@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO  # Any: what argparse takes
 
 from graphdist.command_process import INTERRUPTED, interruptible, say_interrupted
 from graphdist.errors import GraphdistError
+from graphdist.version import versions
 
 OUTPUT_LOST = 1
 BAD_INPUT = 2
@@ -31,6 +34,16 @@ READER_GONE = 128 + 13
 """The exit status if the reader of the output is gone: 128 and the number of SIGPIPE."""
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """The errors of the system for an output that cannot be written."""
+
+
+class CommandParser(ArgumentParser):
+    """The parser of a command line, with `--version`: what a report of a fault should name."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        found = {**versions(), "Python": platform.python_version()}
+        text = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+        self.add_argument("--version", action="version", version=text)
 
 
 class Main(Protocol):

@@ -36,7 +36,7 @@ from graphdist.state.variable import Variable
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target, sharding
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.steps import StepCall, make_step, parse_settings
 from graphdist.tools.targets import load_factory
 from graphdist.values.specs import ArraySpec, PerReplicaSpec
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m graphdist.tools.measure",
         description="Run a step on the accelerators here, beside its prediction.",
     )

@@ -26,7 +26,7 @@ from types import FrameType
 from graphdist.config import worker_environment, worker_timeouts
 from graphdist.runtime.processes.addresses import ReservedPort, join_address, resolved
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.given_files import is_given
 from graphdist.tools.worker_process import Worker, has_reader, killed_with_the_launcher, write
 
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser("graphdist-run", description=(__doc__ or "").split("\n\n")[1])
+    parser = CommandParser("graphdist-run", description=(__doc__ or "").split("\n\n")[1])
     add = parser.add_argument
     add("-n", type=int, required=True, metavar="N", help="how many workers")
     add(

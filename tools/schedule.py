@@ -7,7 +7,6 @@ The file has the text of an optimised module, such as `compiled.as_text("hlo")`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from itertools import groupby
@@ -16,14 +15,14 @@ from pathlib import Path
 from graphdist.errors import ArgumentError
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.schedule import LoopCollective, loop_collectives
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.given_files import require_file
 
 
 @console_tool("schedule")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the collectives of each loop."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(description=__doc__.splitlines()[0])
     parser.add_argument("module", type=Path, help="a file with the text of a compiled module")
     path = parser.parse_args(arguments).module
     require_file(path)

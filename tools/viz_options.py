@@ -11,6 +11,7 @@ from pathlib import Path
 
 from graphdist.errors import ArgumentError
 from graphdist.tools.compilation import COMPILATION, add_compilation_options
+from graphdist.tools.console import CommandParser
 from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
 from graphdist.tools.viz_targets import is_saved
 from graphdist.viz.formats import DRAWINGS, FORMATS, MODULES, format_named
@@ -51,7 +52,7 @@ _FORMATS_OF = {
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="graphdist-viz", description="Show what the compiler makes of a step."
     )
     add = parser.add_argument

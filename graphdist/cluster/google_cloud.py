@@ -8,11 +8,16 @@ from typing import Any  # Any: the client of another package, and answers as it 
 from graphdist.cluster.resolver import TaskResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import tpu_name, tpu_worker_id
-from graphdist.errors import ArgumentError, ContextError, MissingExtraError
+from graphdist.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ContextError,
+    UnsupportedError,
+)
 from graphdist.quoted import quoted
 from graphdist.runtime.devices import count_accelerators
+from graphdist.runtime.extras import require_package
 from graphdist.runtime.processes.addresses import join_address
-from graphdist.tracing.user_lines import here
 
 
 class GCEClusterResolver(TaskResolver):
@@ -21,9 +26,9 @@ class GCEClusterResolver(TaskResolver):
     All are of one job, `task_type`, and listen at one port. `task_id` is the index of this
     process and may be set later; setting `task_type` raises `ContextError`.
 
-    Needs the extra `gce`, unless `service` is given, the result of
-    `googleapiclient.discovery.build` for "compute"; raises `MissingExtraError` without it.
-    `credentials` go to that function.
+    `service` is a pair of Google's clients, `InstanceGroupsClient` and `InstancesClient` of
+    `google.cloud.compute_v1`. By default they are made with these `credentials`, which needs the
+    extra `gce`; raises `MissingExtraError` without it.
     """
 
     def __init__(
@@ -38,10 +43,21 @@ class GCEClusterResolver(TaskResolver):
         credentials: Any = "default",
         service: Any = None,
     ) -> None:
-        self._project, self._zone = project, zone
+        self._place = {"project": project, "zone": zone}
         self._instance_group, self._port = instance_group, port
         self._task_type, self._task_id, self._rpc_layer = task_type, task_id, rpc_layer
-        self._service = service or google_service("compute", "v1", credentials, type(self).__name__)
+        if service is None:
+            require_package("google.cloud.compute_v1", type(self).__name__)
+            from google.cloud import compute_v1
+
+            chosen = _chosen(credentials)
+            service = (
+                compute_v1.InstanceGroupsClient(credentials=chosen),
+                compute_v1.InstancesClient(credentials=chosen),
+            )
+        if not isinstance(service, tuple):
+            raise _no_client(service, "(InstanceGroupsClient(..), InstancesClient(..))")
+        self._groups, self._instances = service
 
     @property
     def task_type(self) -> str | None:
@@ -57,48 +73,36 @@ class GCEClusterResolver(TaskResolver):
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of the instances; asks the service."""
-        groups = self._service.instanceGroups()
-        request = groups.listInstances(
-            project=self._project,
-            zone=self._zone,
-            instanceGroup=self._instance_group,
-            body={"instanceState": "RUNNING"},
-            orderBy="name",
+        listed = self._groups.list_instances(
+            request={
+                **self._place,
+                "instance_group": self._instance_group,
+                "instance_groups_list_instances_request_resource": {"instance_state": "RUNNING"},
+            }
         )
-        addresses = []
-        while request is not None:
-            response = request.execute()
-            for item in response.get("items", ()):
-                addresses.append(self._address(item["instance"].rpartition("/")[2]))
-            request = groups.listInstances_next(
-                previous_request=request, previous_response=response
-            )
-        return ClusterSpec({self._task_type or "worker": sorted(addresses)})
+        addresses = sorted(self._address(item.instance.rpartition("/")[2]) for item in listed)
+        return ClusterSpec({self._task_type or "worker": addresses})
 
     def _address(self, name: str) -> str:
-        instances = self._service.instances()
-        instance = instances.get(project=self._project, zone=self._zone, instance=name).execute()
-        address = next((each.get("networkIP") for each in instance["networkInterfaces"]), None)
+        instance = self._instances.get(request={**self._place, "instance": name})
+        address = next((each.network_i_p for each in instance.network_interfaces), None)
         if not address:
             raise ContextError(f"instance {name!r} has no address in a network")
         return join_address(address, self._port)
 
 
-def google_service(name: str, version: str, credentials: Any, what: str) -> Any:
-    """Return Google's client of one of its services; raises `MissingExtraError` without it."""
-    try:
-        from googleapiclient import discovery
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{what} needs the package google-api-python-client, which is not installed",
-            source=here(),
-            hint='pip install "graphdist[gce]"',
-        ) from error
-    chosen = None if credentials == "default" else credentials  # None: the library finds them
-    return discovery.build(name, version, credentials=chosen)
+def _chosen(credentials: Any) -> Any:
+    """Return credentials as Google's clients take them: they find the default ones themselves."""
+    return None if credentials == "default" else credentials
 
 
-_SERVICE = "tpu", "v1"
+def _no_client(service: Any, clients: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"service is {quoted(service)}, no client of the libraries google-cloud-*",
+        hint=f"give service={clients}, or leave it out",
+    )
+
+
 _PORT = 8470
 
 
@@ -107,12 +111,13 @@ class TPUClusterResolver(TaskResolver):
 
     `tpu` is its name, "local" for the TPUs of this host alone, or the addresses of its hosts, as in
     "grpc://10.0.0.1:8470,10.0.0.2:8470"; by default the environment variable `TPU_NAME`. A name is
-    looked up in a project and zone with Google's client: the extra `gce`, unless `service` is
-    given, the result of `googleapiclient.discovery.build` for "tpu". `coordinator_name` and
+    looked up in a project and zone with `service`, a `TpuClient` of `google.cloud.tpu_v2`. By
+    default it is made with these `credentials`, which needs the extra `gce`. `coordinator_name` and
     `coordinator_address` add a job of one task. `task_id` is the index of this host in its TPU.
 
     Raises `ArgumentError` without a name, or without project and zone where they are needed,
-    `MissingExtraError` without the client.
+    `MissingExtraError` without the extra, `UnsupportedError` for a `discovery_url`, which Google's
+    client does not have.
 
     >>> TPUClusterResolver("local").cluster_spec()
     ClusterSpec({})
@@ -130,6 +135,11 @@ class TPUClusterResolver(TaskResolver):
         service: Any = None,
         discovery_url: str | None = None,
     ) -> None:
+        if discovery_url is not None:
+            raise UnsupportedError(
+                f"discovery_url is {discovery_url!r}: TPUs are looked up without a discovery",
+                hint="to ask another endpoint give service=TpuClient(client_options=..)",
+            )
         self._name = tpu or tpu_name()
         if not self._name:
             raise ArgumentError(
@@ -149,7 +159,12 @@ class TPUClusterResolver(TaskResolver):
                 hint="give project and zone, or the addresses of its hosts",
             )
         if self._needs_service and service is None:
-            self._service = google_service(*_SERVICE, credentials, type(self).__name__)
+            require_package("google.cloud.tpu_v2", type(self).__name__)
+            from google.cloud import tpu_v2
+
+            self._service = tpu_v2.TpuClient(credentials=_chosen(credentials))
+        if self._needs_service and not hasattr(self._service, "get_node"):
+            raise _no_client(service, "TpuClient(..)")
 
     @staticmethod
     def connect(
@@ -194,20 +209,16 @@ class TPUClusterResolver(TaskResolver):
         if not self._needs_service:
             listed = str(self._name).removeprefix("grpc://")
             return [address.strip() for address in listed.split(",")]
-        nodes = self._service.projects().locations().nodes()
-        node = nodes.get(name=self._node).execute()
-        if node.get("state") not in (None, "READY"):
+        node = self._service.get_node(request={"name": self._node})
+        if node.state.name != "READY":
             raise ContextError(
-                f"TPU {self._name!r} is in state {node['state']!r}, not 'READY'",
+                f"TPU {self._name!r} is in state {node.state.name!r}, not 'READY'",
                 hint="wait until it is ready",
             )
-        endpoints = node.get("networkEndpoints", ())
-        if not endpoints or not all(endpoint.get("ipAddress") for endpoint in endpoints):
+        endpoints = node.network_endpoints
+        if not endpoints or not all(endpoint.ip_address for endpoint in endpoints):
             raise ContextError(
                 f"TPU {self._name!r} has hosts without an address: {quoted(endpoints)}",
                 hint="wait until it is ready",
             )
-        return [
-            join_address(endpoint["ipAddress"], endpoint.get("port", _PORT))
-            for endpoint in endpoints
-        ]
+        return [join_address(each.ip_address, each.port or _PORT) for each in endpoints]

@@ -8,9 +8,9 @@ from typing import Any  # Any: the client of another package, and pods as it giv
 
 from graphdist.cluster.resolver import TaskResolver
 from graphdist.cluster.spec import ClusterSpec
-from graphdist.errors import ArgumentError, ContextError, MissingExtraError
+from graphdist.errors import ArgumentError, ContextError
+from graphdist.runtime.extras import require_package
 from graphdist.runtime.processes.addresses import join_address
-from graphdist.tracing.user_lines import here
 
 
 class KubernetesExecutableLocation(Enum):
@@ -88,14 +88,9 @@ def _client(location: KubernetesExecutableLocation) -> Any:
         raise ArgumentError(
             f"executable_location is {location!r}, not a KubernetesExecutableLocation"
         )
-    try:
-        from kubernetes import client, config
-    except ImportError as error:
-        raise MissingExtraError(
-            "KubernetesClusterResolver needs the package kubernetes, which is not installed",
-            source=here(),
-            hint='pip install "graphdist[kubernetes]"',
-        ) from error
+    require_package("kubernetes", "KubernetesClusterResolver")
+    from kubernetes import client, config
+
     if location is KubernetesExecutableLocation.OFF_CLUSTER:
         config.load_kube_config()
     else:

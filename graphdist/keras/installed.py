@@ -6,8 +6,8 @@ import sys
 from importlib import import_module
 
 from graphdist.config import choose_keras_backend
-from graphdist.errors import MissingExtraError, UnsupportedError
-from graphdist.tracing.user_lines import here
+from graphdist.errors import UnsupportedError
+from graphdist.runtime.extras import require_package
 
 
 def require_keras_on_jax() -> None:
@@ -19,15 +19,8 @@ def require_keras_on_jax() -> None:
     chosen = choose_keras_backend("jax")
     if "keras" not in sys.modules:  # otherwise its backend is chosen already
         require_jax(chosen)
-    try:
-        keras = import_module("keras")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"graphdist.keras needs the package {error.name}",
-            source=here(),
-            hint="pip install 'graphdist[keras]'",
-        ) from error
-    require_jax(keras.config.backend())
+    require_package("keras", "graphdist.keras")
+    require_jax(import_module("keras").config.backend())
 
 
 def require_jax(backend: str) -> None:

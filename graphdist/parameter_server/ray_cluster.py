@@ -45,7 +45,8 @@ from threading import RLock
 from typing import Any  # Any: Ray's module, handles and references
 
 from graphdist.config import names_ray_token, ray_authenticates
-from graphdist.errors import MissingExtraError, RuntimeFailure
+from graphdist.errors import RuntimeFailure
+from graphdist.runtime.extras import require_package
 from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_user
 
@@ -65,14 +66,8 @@ _log = logging.getLogger("graphdist")
 
 def ray() -> Any:
     """Return Ray's module; raise `MissingExtraError` if it is not installed."""
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise MissingExtraError(
-            "parameter servers run on Ray, which is not installed",
-            source=here(),
-            hint="pip install 'graphdist[ps]'",
-        ) from error
+    require_package("ray", "ParameterServerStrategy")
+    return import_module("ray")
 
 
 class ProcessIsSilent(Exception):

@@ -21,9 +21,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any  # Any: users' functions, syntax trees with annotations
 
-from graphdist.errors import MissingExtraError, UnsupportedError
+from graphdist.errors import UnsupportedError
 from graphdist.ir.source import Frame, Source
 from graphdist.program.code_names import names_of
+from graphdist.runtime.extras import require_package
 
 
 def converted(fn: Callable[..., Any], operators: object) -> Callable[..., Any]:
@@ -105,23 +106,21 @@ def _has_source(function: types.FunctionType) -> bool:
 
 def _transformed(function: types.FunctionType) -> Any:
     """Return the syntax tree of the converted function."""
-    try:
-        from malt.converters import (
-            break_statements,
-            conditional_expressions,
-            continue_statements,
-            logical_expressions,
-            variables,
-        )
-        from malt.core import converter, unsupported_features_checker
-        from malt.impl import api
-        from malt.pyct import errors
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "a loop over a dataset inside a function needs the package diastatic-malt",
-            hint='pip install "graphdist[loops]", or write the loop as '
-            "dataset.reduce(initial_state, fn)",
-        ) from error
+    require_package(
+        "malt",
+        "a loop over a dataset inside a function",
+        otherwise="write the loop as dataset.reduce(initial_state, fn)",
+    )
+    from malt.converters import (
+        break_statements,
+        conditional_expressions,
+        continue_statements,
+        logical_expressions,
+        variables,
+    )
+    from malt.core import converter, unsupported_features_checker
+    from malt.impl import api
+    from malt.pyct import errors
 
     class Converter(api.PyToPy):  # type: ignore[misc]
         """Converts the statements that loops need."""

@@ -127,7 +127,8 @@ class LoopingFunction:
             self.fn = converted(fn, _Operators(name, steps_per_execution, make, self._notice))
         except (MissingExtraError, UnsupportedError) as error:
             if met.is_loop:
-                if error.source is None or error.source.frame is None:
+                has_line = error.source is not None and error.source.frame is not None
+                if isinstance(error, MissingExtraError) or not has_line:
                     error.source = met.source
                 raise error from None
             self.fn = fn

@@ -34,7 +34,7 @@ def devices_of_topology(name: str, num_slices: int, platform: str) -> Devices:
             hint=f"make a {right}(topology={name!r})",
         )
     prepare_compilers()
-    return absent_devices(topology, here())
+    return absent_devices(topology)
 
 
 class TPUBase(DataParallelStrategy):

@@ -40,6 +40,7 @@ from graphdist.config import (
 )
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.runtime.devices import backends_are_started
+from graphdist.runtime.extras import require_package
 from graphdist.runtime.processes.addresses import ReservedPort, join_address
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.jax_service import LaunchedJaxService
@@ -99,6 +100,8 @@ def _of_jax() -> ClusterWorkers | None:
     if found is None:
         return None
     _require_unused_devices(f"the processes of {found.name}")
+    if module := _MODULES.get(found.method or ""):
+        require_package(module, f"finding the processes of {found.name}", otherwise=_OTHERWISE)
     service = LaunchedJaxService(found.method, _end_with)
     try:
         service.join(timeouts.start)
@@ -136,14 +139,17 @@ def _end_with(why: str) -> None:
         workers.thread_failed(why)
 
 
+_OTHERWISE = "give the strategy a cluster_resolver, or set TF_CONFIG"
+_MODULES = {"mpi4py": "mpi4py", "k8s": "kubernetes"}
+"""The module that JAX needs for a method of finding the other processes."""
+
+
 def _unconnected(found: Launcher, error: Exception) -> WorkerError:
-    needs = {"mpi4py": "install mpi4py", "k8s": 'install "jax[k8s]"'}.get(found.method or "")
     return WorkerError(
         f"{found.name} started this process as one of several, and JAX cannot connect them: "
         f"{str(error).partition(chr(10))[0]}",
         source=here(),
-        hint=f"{needs + ', ' if needs else ''}give the strategy a cluster_resolver, or set "
-        "TF_CONFIG",
+        hint=_OTHERWISE,
     )
 
 

@@ -6,7 +6,6 @@ loading it runs any code that is in the bytes.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from typing import Any  # Any: jitted functions have no public type
 
@@ -17,7 +16,6 @@ from jax.stages import Compiled
 
 from graphdist.ir.boundary import output_layouts
 from graphdist.ir.graph import Graph
-from graphdist.runtime.absent_devices import MissingExtraError
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import (
@@ -28,6 +26,7 @@ from graphdist.runtime.executable import (
     placed_avals,
     with_shardings,
 )
+from graphdist.runtime.extras import require_package
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """The names of the platforms in `jax.export`."""
@@ -38,7 +37,7 @@ def export_module(emitted: Emitted, platforms: Sequence[str]) -> bytes:
 
     Raises `MissingExtraError` without flatbuffers.
     """
-    _require_flatbuffers()
+    require_package("flatbuffers", "the file of a compiled step")
     names = [PLATFORMS.get(platform, platform) for platform in platforms]
     exported = export.export(emitted.function, platforms=names)(*emitted.avals)
     return bytes(exported.serialize())
@@ -52,7 +51,7 @@ def load_module(
     Raises ValueError for a module whose inputs or outputs differ from the graph's, and JAX's errors
     for a module that it cannot read or compile.
     """
-    _require_flatbuffers()
+    require_package("flatbuffers", "the file of a compiled step")
     exported = export.deserialize(bytearray(data))
     _require_types("takes", placed_avals(graph, devices), exported.in_avals)
     _require_types("returns", _results(graph, devices), exported.out_avals)
@@ -95,11 +94,3 @@ def load_native(data: bytes, graph: Graph, devices: Devices) -> Executable:
         data, arguments, results, execution_devices=devices.devices
     )
     return Executable(graph, devices, compiled, compiled)
-
-
-def _require_flatbuffers() -> None:
-    if importlib.util.find_spec("flatbuffers") is None:
-        raise MissingExtraError(
-            "the file of a compiled step needs the package flatbuffers, which is not installed",
-            hint='pip install "graphdist[export]"',
-        )

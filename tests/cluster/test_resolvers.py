@@ -19,25 +19,6 @@ STEP = {
 }
 
 
-class Answers:
-    """A service of Google's that gives one answer, and notes what it is asked."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer, self.asked = answer, ""
-
-    def projects(self) -> Answers:
-        return self
-
-    locations = nodes = projects
-
-    def get(self, name: str) -> Answers:
-        self.asked = name
-        return self
-
-    def execute(self) -> Any:
-        return self.answer
-
-
 def test_specs_compare_by_what_they_say() -> None:
     spec = gd.cluster.ClusterSpec({"worker": ["a:1", "b:1"]})
     assert spec == gd.cluster.ClusterSpec({"worker": {"1": "b:1", 0: "a:1"}})
@@ -95,19 +76,6 @@ def test_pods_are_reached_at_their_own_address() -> None:
     assert resolver.cluster_spec() == {"worker": ["10.0.0.7:9"]}
     resolver.task_type, resolver.task_id = "worker", 0
     assert resolver.master() == "grpc://10.0.0.7:9"
-
-
-def test_a_tpu_is_looked_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TPU_WORKER_ID", "1")
-    endpoints = [{"ipAddress": "10.0.0.1", "port": 8470}, {"ipAddress": "10.0.0.2"}]
-    service = Answers({"state": "READY", "networkEndpoints": endpoints})
-    resolver = gd.cluster.TPUClusterResolver("pod", "z", "p", service=service)
-    assert resolver.cluster_spec() == {"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]}
-    assert service.asked == "projects/p/locations/z/nodes/pod"
-    assert resolver.master() == "grpc://10.0.0.2:8470"
-    service.answer = {"state": "CREATING"}
-    with pytest.raises(gd.ContextError, match="'CREATING', not 'READY'"):
-        resolver.cluster_spec()
 
 
 def test_a_tpu_is_given_by_its_addresses() -> None:

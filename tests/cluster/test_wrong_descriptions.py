@@ -13,7 +13,6 @@ import graphdist as gd
 from graphdist.cluster import roles
 from graphdist.config import job_identity, worker_bind_address, worker_timeouts
 from graphdist.runtime.processes.addresses import split_address
-from tests.cluster.test_resolvers import Answers
 
 WORKERS = {"worker": ["a:1", "b:1"]}
 
@@ -225,12 +224,3 @@ def test_the_address_to_listen_at(text: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("GRAPHDIST_WORKER_BIND", text)
     with pytest.raises(gd.ArgumentError, match="GRAPHDIST_WORKER_BIND is '"):
         worker_bind_address()
-
-
-@pytest.mark.parametrize("endpoints", [None, [], [{"ipAddress": "10.0.0.1"}, {}]])
-def test_hosts_of_a_tpu_without_address(endpoints: Any) -> None:
-    answer = {"state": "READY", **({} if endpoints is None else {"networkEndpoints": endpoints})}
-    service = Answers(answer)
-    resolver = gd.cluster.TPUClusterResolver("pod", "z", "p", service=service)
-    with pytest.raises(gd.ContextError, match="TPU 'pod' has hosts without an address"):
-        resolver.cluster_spec()

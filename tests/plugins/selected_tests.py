@@ -12,6 +12,7 @@ their tests share what is dear to make, and the same in every run.
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,14 +37,20 @@ class Need:
     def is_met(self) -> bool:
         """Return whether all of it is there."""
         return (
-            all(find_spec(package) for package in self.packages)
+            all(map(_is_installed, self.packages))
             and all(shutil.which(program) for program in self.programs)
             and all(file.exists() for file in self.files)
         )
 
 
+def _is_installed(package: str) -> bool:
+    with suppress(ModuleNotFoundError):  # of the package that it is in
+        return find_spec(package) is not None
+    return False
+
+
 def _extra(name: str, *packages: str) -> Need:
-    return Need(f'pip install "graphdist[{name}]"', packages)
+    return Need(f"pip install 'graphdist[{name}]'", packages)
 
 
 NEEDS = {
@@ -55,6 +62,7 @@ NEEDS = {
     "cuda": _extra("cuda", "jax_cuda12_plugin"),
     "datasets": Need("pip install datasets", ("datasets",)),
     "dot": Need("Debian's package graphviz", programs=("dot",)),
+    "gce": _extra("gce", "google.cloud.compute_v1", "google.cloud.tpu_v2"),
     "grain": _extra("data", "grain"),
     "griffe": _extra("docs", "griffe"),
     "keras-hub": Need("pip install keras-hub", ("keras_hub",)),

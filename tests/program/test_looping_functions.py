@@ -293,7 +293,7 @@ def test_without_the_extra_reduce_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ImportError, match="diastatic-malt") as at:
         training.inside(distributed(strategy))
     assert "dataset.reduce(" in str(at.value)
-    assert 'pip install "graphdist[loops]"' in str(at.value)
+    assert "pip install 'graphdist[loops]'" in str(at.value)
 
 
 @pytest.mark.parametrize("name", ["mirrored", "one"])

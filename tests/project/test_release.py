@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any  # Any: TOML
 
 import pytest
+import yaml
 
 import graphdist as gd
 from graphdist.version import VERSION
@@ -49,6 +50,25 @@ def test_the_changelog_has_the_version() -> None:
     dates = [datetime.date.fromisoformat(heading["date"]) for heading in released]
     assert versions == sorted(set(versions), reverse=True)
     assert dates == sorted(dates, reverse=True)
+
+
+def test_a_citation_names_the_last_release(project: dict[str, Any]) -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    _, last, *_ = HEADING.finditer((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    assert (cited["version"], str(cited["date-released"])) == (last["version"], last["date"])
+    assert cited["license"] == project["project"]["license"]
+    assert cited["keywords"] == project["project"]["keywords"]
+    assert {"cff-version", "message", "title", "authors"} <= cited.keys()
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").iterdir()))
+def test_the_forms_of_issues_are_complete(form: Path) -> None:
+    fields = yaml.safe_load(form.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= fields.keys()
+    asked = [each for each in fields["body"] if each["type"] != "markdown"]
+    assert len({each["id"] for each in asked}) == len(asked)
+    assert all(each["attributes"]["label"] for each in asked)
+    assert any(each.get("validations", {}).get("required") for each in asked)
 
 
 def test_every_decision_has_a_date() -> None:

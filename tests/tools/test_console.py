@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from graphdist.command_process import INTERRUPTED
 from graphdist.ir.printer import print_graph
 from graphdist.tools import compile, viz
 from graphdist.tools.console import READER_GONE, console_tool
+from graphdist.version import versions
 from tests.viz.graphs import chain
 
 FOLDER = Path(tools.__file__).parent
@@ -72,6 +74,17 @@ def test_help_fits_terminals_of_any_width(
                 tool.main([option])
             assert caught.value.code == status
     assert capsys.readouterr().out.count("usage: ") == 5
+
+
+@pytest.mark.parametrize("name", console_tools())
+def test_every_tool_says_its_versions(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tool: Any = importlib.import_module(f"graphdist.tools.{name}")
+    with pytest.raises(SystemExit) as caught:
+        tool.main(["--version"])
+    assert caught.value.code == 0
+    found = " ".join(capsys.readouterr().out.split()).split(", ")
+    expected = [f"{package} {version}" for package, version in versions().items() if version]
+    assert found == [*expected, f"Python {platform.python_version()}"]
 
 
 def test_tools_are_found() -> None:

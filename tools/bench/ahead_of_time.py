@@ -9,7 +9,6 @@ best of each, and the bytes of parameters and slots, counted by hand and by the 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from graphdist.errors import DeviceMemoryError
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target, strategy_for
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.targets import load_factory
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py"
@@ -93,7 +92,7 @@ def timed_compilation(compile: Callable[[], Any]) -> tuple[float, Any]:
 @console_tool("ahead_of_time")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(description=__doc__.splitlines()[0])
     parser.add_argument("topologies", nargs="+")
     parser.add_argument("--num-slices", type=int, default=1)
     parser.add_argument("--size", default="10m")

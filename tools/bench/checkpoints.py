@@ -9,7 +9,6 @@ checkpoint is written and while none is: the writing thread needs a processor, t
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -25,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 
 _ARRAYS = 16
 
@@ -113,7 +112,7 @@ def measure_steps(checkpoint: gd.train.Checkpoint, folder: Path) -> None:
 @console_tool("checkpoints")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", help="where to write; by default the system's for such")

@@ -35,7 +35,7 @@ from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, passes_table, program_table
 from graphdist.tools.bench.systems import SHARDED_SYSTEMS, SYSTEMS
 from graphdist.tools.compilation import strategy_for
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.targets import prepare_command
 
@@ -47,7 +47,7 @@ _RECORDED = ("names", "json", "record", "no_record")
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m graphdist.tools.bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

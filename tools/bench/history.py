@@ -17,7 +17,6 @@ The picture shows ratios, not seconds: machines differ, and the systems of a run
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import os
@@ -34,7 +33,7 @@ from graphdist.tools.bench.measurement import OURS, Measurement
 from graphdist.tools.bench.picture import svg_document
 from graphdist.tools.bench.programs import PROGRAMS
 from graphdist.tools.bench.report import Run, package_versions
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "docs" / "figures" / "benchmarks.jsonl"
@@ -210,7 +209,7 @@ def _style() -> str:
 @console_tool("history")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw the picture, or compare it with the one that is there."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m graphdist.tools.bench.history", description="Draw the runs by commit."
     )
     parser.add_argument("--figures", type=Path, default=FIGURES, help="the file of the runs")

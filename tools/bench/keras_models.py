@@ -21,7 +21,7 @@ import numpy as np
 
 import graphdist as gd
 import graphdist.keras  # before keras: it chooses the JAX backend
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 
 # isort: split
 import keras
@@ -158,7 +158,7 @@ def measured_models(
 @console_tool("bench keras")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m graphdist.tools.bench keras",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -12,7 +12,6 @@ graphdist's are processes.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import statistics
 import subprocess
@@ -28,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 
 _OF_TENSORFLOW = Path(__file__).with_name("parameter_servers_on_tensorflow.py")
 
@@ -88,7 +87,7 @@ def in_a_process(command: Sequence[str], load: Load) -> float:
 @console_tool("bench parameter_server")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure in turns and print the medians."""
-    parser = argparse.ArgumentParser(prog="python -m graphdist.tools.bench parameter_server")
+    parser = CommandParser(prog="python -m graphdist.tools.bench parameter_server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--closures", type=int, default=Load.closures)
     parser.add_argument("--workers", type=int, default=Load.num_workers)

@@ -44,7 +44,7 @@ from graphdist.runtime.module.schedule import exposed_by_loop
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target, strategy_for
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.steps import parse_settings
 from graphdist.tools.targets import load_factory, prepare_command
 
@@ -125,7 +125,7 @@ def _ratio(form: CompiledForm, ours: CompiledForm | None, of: Callable[[Module],
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile the forms one after the other and print the table; returns 2 for invalid input."""
     names = [*OURS, *FORMS]
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("topology", help="such as v5e:16x16")

@@ -27,7 +27,7 @@ from graphdist.tools.bench.models import Mlp
 from graphdist.tools.bench.programs import PROGRAMS as ALL_PROGRAMS
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import Graphdist, Running, ShardMap
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 
 BY_HAND = "shard_map"
 FIRST_STEPS = 5
@@ -103,7 +103,7 @@ def _line(program: BenchProgram, strategy: gd.Strategy, turns: dict[str, list[li
 @console_tool("workers")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the workers, or measure as one of them."""
-    parser = argparse.ArgumentParser(description="Measure a step of several workers.")
+    parser = CommandParser(description="Measure a step of several workers.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=20, help="of each system in a round")

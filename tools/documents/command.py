@@ -10,7 +10,6 @@ after `Before:` become code.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import inspect
 import re
@@ -38,7 +37,7 @@ from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.packs.pack_limits import PackLimits
 from graphdist.passes.pipelines import PASSES, module_of_pass
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs"
 WIDTH = 120
@@ -283,9 +282,7 @@ def stale(folder: Path) -> list[str]:
 @console_tool("documents")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the pages, or check them; return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m graphdist.tools.documents", description=summary(__doc__)
-    )
+    parser = CommandParser(prog="python -m graphdist.tools.documents", description=summary(__doc__))
     parser.add_argument("--check", action="store_true", help="write nothing, name stale pages")
     is_check = parser.parse_args(arguments).check
     if not FOLDER.is_dir():

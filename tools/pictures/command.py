@@ -6,7 +6,6 @@ theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choo
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import graphdist as gd
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.viz import main as show
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +49,7 @@ _MILLISECONDS_TO_DRAW = 8000
 @console_tool("pictures")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take the pictures of these names, or all; returns 2 where there is no browser."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m graphdist.tools.pictures", description="Take the pictures of docs/images."
     )
     add = parser.add_argument

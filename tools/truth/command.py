@@ -32,7 +32,7 @@ from typing import NamedTuple
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.chips import CHIPS
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.targets import prepare_command
 from graphdist.tools.truth.page import Judged, errors_line, write_page
@@ -135,7 +135,7 @@ def _refuse_unused_options(options: argparse.Namespace) -> None:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m graphdist.tools.truth",
         description="Predicted steps against published training runs.",
     )

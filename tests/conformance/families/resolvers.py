@@ -47,31 +47,17 @@ class Pods:
 
 
 class Instances:
-    """A Compute Engine client that gives recorded answers: the addresses of a group."""
+    """Both clients of Compute Engine, with recorded answers: the addresses of a group."""
 
     def __init__(self, *addresses: str) -> None:
         self._addresses = addresses
 
-    def instanceGroups(self) -> Any:
-        listed = [{"instance": f"zone/{place}"} for place in range(len(self._addresses))]
-        return SimpleNamespace(
-            listInstances=lambda **asked: _Request({"items": listed}),
-            listInstances_next=lambda **previous: None,
-        )
+    def list_instances(self, request: Any) -> Any:
+        return [SimpleNamespace(instance=f"zone/{place}") for place in range(len(self._addresses))]
 
-    def instances(self) -> Any:
-        def get(instance: str, **asked: str) -> _Request:
-            return _Request({"networkInterfaces": [{"networkIP": self._addresses[int(instance)]}]})
-
-        return SimpleNamespace(get=get)
-
-
-class _Request:
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
-
-    def execute(self) -> Any:
-        return self._answer
+    def get(self, request: Any) -> Any:
+        address = self._addresses[int(request["instance"])]
+        return SimpleNamespace(network_interfaces=[SimpleNamespace(network_i_p=address)])
 
 
 @contextmanager
@@ -193,8 +179,8 @@ def _pending() -> Any:
 
 
 def _compute_engine() -> Any:
-    service = Instances("10.0.0.2", "10.0.0.1")
-    resolver = gd.cluster.GCEClusterResolver("p", "z", "g", 8470, service=service)
+    clients = Instances("10.0.0.2", "10.0.0.1")
+    resolver = gd.cluster.GCEClusterResolver("p", "z", "g", 8470, service=(clients, clients))
     before = [
         resolver.cluster_spec().as_dict(),
         resolver.task_type,
@@ -249,7 +235,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "k8s_fake": _kubernetes,
     "k8s_not_running": _pending,
     "gce_missing_client": _without(
-        "googleapiclient", lambda: gd.cluster.GCEClusterResolver("p", "z", "g", 8470)
+        "google.cloud.compute_v1", lambda: gd.cluster.GCEClusterResolver("p", "z", "g", 8470)
     ),
     "gce_fake": _compute_engine,
     "abstract": lambda: ANY.ClusterResolver(),

@@ -71,7 +71,7 @@ def topology_of_another_platform(refused: Refused) -> None:
 
 
 def topology_without_its_compiler(refused: Refused) -> None:
-    missing = mock.patch("graphdist.runtime.absent_devices.has_package", return_value=False)
+    missing = mock.patch("graphdist.runtime.extras.has_package", return_value=False)
     with missing, refused(ImportError):
         gd.TPUStrategy(topology="v5e:16x16")
 

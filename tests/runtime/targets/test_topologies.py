@@ -94,8 +94,8 @@ def test_unknown_topologies_are_refused(name: Any, says: str) -> None:
 
 def test_the_extra_is_named_when_it_is_missing() -> None:
     with (
-        mock.patch("graphdist.runtime.absent_devices.has_package", return_value=False),
-        pytest.raises(gd.MissingExtraError, match=r'pip install "graphdist\[tpu\]"') as caught,
+        mock.patch("graphdist.runtime.extras.has_package", return_value=False),
+        pytest.raises(gd.MissingExtraError, match=r"pip install 'graphdist\[tpu\]'") as caught,
     ):
         absent_devices(find_topology("v5e:2x2"))
     assert isinstance(caught.value, ImportError)
