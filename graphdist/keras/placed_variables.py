@@ -157,7 +157,7 @@ class HandedBack:
 
 
 class HandedBackList:
-    """A sequence of `HandedBack` values. Keras would go through the items of a list at each step."""
+    """A sequence of `HandedBack` values. Keras would go through a list of them at each step."""
 
     def __init__(self, placed: Iterable[PlacedVariable]) -> None:
         """Take the variables that have the values."""
