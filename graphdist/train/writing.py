@@ -129,7 +129,7 @@ def finish_writing() -> None:
 
 
 weakref.finalize(_Write, bool)
-"""Registers Python's finalizers before `_end`, so that at exit they run after `_end`. So a temporary
+"""Registers Python's finalizers before `_end`, so that they run after `_end` at exit. So a temporary
 folder is not removed while a checkpoint is being written to it."""
 
 
