@@ -129,8 +129,8 @@ def finish_writing() -> None:
 
 
 weakref.finalize(_Write, bool)
-"""Registers Python's finalizers before `_end`, so that they run after `_end` at exit. So a temporary
-folder is not removed while a checkpoint is being written to it."""
+"""Registers Python's finalizers before `_end`, so that they run after `_end` at exit. A temporary
+folder is then not removed while a checkpoint is being written to it."""
 
 
 @atexit.register

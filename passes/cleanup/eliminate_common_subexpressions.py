@@ -54,7 +54,7 @@ class _Seen:
     """The values that the nodes of one graph have computed so far.
 
     Most nodes differ from all others in operation or operands. Parameters and the bits of literals
-    are compared only where two nodes agree in both.
+    are compared only for nodes with equal operation and operands.
     """
 
     first: dict[Hashable, Node] = field(default_factory=dict)

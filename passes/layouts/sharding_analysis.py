@@ -98,7 +98,7 @@ def _position(placed: PlacedValues, found: AbstractSet[Value], roots: set[Value]
         asked = {
             value for value in placed.unsharded if value in placed.derived and value not in region
         }
-        roots &= placed.unsharded  # the others were roots with fewer gathers in front of loops
+        roots &= placed.unsharded  # drops roots of rounds with fewer gathers in front of loops
         if not asked:
             return
         roots |= asked

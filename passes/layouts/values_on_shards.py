@@ -64,7 +64,10 @@ def _is_of_inputs(definition: Definition, placed: PlacedValues) -> bool:
 
 
 def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
-    """Return whether a node can be applied to shards; note a result that is a sum over shards."""
+    """Return whether a node can be applied to shards.
+
+    A result that is a sum over shards is added to `placed.terms`.
+    """
     if value in placed.dimension and (
         gathers_stored_shards(node, value, placed) or is_full_reduction(node)
     ):

@@ -226,7 +226,7 @@ def _places(graph: Graph) -> Mapping[Node, int]:
 
 
 class _Rewriting:
-    """The new graph in the making: its nodes, and the new values of rows and of old values."""
+    """The new graph while it is built: its nodes, and the new values of rows and of old values."""
 
     def __init__(self, graph: Graph, rows: _Rows) -> None:
         self.graph, self.rows = graph, rows
@@ -295,7 +295,7 @@ class _Rewriting:
         if plan.kind in ("same", "buffer"):
             assert plan.operand is not None
             return self.copier.now((plan.operand,))[0]
-        if plan.kind in ("packed", "reduced"):  # another row's all_reduce made its pieces
+        if plan.kind in ("packed", "reduced"):  # "reduced": another row's all_reduce has its pieces
             return self.copier.add(PACK, self.copier.now(row), at=at)[0]
         first = plan.nodes[0]
         source = joined_source(tuple(node.source for node in plan.nodes))

@@ -1,8 +1,8 @@
 """Operations that change a variable element by element: the part of a step that servers compute.
 
-An element of the result is made of one element of the variable, and of other values. Beside
-elementwise operations (`ir/operation_table.py`) these are operations that only rearrange elements,
-scatters into the variable, which leave the other elements as they are, and branches of such
+An element of the result is computed from one element of the variable, and from other values.
+Besides elementwise operations (`ir/operation_table.py`) these are operations that only rearrange
+elements, scatters into the variable, which leave its other elements unchanged, and branches of such
 operations.
 """
 
