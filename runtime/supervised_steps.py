@@ -119,7 +119,7 @@ class WorkerStep:
                 self._interrupted = None if call.exception() else call.result()
             else:
                 _runner.abandon()
-                self._workers.note_stuck()
+                self._workers.set_stuck()
 
     def wait(self, call: Future[Any], step: int) -> None:
         """Return when a call has ended, with a result or an error.
@@ -138,7 +138,7 @@ class WorkerStep:
                 if has_ended(call, BEAT_SECONDS):  # the call has ended, with its own error
                     return
                 _runner.abandon()
-                self._workers.note_stuck()
+                self._workers.set_stuck()
                 raise
 
     def too_late(self, step: int) -> CollectiveTimeoutError:

@@ -135,7 +135,7 @@ class ModuleMemory:
         return self.of(self._module.entry)
 
     def of(self, computation: str) -> Held:
-        """Return the memory that a computation holds; a loop's body is without the loop's state."""
+        """Return the memory that a computation holds, without a loop's state for a loop's body."""
         if computation not in self._found:
             is_entry = computation == self._module.entry
             aliased = self._module.aliased_results if is_entry else None
@@ -162,8 +162,8 @@ class ModuleMemory:
     def at_peak(self) -> tuple[Instruction, list[Buffer]]:
         """Return the instruction at the peak, and the buffers held there, the largest first.
 
-        If a loop runs at the peak, it is the instruction of its body, and the buffers of the body
-        are included.
+        If a loop runs at the peak, the instruction is one of the loop's body, and the buffers of
+        the body are included.
         """
         held, buffers = self.entry, []
         while True:
@@ -289,7 +289,7 @@ class _Walk:
         return given[start : start + len(instruction.arrays)]
 
     def _ended(self, instruction: Instruction, given: list[Buffer]) -> list[Buffer]:
-        """Return the results of the start that an instruction ends; its operands precede them."""
+        """Return the results of the start that an instruction ends; operands come before them."""
         start = self._by_name.get(instruction.operands[0]) if instruction.operands else None
         if start is None or start.opcode == "copy-start":
             return given[:1]

@@ -8,7 +8,7 @@ each of which runs one instruction at a time:
 * `links` and `network`: a collective takes the time of the bytes that a chip sends. It overlaps
   with the instructions between its start and its end; the end waits for the rest of that time.
 * `copies`: copies between the memories of a chip, in the order of their starts; copies to and from
-  the host have lanes of their own. The end of a copy waits for it, too.
+  the host have lanes of their own. The end of a copy waits for the rest of its time, too.
 
 So the time of a step is the sum of computation, exposed communication, and waits for copies. A loop
 is laid out for one iteration, and counted for all. A branch that every H-th step takes counts 1/H.
@@ -34,8 +34,8 @@ LANES = (COMPUTE, LINKS, NETWORK, COPIES, TO_HOST, FROM_HOST)
 class Event:
     """An instruction on the timeline: `start` and `seconds` within one run of its computation.
 
-    `wait` are the seconds that the compute lane waits for it. The `body` of a loop or a call is the
-    computation that it runs, `times` times in one of `every` steps.
+    `wait` are the seconds that the compute lane waits for the instruction. The `body` of a loop or
+    a call is the computation that it runs, `times` times in one of `every` steps.
     """
 
     instruction: Instruction
@@ -112,7 +112,7 @@ class _Layout:
 
 
 class _Lanes:
-    """The lanes of one run while instructions are put on them."""
+    """The lanes of one run, on which `run` places one instruction after the other."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class Rendezvous:
     """The workers' names, this process's index among them, the job, and the deadline.
 
     `server` is the address of worker 0. `cluster` has the addresses of all workers, as far as they
-    are known: they tell which address of this machine the others reach.
+    are known. From them this process finds out which of its addresses other workers can reach.
     """
 
     names: Sequence[str]
