@@ -121,7 +121,7 @@ def find_largest(
 
 
 def topology_of(chip: Chip, size: str, num_slices: int = 1) -> Topology:
-    """Return the topology of that many chips whose sides differ least, in slices of equal size.
+    """Return the topology of `size` chips whose sides differ least, in slices of equal size.
 
     >>> from graphdist.runtime.targets.chips import CHIPS
     >>> str(topology_of(CHIPS["v5e"], "128")), str(topology_of(CHIPS["v5p"], "128", 2))

@@ -85,7 +85,7 @@ def _message(error: GraphdistError | OSError) -> str:
 
 
 def _without_our_line(error: GraphdistError) -> GraphdistError:
-    """Return the error without a line of the tool, which, as a script, counts as the user's."""
+    """Return the error without its line if the tool's own script counted as the user's file."""
     frame = error.source.frame if error.source else None
     if frame is not None:
         is_script = frame.file == str(Path(sys.argv[0]).absolute()) or "runpy" in frame.file
@@ -106,7 +106,7 @@ def _lost(name: str, error: OSError) -> int:
 
 
 def _write_nowhere() -> None:
-    """Drop output in the buffers: Python would try to write it again when it exits, and fail."""
+    """Drop the output in the buffers. Python would try to write it again at exit, and fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in _outputs():
         try:

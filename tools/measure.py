@@ -127,12 +127,12 @@ def _is_spec(leaf: Any) -> bool:
 
 
 def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
-    """Return a value of a spec; other values stay."""
+    """Return a random value for a spec. Return another leaf unchanged."""
     if not _is_spec(leaf):
         return leaf
 
     def array(shape: tuple[int, ...]) -> Any:
-        """Return an array of the host, or keys, which are of JAX alone."""
+        """Return a NumPy array, or an array of JAX if the elements are random keys."""
         made = _random(jax.random.key(len(shape)), shape, leaf.dtype, below)
         return made if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(made)
 
@@ -145,7 +145,7 @@ def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
 
 
 def predicted(target: str, settings: dict[str, Any], chosen: ChosenStrategy) -> dict[str, Any]:
-    """Return the seconds and bytes that the compiler's module predicts, as of a `MeasuredStep`.
+    """Return the predictions of a compiled step: two fields of a `MeasuredStep`, by name.
 
     Raises `ArgumentError` for a module that has no timeline.
     """

@@ -197,7 +197,7 @@ class Job:
     def _end_if_lost(self) -> None:
         self._lost = self._unwritten()
         if not (has_reader(sys.stdout) and has_reader(sys.stderr)):
-            self._lost = BrokenPipeError()  # the next line may be an hour away
+            self._lost = BrokenPipeError()  # found now: the next write may be an hour away
         if self._lost is not None:
             self._forward(signal.SIGTERM)
 
@@ -216,7 +216,7 @@ class Job:
                     worker.was_stopped = is_stopping
             if self._lost is None and not self.is_asked_to_end:
                 self._end_if_lost()
-            # None of them can report that the others have failed.
+            # Stopped workers cannot report that other workers have failed.
             is_stopped = bool(self._ended) and all(worker.is_stopped for worker in self._left)
             stopped_since = min(stopped_since, time.monotonic()) if is_stopped else math.inf
             if time.monotonic() > stopped_since + self._silence_seconds:
@@ -254,9 +254,9 @@ class Job:
         is_ended = by in ENDING or first.status - 128 in ENDING
         if self._signal_to_end is not None and is_ended:  # no worker has failed
             say(f"worker {first.index} {how}")
-            return 128 + self._signal_to_end  # a slow worker got SIGTERM after it
+            return 128 + self._signal_to_end  # not SIGTERM, which a slow worker got later
         say(f"worker {first.index} {how}" + (", and said last:" if first.last_lines else ""))
-        with suppress(OSError):  # the frame of the tool flushes it again
+        with suppress(OSError):  # `console_tool` flushes stderr again, and reports the error
             write(sys.stderr, b"".join(first.last_lines))
         return first.status
 
@@ -275,7 +275,7 @@ def reserved_ports(count: int, host: str) -> list[ReservedPort]:
 
 def say(text: str) -> None:
     """Print a line of the launcher."""
-    with suppress(OSError):  # the frame of the tool flushes it again
+    with suppress(OSError):  # `console_tool` flushes stderr again, and reports the error
         write(sys.stderr, f"[graphdist-run] {text}\n".encode())
 
 

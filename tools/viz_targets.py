@@ -61,7 +61,7 @@ def load_step(
     *,
     reports: bool = False,
 ) -> VizTarget:
-    """Return a step after its passes; with `reports` compiled, with the report on it.
+    """Return a step after its passes. With `reports`, it is also compiled and has a report.
 
     A step that the compiler refuses as too large has a report without a timeline.
     """

@@ -1,7 +1,7 @@
 """`python -m graphdist.tools.pictures`: take the pictures of docs/images, with Chromium.
 
-Each is the page of `graphdist-viz` for a step of an example, as a browser shows it, in a light
-theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choose some of them.
+Each picture is the page of `graphdist-viz` for a step of an example, as a browser shows it, in a
+light theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choose pictures.
 """
 
 from __future__ import annotations
