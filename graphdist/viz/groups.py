@@ -159,7 +159,7 @@ def _own(record: Record, shared: int) -> GroupPath:
     )
 
 
-def divided(paths: Sequence[GroupPath], records: Sequence[Record]) -> list[GroupPath]:
+def crowds_divided(paths: Sequence[GroupPath], records: Sequence[Record]) -> list[GroupPath]:
     """Return the paths of records, with groups of more than `CROWD` records divided further."""
     crowds = Counter(paths)
     lines = [(path, _line(record)) for path, record in zip(paths, records, strict=True)]

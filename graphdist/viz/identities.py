@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdist.viz.graph_diff import Diff
-from graphdist.viz.groups import GroupPath, divided, goes_with_neighbours, own_paths
+from graphdist.viz.groups import GroupPath, crowds_divided, goes_with_neighbours, own_paths
 from graphdist.viz.model import Model, Record
 
 
@@ -143,5 +143,5 @@ class _Maker:
             parent = self._parents[identity]
             outer = (*paths[parent], index_of[parent]) if parent >= 0 else ()
             paths[identity] = (*outer, *self._paths[identity])
-        groups = divided([paths[i] for i in order], [self._first[i] for i in order])
+        groups = crowds_divided([paths[i] for i in order], [self._first[i] for i in order])
         return Identities([[index_of[identity] for identity in of] for of in self._of], groups)
