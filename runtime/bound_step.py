@@ -33,10 +33,11 @@ class BoundStep:
     """A step with the buffers that it reads and replaces."""
 
     def __init__(self, step: Step, state: StateInPlace | StateElsewhere, version: int) -> None:
-        """Bind the step to its state; nothing runs yet.
+        """Bind the step to the buffers of its variables, `state`; nothing runs yet.
 
-        `version` is `BufferStore.version` for which `state` is right. If that count of moves has
-        changed, the step must not run, because a variable may be stored in another form.
+        `version` is the value of `BufferStore.version` for which `state` was made. If
+        `BufferStore.version` has changed, the step must not run, because a variable may be stored
+        in another form.
         """
         self._version, self._lock = version, BufferStore.lock
         self._read, self._write = state.read, state.write

@@ -55,7 +55,7 @@ class BufferStore:
 
     lock: ClassVar = RLock()
     version: ClassVar = 0
-    """The count of moves of variables to other storage, in all stores; every step compares it."""
+    """The count of moves of variables to other storage, in all stores. Each step compares it."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -105,7 +105,7 @@ def reader(places: Sequence[int]) -> Callable[[list[Any]], Sequence[jax.Array]]:
 
 
 def writer(places: Sequence[int]) -> Callable[[list[Any], Sequence[jax.Array]], None]:
-    """Return a function that writes the first arrays to these indices of a list.
+    """Return a function that writes the first of some arrays to these indices of a list.
 
     >>> buffers = ["a", "b", "c"]
     >>> writer([1, 2])(buffers, ["x", "y", "z"])

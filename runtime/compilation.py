@@ -99,7 +99,7 @@ _COMBINING = {
     ),
     "tpu": ("xla_jf_crs_combiner_threshold_in_bytes",),
 }
-"""XLA's options for the bytes up to which it combines collectives, by platform.
+"""XLA's options for the size in bytes up to which XLA combines collectives, by platform.
 
 On CPU the pass `bucket_collectives` packs them.
 """

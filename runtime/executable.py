@@ -161,7 +161,7 @@ def with_shardings(
 
 
 def _copying(graph: Graph, program: Any) -> Any:
-    """Return `program` with copies of the inputs that it returns: their owners may donate them."""
+    """Return a program that copies each input that it returns, since the input may be donated."""
     inputs = set(graph.inputs)
     returned = [i for i, output in enumerate(graph.outputs) if output in inputs]
 
@@ -205,7 +205,7 @@ class Step:
         first = partial(first_collective, graph)
         self.function = supervised(function, graph.name, devices, first)
         self.take_interrupted = getattr(self.function, "take_interrupted", _nothing)
-        """Return the outputs of a step whose caller was interrupted, at most once, or None."""
+        """A function that returns the outputs of an interrupted step, at most once, or None."""
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [

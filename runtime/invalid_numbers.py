@@ -259,7 +259,7 @@ class _Search:
 
 
 def _piece(named: Named, which: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return the name of the packed piece that an element belongs to, and the index in it."""
+    """Return the name of the packed piece that has an element, and the element's index in it."""
     if len(named) == 1:
         return named[0][0], which
     name, _, element = piece_with(which[0], named)

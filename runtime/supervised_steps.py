@@ -53,7 +53,7 @@ def supervised(
 
 
 def _with_x64_as_now(function: StepFunction) -> StepFunction:
-    """Return a function that runs with this thread's `enable_x64`, a setting of each thread."""
+    """Return `function` with this thread's `enable_x64`: each thread has a setting of its own."""
     enable_x64 = jax.enable_x64.value
 
     def run(*arrays: Any) -> Any:
@@ -110,7 +110,7 @@ class WorkerStep:
             raise
 
     def _end_interrupted(self, call: Future[Any]) -> None:
-        """Keep the results of an interrupted step if it ends soon; abandon it if not."""
+        """Keep the results of an interrupted step if the step ends soon, else abandon its call."""
         is_over = False
         try:
             is_over = has_ended(call, SECONDS_AFTER_INTERRUPT)

@@ -208,7 +208,7 @@ def _compiled(
 
 @contextmanager
 def _shown(options: argparse.Namespace, progress: str) -> Iterator[None]:
-    """Show the progress in a line of the terminal, which is empty again at the end."""
+    """Show the progress in a line of the terminal, and clear the line at the end."""
     if options.quiet or not sys.stderr.isatty():
         yield
         return

@@ -41,7 +41,7 @@ class Main(Protocol):
 
 
 def console_tool(name: str) -> Callable[[Main], Main]:
-    """Put the `main` of a tool into the frame; errors are printed under the name of the tool."""
+    """Return a decorator for the `main` of a tool, which prints errors under the tool's name."""
 
     def framed(main: Main) -> Main:
         @wraps(main)

@@ -145,7 +145,7 @@ def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
 
 
 def predicted(target: str, settings: dict[str, Any], chosen: ChosenStrategy) -> dict[str, Any]:
-    """Return the predictions of a compiled step: two fields of a `MeasuredStep`, by name.
+    """Return the predicted seconds and bytes of a step, by the names of fields of `MeasuredStep`.
 
     Raises `ArgumentError` for a module that has no timeline.
     """

@@ -129,7 +129,8 @@ def parse_allowed(text: str) -> float:
 def read_report(path: str) -> Report:
     """Return the report in the file of a step, or in a file with the JSON of `--json`.
 
-    Raises `ArtifactError` for a damaged file of a step, `ArgumentError` for one without a report.
+    Raises `ArtifactError` for a damaged file of a step, `ArgumentError` for a file without a
+    report.
     """
     text = read_given(Path(path), "report.json", LIMITS["report.json"])
     try:

@@ -137,7 +137,7 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
 
 @dataclass
 class Job:
-    """One start of all workers, one with `num_devices` at each address; `run` starts them."""
+    """One start of all workers: a worker with `num_devices` at each address. `run` starts them."""
 
     command: Sequence[str]
     addresses: Sequence[str]

@@ -43,8 +43,8 @@ DEFAULT_NAME = "make_step"
 def load_factory(target: str) -> Factory:
     """Return the factory that a target names.
 
-    Raises `ArgumentError` for a file or module that is not there or cannot be imported, and for a
-    name that it does not have.
+    Raises `ArgumentError` for a file or module that does not exist or cannot be imported, and for a
+    name that the module does not have.
 
     >>> load_factory("json:dumps").__name__
     'dumps'
@@ -77,8 +77,7 @@ def import_target(place: str) -> ModuleType:
 def prepare_command() -> None:
     """Keep JAX from looking for accelerators: a command that only compiles needs none.
 
-    Without hardware, the accelerators' plugins would look for it for seconds, and print long
-    messages.
+    Without accelerators, JAX's plugins would search for seconds, and print long messages.
     """
     if jax.config.values["jax_platforms"] is None:
         jax.config.update("jax_platforms", "cpu")

@@ -32,7 +32,7 @@ _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class VizTarget:
-    """A program, and its stage if it was lowered here, with options of XLA."""
+    """A program, its stage if this process has lowered it, and options of XLA."""
 
     program: ShownProgram
     lowered: Lowered | None = None
@@ -76,7 +76,7 @@ def load_step(
 
 
 def is_saved(name: str) -> bool:
-    """Return whether a target is a file of graphs, and no step."""
+    """Return whether a target is a file with graphs, not a step."""
     path = Path(name)
     return is_given(path) and path.suffix != ".py"
 

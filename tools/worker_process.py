@@ -163,7 +163,7 @@ def has_reader(out: TextIO) -> bool:
 
 @contextmanager
 def killed_with_the_launcher() -> Iterator[Callable[[Worker], None]]:
-    """Yield a function that takes a worker, whose children are killed if this process is killed."""
+    """Yield a function that takes a worker. If this process is killed, so are the worker's children."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", process_groups.__file__],
         stdin=subprocess.PIPE,

@@ -50,7 +50,7 @@ from graphdist.tracing.user_lines import here
 
 
 class RecordedSum(NamedTuple):
-    """A variable, an amount, and their sum. The sum is kept so that its `id` stays its own."""
+    """A variable, an amount, and their sum, kept alive so that no other object gets its `id`."""
 
     variable: Any
     amount: Any

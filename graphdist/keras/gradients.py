@@ -83,7 +83,7 @@ class ScaledGradients:
 
 
 def loss_with_sums(model: keras.Model, share: float) -> Callable[..., Any] | None:
-    """Return a replacement of `model.compute_loss` that leaves losses that are sums unscaled.
+    """Return a replacement of `model.compute_loss` that cancels the scaling of losses by sum.
 
     `share` is the replica's share of the rows. Returns None if `share` is 0, or no loss of the
     model is a sum.

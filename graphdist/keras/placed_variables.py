@@ -157,7 +157,7 @@ class HandedBack:
 
 
 class HandedBackList:
-    """A sequence of `HandedBack` values. Keras would go through a list of them at each step."""
+    """A sequence of `HandedBack` values that, unlike a list, Keras does not traverse."""
 
     def __init__(self, placed: Iterable[PlacedVariable]) -> None:
         """Take the variables that have the values."""
@@ -258,7 +258,7 @@ def as_sent(variable: Any, strategy: StrategyBase) -> dict[str, Any]:
 
 @contextmanager
 def handing_over_at_the_end() -> Iterator[None]:
-    """Hand over the variables placed in a `with` block, which traces a function, at its end."""
+    """At the end of a `with` block that traces a function, hand over variables placed in it."""
     if _waiting.get() is not None:  # in the trace of an outer function, whose block hands over
         yield
         return

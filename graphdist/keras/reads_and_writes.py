@@ -156,7 +156,7 @@ class TracedState(keras.StatelessScope):
 
 
 class Differentiated(keras.StatelessScope):
-    """Gives some variables the values to differentiate by. The outer scope has other variables'."""
+    """Gives some variables the values to differentiate by; others have the outer scope's values."""
 
     def __init__(self, values: Iterable[tuple[Any, Any]]) -> None:
         """Take pairs of a Keras variable and a value."""

@@ -67,7 +67,7 @@ class Steps:
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
         self._counted: set[str] = set()
-        """The names of the metrics that the step updates, known once it is traced."""
+        """The names of the metrics that the step updates, known once the step is traced."""
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Run the steps of one execution, and return the logs or outputs and the state.

@@ -35,7 +35,7 @@ STATE_OF_A_STEP = "_get_jax_state"
 
 
 TREATED = "_keras_call_info_injected"
-"""The attribute of errors that Keras raises as they are."""
+"""The attribute that marks errors which Keras does not replace."""
 ARRAY_OF_A_VARIABLE = "_value"
 """The attribute of a variable that has its array."""
 

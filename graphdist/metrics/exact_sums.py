@@ -99,7 +99,7 @@ class Total(ArrayOperators):
         self.variable.assign(jnp.zeros_like(self.variable[...]), read_value=False)
 
     def host_value(self) -> np.ndarray[Any, Any]:
-        """Return the exact sum in float64; called outside functions, by all workers."""
+        """Return the exact sum in float64. Call it outside functions, on all workers."""
         return np.asarray(_sum(np.asarray(self.variable.host_value(), np.float64)))
 
     def restore(self, value: Any) -> None:

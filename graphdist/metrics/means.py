@@ -185,7 +185,10 @@ def of_one_shape(y_true: jax.Array, y_pred: jax.Array, name: str) -> tuple[jax.A
 
 
 def class_labels(y_true: jax.Array, y_pred: jax.Array, name: str) -> jax.Array:
-    """Return labels without a last dimension of one element, as many as there are predictions."""
+    """Return labels without a last dimension of one element.
+
+    Raises `ArgumentError` unless there is one label for each row of scores.
+    """
     if y_true.ndim == y_pred.ndim and y_true.shape[-1:] == (1,):
         y_true = y_true[..., 0]
     if y_pred.ndim == 0 or y_true.shape != y_pred.shape[:-1]:

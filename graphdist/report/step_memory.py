@@ -33,7 +33,7 @@ class HeldArrays:
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """The peak of a device's memory in a step, its position in the program, and its arrays."""
+    """The peak of a device's memory in a step, the line at the peak, and the arrays held there."""
 
     peak_bytes: int
     phase: str
@@ -64,7 +64,7 @@ def memory_of_graph(graph: Graph) -> StepMemory:
 
 
 def _place(node: Node | None) -> tuple[str, str]:
-    """Return the phase and the line of the node that makes a value; None makes an argument."""
+    """Return the phase and the line of a value's node. `node` is None for an argument."""
     return (ARGUMENT, "") if node is None else phase_and_line(node.source)
 
 

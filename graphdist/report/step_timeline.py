@@ -27,7 +27,7 @@ from graphdist.runtime.targets.topologies import Topology
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """A collective of the module: the seconds of its runs in a step, and how many are exposed."""
+    """A collective of the module: the seconds of its runs in a step, and of these the exposed."""
 
     name: str
     kind: str

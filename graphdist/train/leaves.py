@@ -63,7 +63,7 @@ class ArrayEntry:
     takes_any_float: bool = False
     """Whether the array can also be restored from floats of other dtypes."""
     slices: StoredValue | None = None
-    """The value of a variable sharded over workers: each saves and restores its shards."""
+    """The value of a variable that is sharded over workers. Each worker saves its own shards."""
     key_shape: tuple[int, ...] = ()
     """The shape of the integers stored per element, if elements are random keys."""
 

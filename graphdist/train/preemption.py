@@ -230,7 +230,7 @@ def _refuse_parameter_servers(resolver: Any) -> None:
 
 
 def _handled_by(handler: Callable[[int, Any], None]) -> Any:
-    """Handle SIGTERM, and return the previous handler."""
+    """Let `handler` handle SIGTERM, and return the previous handler."""
     if threading.current_thread() is not threading.main_thread():
         raise ContextError(
             "a PreemptionCheckpointHandler for SIGTERM is made on another thread than the main one",

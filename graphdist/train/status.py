@@ -64,7 +64,7 @@ class LoadStatus:
 
     @at_the_users_line()
     def restore(self) -> None:
-        """Write the values that were read to their objects."""
+        """Write the values, which `prepared` has read, to their objects."""
         outside_scopes(self._put_back)
         self._is_begun, self._put_back = True, _nothing
 
@@ -250,7 +250,7 @@ def read_by_all(
 
 
 def _state_setter(entry: StateEntry, path: str) -> Callable[[Any], None]:
-    """Return a function that sets a state. It raises `CheckpointError` if the object cannot."""
+    """Return a function that sets an object's state, and raises `CheckpointError` on failure."""
 
     def write(state: Any) -> None:
         try:

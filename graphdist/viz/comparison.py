@@ -41,7 +41,7 @@ class ComparedCollective:
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """A line of the user's: the numbers of changed nodes, and the bytes of all nodes' results."""
+    """One of the user's lines: how many of its nodes changed, and the bytes of all its results."""
 
     place: str
     added: int

@@ -42,7 +42,7 @@ from graphdist.viz.report_document import report_document
 FORMAT = "graphdist.program"
 VERSION = 4
 _MOST_LIVE = 100
-"""The most values that the document lists of those held at the memory peak of a graph."""
+"""How many of the values held at the memory peak of a graph are listed, at most."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -152,7 +152,7 @@ def _node(record: Record, facts: int, identity: int) -> dict[str, Any]:
 
 
 def _facts(facts: Facts, source: int | None) -> dict[str, Any]:
-    """Return `facts` as JSON. `source`, a position among the sources, stands for the frames."""
+    """Return `facts` as JSON. `source`, the frames' position among the sources, replaces them."""
     entry = {name: value for name, value in facts._asdict().items() if value}
     if source is not None:
         entry["source"] = source
@@ -176,7 +176,7 @@ def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:
 
 
 def _runs(pairs: Mapping[int, int]) -> list[list[int]]:
-    """Return pairs of positions as runs: the first position in each graph, and the length."""
+    """Return pairs of positions as runs of successive pairs: the first pair, and the length."""
     runs: list[list[int]] = []
     for old, new in sorted(pairs.items()):
         if runs and (old, new) == (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]):
@@ -196,7 +196,7 @@ Origin = tuple[Source, str]
 
 @dataclass(frozen=True)
 class SavedProgram:
-    """The last graph of a document, and the report on that graph, None if there is none."""
+    """The last graph of a document, and the report on that graph; None without a report."""
 
     graph: Graph
     report: dict[str, Any] | None

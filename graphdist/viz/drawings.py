@@ -97,7 +97,7 @@ def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
 
 
 SMALL = 500
-"""The most boxes of one drawing that can still be read."""
+"""The largest number of boxes in a drawing that people can still read."""
 
 
 def refuse_large(graph: Graph, boxes: int, form: str) -> None:

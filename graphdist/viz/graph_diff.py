@@ -33,7 +33,7 @@ from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import node_lines, print_literal
 
 OperandKeys = tuple[Hashable, ...]
-"""A key for each operand or result. Equal computations have equal keys; literals are their own."""
+"""A key for each operand or result, equal for equal computations. A literal is its own key."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class _Pairing:
         self._pair_inputs()
 
     def run(self) -> int:
-        """Pair nodes, sort the pairs into the result, and return how many were kept."""
+        """Pair the nodes, add the pairs to `result`, and return how many nodes were kept."""
         self._pair_same()
         if len(self.pairs) < len(self.before.nodes) and len(self.taken) < len(self.after.nodes):
             self._pair_equal()

@@ -115,7 +115,7 @@ class _Maker:
         self._of.append(of)
 
     def _is_at(self, identity: int, parent: int, path: GroupPath, record: Record) -> bool:
-        """Return whether an identity is in the group of a record. It is in none if it is -1."""
+        """Return whether an identity is in the group of a record. Identity -1 is in no group."""
         if identity < 0 or self._parents[identity] != parent:
             return False
         is_same = self._across_groups or self._paths[identity] == path

@@ -35,7 +35,7 @@ from graphdist.runtime.targets.topologies import Topology
 
 
 class CollectiveFacts(NamedTuple):
-    """A collective: its reducer, the bytes of a replica's operands, the number of replicas."""
+    """A collective: its reducer, the bytes of a replica's operands, the replicas in a group."""
 
     reducer: str
     bytes: int
@@ -316,7 +316,7 @@ class _Records:
 
 
 def node_estimate(node: Node, topology: Topology) -> Roofline:
-    """Return the estimated time of a node, all trips of a loop included."""
+    """Return the estimated time of a node, for a loop the time of all iterations."""
     work = node_cost(node)
     return estimate_step(topology, work.flops, work.bytes, _exchanges(node))
 

@@ -60,7 +60,7 @@ def difference_text(change: Diff, before: str, after: str, *, colour: bool = Fal
 def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     """Return a table of the collectives of the last step, in order, with the user's lines.
 
-    Bytes are per step: a collective in a loop runs once for each trip.
+    Bytes are per step: a collective in a loop runs once in each iteration.
     """
     model = model_of(program.graph)
     rows = [("kind", "reducer", "bytes", "times", "replicas", "made by", "node", "source")]

@@ -176,7 +176,7 @@ def _select(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
 
 
 def _update_all(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    """Return an update that is as large as its operand: its start is clamped to 0."""
+    """Return the update. It is the result if it is as large: its start is then clamped to 0."""
     return operands[1:2]
 
 

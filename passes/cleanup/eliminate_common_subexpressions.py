@@ -82,7 +82,7 @@ class _Seen:
         return results
 
     def _key(self, node: Node, operands: Operands) -> Hashable:
-        """Return a key that equal nodes share and few others do; None if the node must stay."""
+        """Return a key that equal nodes share, and few other nodes; None if the node must stay."""
         op = node.op
         if _is_impure(node):
             if op is READ:

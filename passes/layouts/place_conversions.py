@@ -72,7 +72,7 @@ class PlaceConversions:
     most_bytes: int = 0
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph with its conversions where the placement has them.
+        """Return the graph with its conversions at the positions that the placement states.
 
         New shards of full values may allow a better placement of other values, so this is repeated
         until nothing changes.
@@ -165,7 +165,7 @@ class _Scope:
                 self._add(node)
 
     def get(self, operand: Operand, dimension: int | None = None) -> Operand:
-        """Return a value unsharded, or a replica's shard of it along a dimension.
+        """Return a value unsharded, or a replica's shard of the value along a dimension.
 
         There is no recursion, since chains of operations may be long.
         """

@@ -90,7 +90,7 @@ class PlacedValues:
     def spread(
         self, starts: Iterable[Operand], following: Callable[[Value], Iterable[Operand]]
     ) -> set[Operand]:
-        """Return the starts and the derived values that `following` leads to from them."""
+        """Return `starts`, and all derived values that are reached from them by `following`."""
         pending = list(starts)
         found = set(pending)
         while pending:

@@ -128,7 +128,7 @@ class ScatterInParts:
     def _cut(self, scatter: _Scatter) -> _Cut | None:
         """Return how to divide the value into few parts, at the edges of tiles if possible.
 
-        It is None if no dimension can be divided.
+        Return None if no dimension can be divided.
         """
         type, scattered = scatter.wide.type, scatter.axis
         fewest = -(-type.bytes // self.most_bytes)
@@ -164,7 +164,7 @@ def _widened(graph: Graph) -> Iterator[_Scatter]:
 def _made_alone(operand: Operand, graph: Graph) -> Node | None:
     """Return the node that makes a value, if it is elementwise in one other value.
 
-    It is None if the value is used more than once.
+    Return None if the value is used more than once.
     """
     if type(operand) is not Value or use_counts(graph)[operand] != 1:
         return None

@@ -39,7 +39,7 @@ _ROUNDS = 16
 """The number of rounds, each with fewer variables, after which all variables stay unsharded."""
 
 _SMALL = 4
-"""A sharded gradient may send a quarter (one part in 4) more bytes, as it shards slots, too."""
+"""A sharded gradient may send up to 1/4 more bytes, because it lets slots be sharded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]
 
 
 def text_of(because: Node | str) -> str:
-    """Return in words the reason why a value is unsharded: a node, or a text as it is."""
+    """Return the text of a reason, a node or a text, for which a value is unsharded."""
     if isinstance(because, str):
         return because
     return f"{because.op.name} at {because.source} needs the full value"

@@ -108,7 +108,7 @@ def _may_be_added_up(value: Value, placed: PlacedValues) -> bool:
 
 
 def _is_taken_by_all(definition: Definition) -> bool:
-    """Return whether all replicas run the loop or branch of a value, so it may hold collectives."""
+    """Return whether all replicas run a value's loop or branch, so that it may have collectives."""
     node = definition.node
     if node is None or node.op is WHILE:
         return False

@@ -100,7 +100,8 @@ class OuterUpdate(Protocol):
     def graph(self, parameters: tuple[Type, ...], num_replicas: int) -> Graph:
         """Return the graph from (anchors, copies, slots) to (new anchors, new slots).
 
-        Anchors and slots are mirrored, the copies per replica. Equal arguments give one graph.
+        Anchors and slots are mirrored, copies are per replica. Equal arguments give the same graph
+        object.
         """
 
     def slots(self, parameters: Sequence[Any]) -> list[Any]:

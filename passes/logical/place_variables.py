@@ -100,7 +100,7 @@ def _stored(variable: GraphVariable, graph: Graph) -> GraphVariable:
 
 @kept_analysis
 def _reads(graph: Graph) -> Mapping[str, Sequence[Value]]:
-    """Return the values that are read of each variable, by its name."""
+    """Return the results of each variable's reads, by the variable's name."""
     found: dict[str, list[Value]] = {}
     for node in walk(graph):
         if node.op is READ:

@@ -78,7 +78,7 @@ class DelayReductions:
         return graph
 
     def declined(self, graph: Graph) -> list[str]:
-        """Return the reductions in loops whose results carries add up, and why they stay there."""
+        """Return the reductions in loops that are added to carries, and why they stay there."""
         return [why for params in _kinds(graph) for why in _PartialValues(graph, params).declined()]
 
 
@@ -231,7 +231,7 @@ class _PartialValues:
         return (value.type.bytes + _SMALL) * definition.times
 
     def declined(self) -> Iterator[str]:
-        """Yield the reductions in loops whose results carries add up, and why they stay there."""
+        """Yield the reductions in loops that are added to carries, and why they stay there."""
         for scan in self.loops.values():
             for carry in scan.carries:
                 behind = _behind([carry.following], scan.body)

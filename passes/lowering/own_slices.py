@@ -116,8 +116,8 @@ def _own_axis(
 def _factor_of_number(operand: Operand, rewriter: Rewriter) -> int | None:
     """Return k if the operand is k times the replica's id.
 
-    There is no recursion, since chains of operations may be long: the loop collects the factors
-    from the operand back to the id.
+    There is no recursion, since chains of operations may be long. A loop collects the factors from
+    the operand back to the id.
     """
     factors: list[int | None] = []  # None: the product of the later factors must not be negative
     while operand.type.dtype in _NUMBERS:
@@ -151,7 +151,7 @@ def _product(factors: Sequence[int | None]) -> int | None:
 def _step(node: Node, rewriter: Rewriter) -> tuple[Operand, int | None] | None:
     """Return the operand that a node multiplies, and the factor.
 
-    The factor is None if the node returns an operand that is not negative unchanged.
+    The factor is None if the node returns its operand unchanged unless the operand is negative.
     """
     if node.op.name == "jax.convert_element_type":
         return node.operands[0], 1

@@ -149,7 +149,7 @@ def _only_varying(node: Node) -> int | None:
 
 
 def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | None:
-    """Return the constant that a node multiplies an operand by, and that operand."""
+    """Return the constant by which a node multiplies an operand, and the operand."""
     name = node.op.name
     if name == "jax.neg":
         return -1.0, operands[0]
@@ -173,7 +173,7 @@ def _keeps_dtype(node: Node) -> bool:
 def _linear_in(node: Node) -> list[int]:
     """Return the indices of the operands in each of which a node is linear and keeps the dtype.
 
-    There are none for products and other operations that are not cheap: these do not move.
+    Products and other operations that are not cheap have none, because they do not move.
     """
     row, (result, *others) = row_of(node), node.results or (None,)
     if row is None or not row.is_cheap or result is None or others:

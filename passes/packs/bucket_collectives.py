@@ -133,7 +133,7 @@ def _is_packed(node: Node, graph: Graph) -> bool:
 
 
 def _fill(packable: dict[Key, list[Node]], limits: PackLimits) -> dict[int, list[list[Node]]]:
-    """Return the collectives that share a buffer, by level; at least two share one."""
+    """Return the collectives that share a buffer, at least two for each buffer, by level."""
     buckets: dict[int, list[list[Node]]] = {}
     for (level, *_), nodes in packable.items():
         filled, size = list[list[Node]]([[]]), 0

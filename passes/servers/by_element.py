@@ -20,7 +20,7 @@ MOVABLE = frozenset(
     | {"constant", "jax.iota", "jax.scatter-add"}
 )
 """The operations that a server may compute itself if their results are larger than their operands.
-Matrix products are not among them, since one server serves many workers."""
+Matrix products are not among them, since one server works for many workers."""
 
 
 def is_scatter(node: Node) -> bool:
@@ -37,7 +37,10 @@ def is_rearranged(node: Node) -> bool:
 
 
 def is_by_element(node: Node, of: Collection[Operand], sizes: Collection[int]) -> bool:
-    """Return whether a node changes values `of` variables of these sizes element by element."""
+    """Return whether a node changes values element by element.
+
+    `of` are values computed from variables, whose numbers of elements are `sizes`.
+    """
     if any(result.type.size not in sizes for result in node.results):
         return False
     if node.op is COND:

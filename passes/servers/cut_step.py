@@ -128,7 +128,7 @@ class CutStep:
 
     @property
     def bytes_read(self) -> int:
-        """Return the most bytes that the worker reads of variables."""
+        """Return the largest number of bytes that the worker may read from variables."""
         return sum(read.type.bytes for read in self.reads)
 
     @property

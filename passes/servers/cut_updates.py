@@ -120,7 +120,7 @@ class _Group:
 
     names: list[str]
     region: set[Node] = field(default_factory=set)
-    """The nodes of the update; the worker also computes the ones that it needs itself."""
+    """The nodes of the update. The worker computes those of them that it needs, too."""
 
 
 class _Cut:
@@ -154,7 +154,7 @@ class _Cut:
         return {v for v in reachable(uses(self.graph), values) if isinstance(v, Value)}
 
     def _grow(self, group: _Group, candidates: set[Node], end: Collection[Operand]) -> set[Node]:
-        """Return the candidates from the group's new values back to the values in `end`."""
+        """Return the candidates that compute the group's new values, but not values in `end`."""
         region = set[Node]()
         pending: list[Operand] = [self.new[name] for name in group.names]
         while pending:
@@ -240,8 +240,8 @@ class _Cut:
     def _fewest_bytes(self, outside: set[Value], inside: set[Operand]) -> set[Value]:
         """Return the values to send so that the server can compute the values `outside`.
 
-        It is a minimum cut. Of several minimum cuts it is the one farthest from the update, since
-        several updates of a server may share its values.
+        These values are a minimum cut. Of several minimum cuts, the one farthest from the update is
+        chosen, since several updates of a server may share its values.
         """
         if not any(map(self._is_made_by_servers, outside)):
             return outside

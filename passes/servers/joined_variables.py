@@ -131,7 +131,7 @@ class _Parts:
             self.parts[result] = self._rows_added(node, operands, partition)
 
     def _parts_of(self, value: Operand, partition: _Partition, node: Node) -> Sequence[Operand]:
-        """Return the parts of an operand: slices if none are known, a scalar for each part."""
+        """Return the parts of an operand: known parts or slices, a scalar again for each part."""
         count = len(partition.lengths)
         if not value.type.shape:
             return [value] * count

@@ -155,7 +155,7 @@ def _choice_by_state(worker: _Worker, update: Update) -> Source | None:
 def _is_mask(
     value: Operand, made: Mapping[Operand, Node], of_worker: Mapping[Operand, Operand]
 ) -> bool:
-    """Return whether a value is a comparison as 0 or 1, which makes a product a choice."""
+    """Return whether a value is a comparison's result as 0 or 1: a factor that makes a choice."""
     pending = [value]
     while pending:
         found = pending.pop()

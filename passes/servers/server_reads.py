@@ -70,7 +70,7 @@ class _Reads:
         self.arguments = graph.inputs[len(graph.variables) :]
         self.lookups: dict[Node, _Lookup] = {}
         self.tables: dict[Operand, Operands] = {}
-        """The values whose only uses are lookups, with the variables that they are made of."""
+        """The values whose only uses are lookups, with the variables of which they consist."""
         for node in graph.nodes:
             if self._joins_rows(node):
                 self._record(node.results[0], node.operands)

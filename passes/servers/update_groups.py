@@ -25,7 +25,7 @@ class UpdateGroups:
         self.graph = graph
         self.reads_all = reads_all
         self.held = dict(zip(graph.inputs, graph.variables, strict=False))
-        """The variables by the inputs that are their values."""
+        """The variables, by the inputs of the graph that have their values."""
         self.inputs = {variable.name: value for value, variable in self.held.items()}
         self.new = {
             variable.name: output
@@ -132,7 +132,7 @@ class UpdateGroups:
         return sorted(groups.values(), key=lambda names: order[names[0]])
 
     def _followers(self, name: str) -> list[str]:
-        """Return the variables computed from this one's new value that are no parameters."""
+        """Return the variables, other than parameters, computed from a variable's new value."""
         output = self.new[name]
         if not isinstance(output, Value) or output in self.held or output.type.size == 1:
             return []

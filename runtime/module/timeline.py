@@ -71,7 +71,7 @@ class Turn:
 def predicted_turn(
     module: CompiledModule, topology: Topology, timing: ChipTiming, kernels: KernelFlops
 ) -> Turn:
-    """Return the timeline of a step on a topology; `kernels` are the operations of kernels."""
+    """Return the timeline of a step on a topology. `kernels` has the operations of its kernels."""
     return laid_out(module, durations_of(topology, timing, module, kernels))
 
 

@@ -19,7 +19,7 @@ SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Runner:
-    """One thread that makes calls, in order; it is replaced when a call is abandoned."""
+    """One thread that makes calls, in order. A new thread replaces it when a call is abandoned."""
 
     def __init__(self, name: str) -> None:
         """Name the thread."""
@@ -72,8 +72,8 @@ def called_while(
 ) -> Result:
     """Return the result of `fn`, which runs on another thread.
 
-    Errors of `check`, which is called again and again, and Ctrl-C are raised while `fn` runs. Then
-    `given_up` is called, and `fn` continues on the abandoned thread.
+    While `fn` runs, `check` is called again and again. If it raises an error, or Ctrl-C comes,
+    `given_up` is called, the error is raised, and `fn` continues on the abandoned thread.
     """
     call: Future[Result] = Future()
     threading.Thread(target=_make, args=(call, fn, ()), name="graphdist-call", daemon=True).start()

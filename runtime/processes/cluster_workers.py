@@ -42,7 +42,7 @@ from graphdist.runtime.processes.server import Server
 from graphdist.runtime.processes.workers import WorkerTimeouts
 
 SECONDS_TO_LEAVE = 5.0
-"""How long a failing worker 0 keeps JAX's service running, and others wait for its answer."""
+"""How long a failing worker 0 keeps JAX's service, and other workers wait for its answer."""
 SECONDS_FOR_OTHERS_TO_END = 30.0
 """How long worker 0, interrupted at its end, waits for the others to finish writing."""
 SECONDS_TO_NOTICE = 2.0
@@ -55,7 +55,7 @@ _log = logging.getLogger("graphdist")
 
 
 class CollectiveTimeoutError(WorkerError, TimeoutError):
-    """Workers did not arrive in time at a point where the others wait for them."""
+    """Workers did not arrive in time at a point where other workers wait for them."""
 
 
 class ClusterWorkers:
@@ -264,7 +264,7 @@ class ClusterWorkers:
         return cast("str | None", text)
 
     def ordinal(self, kind: str) -> int:
-        """Return how often this was called for a kind before: the same count on all workers."""
+        """Return how often this was called for `kind` before. All workers get the same count."""
         number = self._ordinals[kind] = self._ordinals.get(kind, -1) + 1
         return number
 
@@ -277,8 +277,8 @@ class ClusterWorkers:
     def is_check_due(self, every: int | None) -> bool:
         """Return whether values are compared before the next step.
 
-        They are compared every `every` steps, or never if it is None. All workers get the same
-        answer.
+        Values are compared every `every` steps, or never if `every` is None. All workers get the
+        same answer.
         """
         number = self._connection.steps + 1
         if every is None or number // every == self._last_check // every:
@@ -385,7 +385,7 @@ class ClusterWorkers:
             raise kind(failure.what, source=failure.source, hint=failure.hint)
 
     def _crashed(self, error: BaseException) -> None:
-        """Tell the others of an exception that ends this worker; print a failure that caused it."""
+        """Tell the others of an exception that ends this worker. Print the failure behind it."""
         self._crash = f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if isinstance(error, KeyboardInterrupt):
             self._was_interrupted, self._crash = True, "was interrupted"
@@ -400,7 +400,10 @@ class ClusterWorkers:
     # The end of the process.
 
     def leave_at_exit(self) -> None:
-        """Leave, wait for workers that need this process, and end: by Python, or at once."""
+        """Leave the job, and wait for workers that need this process.
+
+        Then let Python end the process. If Python cannot, end the process at once.
+        """
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._end_interrupted)

@@ -14,7 +14,7 @@ import threading
 from typing import Any  # Any: what Python passes to the hook has no public type
 
 _SECONDS_UNTIL_AGAIN = 0.05
-"""The delay, after which the callback has ended. Within the hook an interrupt is lost again."""
+"""The delay before the interrupt is raised again. Before the callback ends, it would be lost."""
 
 
 def raise_ignored_interrupts() -> None:

@@ -271,7 +271,7 @@ class Server(EventLoopThread):
     # Workers.
 
     def read_lines(self, peer: Peer) -> None:
-        """Answer the full lines of a peer; raises `MessageError` for what is no message."""
+        """Answer the full lines of a peer; raises `MessageError` for a line that is no message."""
         while not peer.is_refused and (end := peer.unread.find(b"\n")) >= 0:
             line = bytes(peer.unread[:end])
             del peer.unread[: end + 1]

@@ -104,7 +104,7 @@ class Chip:
     def reached(self, dtype: str) -> float:
         """Return the operations per second that large products of a dtype reach.
 
-        They reach the same share of the dtype's peak as products of bf16 of theirs.
+        They are assumed to reach the same share of the peak as products of bf16 do.
 
         >>> CHIPS["a100"].reached("bf16") / 1e12
         271.2

@@ -99,7 +99,7 @@ def _paragraph(text: str) -> str:
 
 
 def _filled(text: str) -> Iterator[str]:
-    """Yield the lines of a paragraph, or of the items of a list, as long as they may be."""
+    """Yield the lines of a paragraph or of a list's items, filled up to `WIDTH` characters."""
     items: list[list[str]] = [[]]
     for line in text.splitlines():
         if _ITEM.match(line):

@@ -30,7 +30,7 @@ class Picture:
     options: tuple[str, ...] = ("--strategy", "mirrored:4")
     address: str = ""
     earlier: tuple[str, ...] = ()
-    """The options of an earlier program that it is compared with, if there are any."""
+    """The options of the earlier program with which the page compares the step, if any."""
 
 
 PICTURES = {
@@ -43,7 +43,7 @@ PICTURES = {
 }
 SIZE = (1440, 860)
 THEMES = {"": 1, "-dark": 0}
-"""By the end of a picture's name, the colour scheme that Chromium tells the page of."""
+"""The colour scheme that Chromium reports to the page, by the end of a picture's name."""
 _MILLISECONDS_TO_DRAW = 8000
 
 

@@ -49,7 +49,7 @@ from graphdist.tools.truth.runs import (
 
 
 def judged(runs: Sequence[CompiledRun]) -> list[Judged]:
-    """Return each run with its prediction, by a slowdown fitted without its family."""
+    """Return each run with its prediction, with a slowdown fitted without the run's family."""
     observed = [_observed(compiled) for compiled in runs]
     results = []
     for compiled in runs:
