@@ -164,7 +164,7 @@ _DELAY = Place(
 
 PIPELINE = (
     _always(infer_layouts, _LOGICAL),
-    # Before variables are placed: the synchronization reads and assigns them.
+    # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda asked: asked.target.local_steps),
     _always(place_variables, _LOGICAL, Stage.PLACED),
     # With parameter servers, the passes behind this one run on the worker's graphs alone.
@@ -196,23 +196,23 @@ PIPELINE = (
             asked.sharding, SMALLEST_IN_LOOPS, asked.target.gathered_bytes
         ),
     ),
-    # Once more, for scalars that are added up from sums over shards.
+    # This runs again, for scalars that are added up from sums over shards.
     _DELAY,
     _always(random_shards, _SPMD),
     # `limit_gathered` counts gathered bytes: it runs when gathers are narrow and no gather is dead.
     _always(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),
-    # Only where devices send while they compute.
+    # This helps only if devices send while they compute.
     Place(
         "gather_ahead",
         _SPMD,
         lambda asked: gather_ahead if asked.target.platform != "cpu" else None,
     ),
-    # Before collectives are packed: gradients are packed like the variables that they update.
+    # Variables are packed before collectives, as gradients are packed like their variables.
     Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.pack_limits)),
     Place("compute_on_packs", _SPMD, lambda asked: ComputeOnPacks(asked.pack_limits)),
     _always(eliminate_dead_code),
-    # Last: buckets are filled in the order in which values are ready.
+    # Collectives are ordered late: buckets are filled in the order in which values are ready.
     _always(order_collectives, _SPMD),
     Place("bucket_collectives", _SPMD, lambda asked: BucketCollectives(asked.pack_limits)),
     # `scatter_in_parts` replaces a large collective by a loop. So it runs after collectives are in

@@ -112,7 +112,7 @@ def _write_nowhere() -> None:
         try:
             stream.flush()
         except OSError:
-            with suppress(OSError):  # of a stream that is no file
+            with suppress(OSError):  # the stream may be no file
                 os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 

@@ -186,7 +186,7 @@ def _measured(options: argparse.Namespace) -> MeasuredStep:
         if getattr(options, name) < 1:
             raise ArgumentError(f"--{name.replace('_', '-')} is below 1")
     settings, slices = parse_settings(options.set), sharding(options.shard_parameters)
-    load_factory(options.target)  # first: its program may say how many devices there are
+    load_factory(options.target)  # first, since its program may set the number of devices
     strategy = MirroredStrategy(**slices)
     expected: dict[str, Any] = {}
     if options.topology is not None:

@@ -40,7 +40,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status of the worker that failed, 0 if none did."""
     options = command_line().parse_args(arguments)
-    if options.m and options.program[:1] == ["--"]:  # Python accepts it before a file alone
+    if options.m and options.program[:1] == ["--"]:  # Python accepts `--` only before a file
         del options.program[0]
     refuse_nonsense(options)
     least = options.n if options.min_workers is None else options.min_workers
@@ -116,7 +116,7 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
         ("--max-restarts", options.max_restarts, 0),
         ("--grace", options.grace, 0),
     ):
-        if value is not None and not value >= least:  # nan too
+        if value is not None and not value >= least:  # True for nan, too
             refuse(f"{option} is {value}: it must be at least {least}")
     least = options.n if options.min_workers is None else options.min_workers
     if not 1 <= least <= options.n:
@@ -186,7 +186,7 @@ class Job:
         environment = worker_environment(self.addresses, index, self.identity, self.num_devices)
         worker = Worker(index, self.command, environment)
         self._workers.append(worker)
-        if self._signal_to_end is not None:  # it came before the worker was in the list
+        if self._signal_to_end is not None:  # the signal came before the worker was in the list
             worker.send(self._signal_to_end)
         return worker
 

@@ -115,7 +115,7 @@ def _decoded(content: bytes, path: Path, errors: str = "strict") -> str:
 
 def _content(path: Path) -> bytes:
     """Return the text of the graphs in a file; raises `ArgumentError` if it is too large."""
-    return read_given(path, "graph.txt", 4 * _MOST_CHARACTERS)  # UTF-8 has 4 bytes for one at most
+    return read_given(path, "graph.txt", 4 * _MOST_CHARACTERS)  # at most 4 bytes for a character
 
 
 def _parsed(text: str, path: Path, first_line: int) -> Graph:

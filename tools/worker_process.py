@@ -163,7 +163,7 @@ def has_reader(out: TextIO) -> bool:
 
 @contextmanager
 def killed_with_the_launcher() -> Iterator[Callable[[Worker], None]]:
-    """Yield a function that takes a worker. If this process is killed, so are the worker's children."""
+    """Yield a function that takes a worker, to kill its children if this process is killed."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", process_groups.__file__],
         stdin=subprocess.PIPE,

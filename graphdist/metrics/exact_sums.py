@@ -83,9 +83,9 @@ class Total(ArrayOperators):
         variable = self.variable
         rest, carried, error = variable.read_value()
         moved = jnp.where(jnp.isfinite(rest), jnp.trunc(rest / CARRIED), 0)
-        moved = (carried + moved) - carried  # what a large `carried` can represent
+        moved = (carried + moved) - carried  # rounded to what a large `carried` can represent
         if in_replica_context_of_a_run() and variable.is_mirrored:
-            # One copy to which all replicas add: the first replica moves the 4096s for all.
+            # All replicas add to one copy, so the first replica alone moves multiples of 4096.
             is_first = is_first_replica()
             moved = jnp.where(is_first, moved, 0)
             parts = delta - moved * CARRIED, moved, jnp.zeros_like(error)

@@ -186,7 +186,7 @@ class Entries:
 
     def _level(self, position: _Position) -> list[_Position] | None:
         """Return the children of a node of a pytree; None for a leaf."""
-        calls = itertools.count()  # JAX asks `is_leaf` about the node first, then of its children
+        calls = itertools.count()  # JAX calls `is_leaf` for the node first, then for its children
         try:
             pairs, structure = jax.tree_util.tree_flatten_with_path(
                 position.value, is_leaf=lambda _: next(calls) > 0

@@ -86,7 +86,7 @@ class _Seen:
         op = node.op
         if _is_impure(node):
             if op is READ:
-                # Reads merge only if no assignment is between them: it changes the value.
+                # Reads merge only if no assignment between them can change the value.
                 name = variable_named_by(node).name
                 return op, name, self.writes.get(name, 0)
             self._written(node)

@@ -224,7 +224,7 @@ class _PartialValues:
         """Return the approximate bytes that are sent to reduce a value."""
         definition = self.program.of.get(value)
         if definition is None:
-            return inf  # a carry
+            return inf  # a carry, which is never reduced itself
         if definition.kind is ValueKind.STACK:  # costs more than in the loop, which holds less
             (slice_out,) = definition.parents
             return self._cost(slice_out) + 1 if type(slice_out) is Value else _SMALL

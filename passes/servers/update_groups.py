@@ -122,7 +122,7 @@ class UpdateGroups:
         for slot, owner in self.slots.items():
             for other in (owner, *(self.reached[slot] - self.parameters - {""})):
                 leaders[leader(other)] = leader(slot)
-        for name in self.new:  # such as an average of a parameter's new values
+        for name in self.new:  # followers are, for example, averages of a parameter's new values
             for other in self._followers(name):
                 leaders[leader(other)] = leader(name)
         groups: dict[str, list[str]] = {}

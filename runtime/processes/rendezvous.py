@@ -161,7 +161,7 @@ class _RefusedError(Exception):
 
 def _next(stream: socket.socket) -> ms.Message:
     line, until = bytearray(), time.monotonic() + _SECONDS_TO_ANSWER
-    while not line.endswith(b"\n"):  # byte by byte: `Connection` reads the following bytes
+    while not line.endswith(b"\n"):  # byte by byte, since `Connection` reads what follows the line
         if time.monotonic() > until:
             raise TimeoutError
         byte = stream.recv(1)
