@@ -2,16 +2,19 @@
 
 The contract of a pass:
 
-1. it is a pure function from graph to graph, and looks at nothing else; `cut_updates` alone returns
-   the graphs of a step with parameter servers, and passes behind it run on the worker's graphs;
+1. it is a pure function from graph to graph, and looks at nothing else. Only `cut_updates` returns
+   several graphs, those of a step with parameter servers; passes after it run on the worker's
+   graphs;
 2. the graph it is given keeps the verifier's invariants, and so must the graph it returns;
-3. it returns the same object if it changes nothing, and it changes nothing in its own result: a
-   pass that is in a pipeline twice is not run again if no other pass has changed the graph since;
-4. it states the stages that it takes, and the stage of its result if that is another one.
+3. it returns the same object if it changes nothing, and it changes nothing in a graph that it has
+   returned. So a pass that is in a pipeline twice is not run again if no other pass has changed the
+   graph in between;
+4. it states the stages that it takes, and the stage of its result if that stage is another one.
 
 The loop checks the stages, times each pass, verifies what changed, and keeps every graph. When a
-pass fails unexpectedly the graph it was given is written to a file, so that the failure can be
-replayed, and a note on the exception says where. An error about the user's program needs no file.
+pass fails unexpectedly, the graph it was given is written to a file, so that the failure can be
+replayed, and a note on the exception has the file's path. For an error about the user's program no
+file is written.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class PassRecord:
 
     @property
     def graph(self) -> Graph:
-        """Return the graph of the step; the worker's, if the step is cut."""
+        """Return the graph of the step. If the step is cut, return the worker's graph."""
         return self.step.worker if isinstance(self.step, CutStep) else self.step
 
     @property
@@ -111,7 +114,7 @@ def run_passes(
 
 
 def run_on(run: Callable[[Graph], Graph | CutStep], step: Graph | CutStep) -> Graph | CutStep:
-    """Return a step after a pass; in a cut step the pass runs on the worker's graphs."""
+    """Return `step` after the pass `run`. In a cut step, the pass runs on the worker's graphs."""
     if isinstance(step, Graph):
         return run(step)
 

@@ -2,7 +2,7 @@
 
 `PIPELINE` is the one table of the passes: their names, the stages they take and give, their order
 with its reasons, and the options that they have for a target. The tools, the tests and the
-documents read it. Passes with options come from `pipeline(target)` alone.
+documents read it. Only `pipeline(target)` gives passes their options.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.cleanup.simplify import STEPS, simplify
+from graphdist.passes.cleanup.simplify import ROUND, simplify
 from graphdist.passes.layouts.gather_ahead import gather_ahead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
 from graphdist.passes.layouts.limit_gathered import LimitGathered
@@ -46,13 +46,13 @@ from graphdist.passes.servers.cut_step import CutStep
 from graphdist.passes.servers.cut_updates import CutUpdates
 
 SMALLEST_IN_LOOPS = 2**16
-"""The fewest bytes of a slice of a scanned value for which it is gathered in the loop."""
+"""A slice of a scanned value is gathered in the loop if it has at least this many bytes."""
 
 LARGEST_WIDENED = 2**28
 """The most bytes of a value that is widened and reduce_scattered at once."""
 
 GATHERED_BYTES = 2**28
-"""The memory for gathered variables beyond their use, on devices of unknown memory."""
+"""The most bytes of gathered variables that are kept between uses, if memory is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Target:
     slices, which only a network connects; `is_three_dimensional` says whether the chips of a slice
     are linked in three dimensions. `packs_variables` says whether small variables may share a
     buffer, `shard_parameters` whether variables are stored sharded from their creation.
-    `gathered_bytes` is the memory that gathered variables may take beyond their use. `local_steps`
-    is the pass that lets replicas take local steps; None keeps them synchronous. `cuts_updates`
-    says whether variables are on parameter servers, which update them.
+    `gathered_bytes` is the most bytes of gathered variables that are kept in memory between uses.
+    `local_steps` is the pass that lets replicas take local steps; None synchronizes the replicas in
+    every step. `cuts_updates` says whether variables are on parameter servers, which update them.
     """
 
     platform: str
@@ -140,7 +140,7 @@ class Place:
     gives: Stage | None = None
 
     def holding(self, run: Run) -> Pass:
-        """Return this position's pass, with the function that runs."""
+        """Return the pass of this position that runs the function `run`."""
         return Pass(self.name, run, self.takes, self.gives)
 
 
@@ -164,14 +164,15 @@ _DELAY = Place(
 
 PIPELINE = (
     _always(infer_layouts, _LOGICAL),
-    # Before variables are placed: the synchronization reads and assigns them.
+    # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda asked: asked.target.local_steps),
     _always(place_variables, _LOGICAL, Stage.PLACED),
     # With parameter servers, the passes behind this one run on the worker's graphs alone.
     _CUT,
     _always(shard_inputs, _PLACED),
     _always(lower_cross_replica, _PLACED, Stage.SPMD),
-    # All before the graph is simplified: the operands of removed collectives may be dead then.
+    # These run before the graph is simplified, since the operands of the collectives that they
+    # remove may then be dead.
     _always(remove_redundant_collectives, _SPMD),
     _always(own_slices, _SPMD),
     Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
@@ -195,27 +196,27 @@ PIPELINE = (
             asked.sharding, SMALLEST_IN_LOOPS, asked.target.gathered_bytes
         ),
     ),
-    # Once more, for scalars that are added up from sums over shards.
+    # This runs again, for scalars that are added up from sums over shards.
     _DELAY,
     _always(random_shards, _SPMD),
-    # After gathers are narrow and unused gathers are gone, since it counts the gathered bytes.
+    # `limit_gathered` counts gathered bytes: it runs when gathers are narrow and no gather is dead.
     _always(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),
-    # Only where devices send while they compute.
+    # This helps only if devices send while they compute.
     Place(
         "gather_ahead",
         _SPMD,
         lambda asked: gather_ahead if asked.target.platform != "cpu" else None,
     ),
-    # Before collectives are packed: gradients are packed like the variables that they update.
+    # Variables are packed before collectives, as gradients are packed like their variables.
     Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.pack_limits)),
     Place("compute_on_packs", _SPMD, lambda asked: ComputeOnPacks(asked.pack_limits)),
     _always(eliminate_dead_code),
-    # Last: buckets are filled in the order in which values are ready.
+    # Collectives are ordered late: buckets are filled in the order in which values are ready.
     _always(order_collectives, _SPMD),
     Place("bucket_collectives", _SPMD, lambda asked: BucketCollectives(asked.pack_limits)),
-    # After collectives are in order and small ones are packed, since it replaces a large one by a
-    # loop; before `order_loops`, which orders that loop too.
+    # `scatter_in_parts` replaces a large collective by a loop. So it runs after collectives are in
+    # order and small ones are packed, and before `order_loops`, which orders that loop, too.
     Place(
         "scatter_in_parts",
         _SPMD,
@@ -226,7 +227,7 @@ PIPELINE = (
 )
 """The passes in the order in which they run."""
 
-PASSES = {place.name: place for place in (*PIPELINE, *map(_always, STEPS))}
+PASSES = {place.name: place for place in (*PIPELINE, *map(_always, ROUND))}
 """Every pass of the pipeline and of `simplify` by its name, which is also its module's name."""
 
 
@@ -256,9 +257,9 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
 
 
 def cutting(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Return a user's passes with `cut_updates` added behind the placement of variables.
+    """Return a user's passes with `cut_updates` added after the pass that places variables.
 
-    Passes that contain it, or that place no variables, stay as they are.
+    If `passes` contain `cut_updates`, or place no variables, they are returned unchanged.
     """
     places = [i for i, entry in enumerate(passes) if entry.gives is Stage.PLACED]
     if not places or any(entry.name == _CUT.name for entry in passes):

@@ -23,8 +23,8 @@ from graphdist.tracing.user_lines import here
 def absent_devices(topology: Topology) -> Devices:
     """Return devices to compile programs for, without the hardware.
 
-    Raises `MissingExtraError` where the compiler's package is not installed, and `DeviceError` for
-    a shape that the compiler refuses.
+    Raises `MissingExtraError` if the compiler's package is not installed, and `DeviceError` for a
+    shape that the compiler does not accept.
     """
     package, devices_of = _COMPILERS[topology.chip.platform]
     require_package(package, f"compiling for {topology}")
@@ -36,7 +36,7 @@ def absent_devices(topology: Topology) -> Devices:
             source=here(),
             hint=nearest_topologies(topology.name),
         ) from error
-    except NotImplementedError as error:  # JAX looked for the hardware, and dropped its plugin
+    except NotImplementedError as error:  # JAX found no hardware, and dropped the plugin
         raise DeviceError(
             f"the compiler for {topology} was not loaded: JAX looked for its hardware and found "
             f"none",
@@ -63,7 +63,7 @@ def _tpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
 
 
 def _host_bounds(topology: Topology) -> tuple[int, int, int]:
-    """Return the chips of one host: 2 x 2, or all of a smaller topology."""
+    """Return the chips of one host along each dimension: 2 x 2, or fewer in a smaller topology."""
     first, second, *_ = topology.shape
     return min(first, 2), min(second, 2), 1
 

@@ -11,10 +11,11 @@ code that needs the lock. So several threads may wait for the same step, and all
 when it ends. Each takes the lock and checks again whether there is room; the first one dispatches,
 the others wait again.
 
-A step's token is one of its outputs; it is ready when the step is finished. A later step may have
-consumed the token (if it was a variable's buffer); then the next unfinished token stands for it,
-since the step that consumed it ends later. A failed step counts as finished. Its error is kept for
-the next step of its own program, since the waiting thread may run another program.
+A step's token is one of its outputs; it is ready when the step is finished. If the token was a
+variable's buffer, a later step may have consumed it. Then the caller waits for the next token
+instead, because the step that consumed the token ends later. A failed step counts as finished. Its
+error is kept for the next step of its own program, since the waiting thread may run another
+program.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Backpressure:
         return len(self.tokens)
 
     def wait(self) -> None:
-        """Wait until there is room for a step; another thread may take it first."""
+        """Wait until there is room for a step. Another thread may dispatch its step first."""
         bound = self.bound
         while (first := self._unfinished(bound)) is not None:
             token, failures = first
@@ -57,7 +58,7 @@ class Backpressure:
                 try:
                     token.block_until_ready()
                 except Exception as error:
-                    if not token.is_deleted():  # then another thread's step consumed it meanwhile
+                    if not token.is_deleted():  # else another thread's step has just consumed it
                         failures.append(error)
             with self._lock:
                 if self.tokens and self.tokens[0] is first:
@@ -81,7 +82,8 @@ _by_kind: dict[tuple[str, bool], Backpressure] = {}
 def backpressure(platform: str, *, spans_devices: bool) -> Backpressure:
     """Return the `Backpressure` of a platform; all its programs share it.
 
-    Steps on a single device have their own: they wait for no other device, so they cannot deadlock.
+    Steps on a single device have a `Backpressure` of their own: they wait for no other device, so
+    they cannot deadlock.
     """
     found = _by_kind.get((platform, spans_devices))
     if found is None:

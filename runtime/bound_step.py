@@ -33,10 +33,11 @@ class BoundStep:
     """A step with the buffers that it reads and replaces."""
 
     def __init__(self, step: Step, state: StateInPlace | StateElsewhere, version: int) -> None:
-        """Bind the step to its state; nothing runs yet.
+        """Bind the step to the buffers of its variables, `state`; nothing runs yet.
 
-        `version` is the stores' count of moves that the state belongs to: if the count has changed,
-        the step must not run, since a variable may be stored in another form.
+        `version` is the value of `BufferStore.version` for which `state` was made. If
+        `BufferStore.version` has changed, the step must not run, because a variable may be stored
+        in another form.
         """
         self._version, self._lock = version, BufferStore.lock
         self._read, self._write = state.read, state.write
@@ -49,7 +50,8 @@ class BoundStep:
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
         """Run the step and return all its outputs; None if variables have moved since the binding.
 
-        Raises the errors of the step, and the error of an earlier step that lost its variables.
+        Raises the errors of the step, and the error of an earlier step that lost the values of its
+        variables.
         """
         steps, token = self._backpressure, self._token
         while True:

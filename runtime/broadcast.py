@@ -1,10 +1,10 @@
 """Broadcasts worker 0's values to all workers.
 
 Before a broadcast the workers exchange checksums, and shapes and dtypes, which must agree. A worker
-whose value differs logs this once per line of the user's program. It is no error, since initial
-values without a seed differ. A small value is sent with that exchange. A large value goes through
-the devices, as the sum of worker 0's bits and the other workers' zeros, in parts padded to a few
-sizes, so that few programs are compiled.
+whose value differs logs this once per line of the user's program. A difference is no error, since
+initial values without a seed differ. A small value is sent with that exchange. A large value goes
+through the devices, as the sum of worker 0's bits and the other workers' zeros, in parts padded to
+a few sizes, so that few programs are compiled.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The buffers of a strategy's variables, in one list.
 
 A step reads the buffers of all its variables and replaces the buffers of the variables that it
-assigns. With all buffers in one list each of the two is a single call, if the variables were made
-one after the other: with 100 variables that takes 4 us per step, and 12 us with an attribute access
-per variable.
+assigns. With all buffers in one list, the read and the replacement are one call each, if the
+variables were made one after the other. For 100 variables the two calls take 4 us per step; an
+attribute access per variable would take 12 us.
 
-A strategy with a parameter device keeps the buffers there, and a step may use variables of several
-strategies. Such steps get copies on the devices that compute, and the new values are copied back.
+A strategy with a parameter device keeps the buffers on that device, and a step may use variables of
+several strategies. Such steps get copies on the devices that compute, and the new values are copied
+back.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class BufferStore:
 
     lock: ClassVar = RLock()
     version: ClassVar = 0
-    """The count of moves of variables to other storage, in all stores; every step compares it."""
+    """The count of moves of variables to other storage, in all stores. Each step compares it."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -104,7 +105,7 @@ def reader(places: Sequence[int]) -> Callable[[list[Any]], Sequence[jax.Array]]:
 
 
 def writer(places: Sequence[int]) -> Callable[[list[Any], Sequence[jax.Array]], None]:
-    """Return a function that writes the first arrays to these indices of a list.
+    """Return a function that writes the first of some arrays to these indices of a list.
 
     >>> buffers = ["a", "b", "c"]
     >>> writer([1, 2])(buffers, ["x", "y", "z"])
@@ -146,7 +147,8 @@ class StateInPlace:
 class StateElsewhere:
     """The buffers of a step's variables on other devices than the step's.
 
-    The step may donate the copies that `read` returns: the buffers stay, even if the step fails.
+    The step may donate the copies that `read` returns. The buffers themselves stay, even if the
+    step fails.
     `write` copies a step's first outputs to the devices of the assigned buffers.
     """
 

@@ -1,8 +1,8 @@
-"""StableHLO -> executable, and XLA's refusals as errors.
+"""StableHLO -> executable, and XLA's errors as errors of graphdist.
 
-XLA reports every refusal as text. Two of them become error classes, since users can act on them: a
-program that needs more memory than a device has, and compiler options that the platform's compiler
-does not accept.
+XLA reports every error as text. Two errors have classes of their own, since users can act on them:
+a program that needs more memory than a device has, and compiler options that the platform's
+compiler does not accept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DeviceMemoryError(GraphdistError, MemoryError):
 
 
 class CompilerOptionError(GraphdistError, ValueError):
-    """A compiler option that the platform's compiler does not know, or a value that it refuses."""
+    """A compiler option, or a value of one, that the platform's compiler does not accept."""
 
 
 def compile_lowered(
@@ -83,7 +83,7 @@ def without_cache() -> Iterator[None]:
         yield
         return
     jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # which remembers the setting
+    compilation_cache.reset_cache()  # the cache has read the old setting
     try:
         yield
     finally:
@@ -99,7 +99,7 @@ _COMBINING = {
     ),
     "tpu": ("xla_jf_crs_combiner_threshold_in_bytes",),
 }
-"""XLA's options for the bytes up to which it combines collectives, by platform.
+"""XLA's options for the size in bytes up to which XLA combines collectives, by platform.
 
 On CPU the pass `bucket_collectives` packs them.
 """
@@ -134,7 +134,7 @@ def device_options(devices: Devices) -> dict[str, Any]:
 
 
 def refused(text: str, devices: Devices) -> GraphdistError | None:
-    """Return the error for a refusal of XLA; None if it is not one that users can act on."""
+    """Return graphdist's error for an error text of XLA; None if users cannot act on it."""
     first = text.splitlines()[0]
     if any(said in text for said in _OPTION_REFUSED):
         return CompilerOptionError(

@@ -232,7 +232,7 @@ def _pack_slices(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _cut(x: Array, axis: int, count: int) -> Array:
-    """Return x with a dimension replaced by two: the shard, and the index in the shard."""
+    """Return `x` with dimension `axis` split into two: the shard, and the index in the shard."""
     length = x.shape[axis] // count
     return lax.reshape(x, (*x.shape[:axis], count, length, *x.shape[axis + 1 :]))
 

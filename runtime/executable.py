@@ -55,16 +55,17 @@ def emitted(
 ) -> Emitted:
     """Emit an SPMD graph for these devices; `compiler_options` are XLA's.
 
-    `given` are the types of the arguments that calls do not pass as arrays on the devices, by index
-    among the arguments: JAX compiles again if calls pass other types than it lowered for. `donates`
-    says whether the variables' buffers are donated. JAX calls `when_traced` whenever it traces the
-    function. Raises `VerifyError` for a graph of another stage.
+    Calls may pass some arguments in another form than as arrays on the devices. `given` has the
+    types of these, by index among the arguments: JAX would compile again for types other than those
+    it has lowered for. `donates` says whether the variables' buffers are donated. JAX calls
+    `when_traced` whenever it traces the function. Raises `VerifyError` for a graph of another
+    stage than SPMD.
     """
     function = jitted(graph, devices, compiler_options, donates=donates, when_traced=when_traced)
     avals = placed_avals(graph, devices)
     for i, aval in (given or {}).items():
         avals[len(graph.variables) + i] = aval
-    # Traced first, since its error names a node that is not of this stage.
+    # The function is traced before the stage is checked: the trace's error names the wrong node.
     traced = function.trace(*in_all_bits(avals))
     if graph.stage is not Stage.SPMD:
         raise VerifyError(
@@ -160,7 +161,7 @@ def with_shardings(
 
 
 def _copying(graph: Graph, program: Any) -> Any:
-    """Return a program that copies inputs it returns, since their owners may donate the buffers."""
+    """Return a program that copies each input that it returns, since the input may be donated."""
     inputs = set(graph.inputs)
     returned = [i for i, output in enumerate(graph.outputs) if output in inputs]
 
@@ -204,7 +205,7 @@ class Step:
         first = partial(first_collective, graph)
         self.function = supervised(function, graph.name, devices, first)
         self.take_interrupted = getattr(self.function, "take_interrupted", _nothing)
-        """Return the outputs of a step whose caller was interrupted, at most once, or None."""
+        """A function that returns the outputs of an interrupted step, at most once, or None."""
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [

@@ -32,6 +32,7 @@ EXTRAS = {
     "malt": ("loops", "diastatic-malt"),
     "mpi4py": ("mpi", "mpi4py"),
     "ray": ("ps", "ray"),
+    "tensorstore": ("checkpoint", "tensorstore"),
 }
 """The extra that brings a module, and the name of the module's package."""
 

@@ -2,8 +2,8 @@
 
 The function takes and returns the same arrays on the devices as the graph's executable, but the
 reference interpreter runs it: JAX carries out each operation on the first device, for one replica
-after the other. It donates nothing. That is slow, but `jax.disable_jit` asks for it, so that users
-can look at every value.
+after the other. It donates nothing. This is slow. It is for `jax.disable_jit`, so that users can
+look at every value.
 """
 
 from __future__ import annotations

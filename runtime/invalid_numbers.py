@@ -1,10 +1,11 @@
 """Checks steps for nan and infinity, and finds the node that made one.
 
-Users turn this on with `jax_debug_nans` and `jax_debug_infs`. If a result of a step has a refused
-number, the variables get their old values back, and the graph is evaluated node by node on the same
-inputs. The search starts at the results of the step and follows values with refused numbers back to
-their origin: an input, or a node whose operands have no refused number. A nan that is computed but
-not used, as in the branch of a `jnp.where` that is not taken, is no mistake.
+Users turn this on with `jax_debug_nans` and `jax_debug_infs`. The numbers for which these settings
+raise an error are called *refused*. If a result of a step has a refused number, the variables get
+their old values back, and the graph is evaluated node by node on the same inputs. The search starts
+at the results of the step and follows values with refused numbers back to their origin: an input,
+or a node whose operands have no refused number. A nan that is computed but not used, as in the
+branch of a `jnp.where` that is not taken, is no mistake.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class NumberCheck:
         """Return a function that runs a step and keeps its inputs and outputs for the check."""
 
         def run(*arrays: Any) -> list[jax.Array]:
-            # Otherwise JAX raises first, and names our line in place of the user's.
+            # Otherwise JAX raises first, and names a line of graphdist instead of the user's.
             with jax.debug_nans(False), jax.debug_infs(False):
                 results = function(*arrays)
             self._step.taken, self._step.given = arrays, results
@@ -258,7 +259,7 @@ class _Search:
 
 
 def _piece(named: Named, which: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return the name of the packed piece that an element belongs to, and the index in it."""
+    """Return the name of the packed piece that has an element, and the element's index in it."""
     if len(named) == 1:
         return named[0][0], which
     name, _, element = piece_with(which[0], named)
@@ -266,7 +267,7 @@ def _piece(named: Named, which: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
 
 
 def piece_with(element: int, named: Named) -> tuple[str, int, int]:
-    """Return name and size of the piece that has an element of a pack, and the index there.
+    """Return name and size of the piece that has an element of a pack, and its index in the piece.
 
     >>> piece_with(3, [("variable 'b'", 2), ("variable 'w'", 4)])
     ("variable 'w'", 4, 1)

@@ -66,7 +66,7 @@ def _has_bits(buffer: Array) -> bool:
 
 
 def _holds(buffer: Array) -> Array:
-    """Return a condition that holds for every content of the buffer, which XLA cannot tell."""
+    """Return a condition that holds for every content of the buffer, but that XLA cannot fold."""
     first = lax.slice(jnp.ravel(buffer), (0,), (1,))
     if jnp.iscomplexobj(first):
         first = lax.real(first)

@@ -90,7 +90,7 @@ def _first_other(
 
 
 def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Wait until all workers have compiled a program: then the time limit of steps can apply."""
+    """Wait until all workers have compiled a program, so that the time limit of steps can apply."""
     if devices.workers is not None:
         _first_other(devices.workers, "compiled", None, f"the first run of {graph.name!r}", at)
 

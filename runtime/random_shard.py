@@ -5,7 +5,8 @@ itself: element i of the flattened array is the hash of the key and i, in two ha
 the bits of a shard are the hashes of the indices in the shard, the same bits as in the unsharded
 array.
 
-The indices may have 64 bits, where JAX computes with 32: products and sums carry.
+The indices may need 64 bits, but JAX may compute with 32. So each index is computed as two halves
+of 32 bits, with carries.
 
 Salmon and others 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
 """

@@ -83,10 +83,10 @@ def mirrored_on(devices: Devices, value: Any) -> jax.Array:
 
 
 def sharded_copy(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax.Array:
-    """Return a new array with the value, of which each device receives its shard only.
+    """Return a new array with the value; each device receives only its shard of the value.
 
-    It shares no memory with the value, since steps donate it. An array that is sharded over other
-    devices is copied through the memory of the host.
+    The new array shares no memory with the value, since steps may donate it. An array that is
+    sharded over other devices is copied through the memory of the host.
 
     >>> from jax.sharding import AxisType, PartitionSpec
     >>> mesh = Mesh(jax.devices()[:2], "d", axis_types=(AxisType.Auto,))

@@ -18,7 +18,7 @@ from jax.sharding import Sharding
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The indices from `start` to before `stop` along one dimension, and all along the others.
+    """The indices from `start` to before `stop` along `dimension`, all along other dimensions.
 
     >>> np.arange(6).reshape(2, 3)[Span(1, 0, 2).index]
     array([[0, 1],
@@ -53,7 +53,7 @@ class Span:
         return Span(self.dimension, start, stop) if start < stop else None
 
     def within(self, other: Span) -> Span:
-        """Return this span with its indices counted from the start of another one.
+        """Return this span with its indices counted from the start of the span `other`.
 
         >>> Span(0, 3, 4).within(Span(0, 3, 8))
         Span(dimension=0, start=0, stop=1)
@@ -68,7 +68,7 @@ def is_held_here(sharding: Sharding, shape: tuple[int, ...]) -> bool:
 
 
 def _parts(indices: Iterable[Any], shape: tuple[int, ...]) -> set[tuple[Any, ...]]:
-    """Return the distinct indices as bounds, since before Python 3.12 a slice is not hashable."""
+    """Return the distinct indices, as bounds: before Python 3.12 slices are not hashable."""
     return {
         tuple(part.indices(size) for part, size in zip(index, shape, strict=True))
         for index in indices
@@ -86,7 +86,7 @@ def held_span(sharding: Sharding, shape: tuple[int, ...], dimension: int) -> Spa
 def span_to_write(array: jax.Array, dimension: int) -> Span | None:
     """Return the span that this process writes to a file, so that each shard is written once.
 
-    It is None if other processes hold the same shards and write them.
+    Return None if other processes hold the same shards and write them.
     """
     firsts = (shard for shard in array.addressable_shards if shard.replica_id == 0)
     return _union((shard.index[dimension] for shard in firsts), array.shape, dimension)

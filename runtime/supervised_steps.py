@@ -53,7 +53,7 @@ def supervised(
 
 
 def _with_x64_as_now(function: StepFunction) -> StepFunction:
-    """Return a function that runs with this thread's `enable_x64`, a setting of each thread."""
+    """Return `function` with this thread's `enable_x64`: each thread has a setting of its own."""
     enable_x64 = jax.enable_x64.value
 
     def run(*arrays: Any) -> Any:
@@ -110,7 +110,7 @@ class WorkerStep:
             raise
 
     def _end_interrupted(self, call: Future[Any]) -> None:
-        """Keep the results of an interrupted step if it ends soon; abandon it if not."""
+        """Keep the results of an interrupted step if the step ends soon, else abandon its call."""
         is_over = False
         try:
             is_over = has_ended(call, SECONDS_AFTER_INTERRUPT)
@@ -119,7 +119,7 @@ class WorkerStep:
                 self._interrupted = None if call.exception() else call.result()
             else:
                 _runner.abandon()
-                self._workers.note_stuck()
+                self._workers.set_stuck()
 
     def wait(self, call: Future[Any], step: int) -> None:
         """Return when a call has ended, with a result or an error.
@@ -138,7 +138,7 @@ class WorkerStep:
                 if has_ended(call, BEAT_SECONDS):  # the call has ended, with its own error
                     return
                 _runner.abandon()
-                self._workers.note_stuck()
+                self._workers.set_stuck()
                 raise
 
     def too_late(self, step: int) -> CollectiveTimeoutError:

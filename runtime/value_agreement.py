@@ -56,7 +56,7 @@ class ValueAgreement:
         self._is_new = True
 
     def watched(self, function: Callable[..., list[jax.Array]]) -> Callable[..., list[jax.Array]]:
-        """Return a function that runs a step, and before it the check whenever that is due."""
+        """Return a function that runs a step, and whenever a check is due, the check before it."""
 
         def run(*arrays: jax.Array) -> list[jax.Array]:
             if self._workers.is_check_due(self._every) or self._is_new:

@@ -1,8 +1,8 @@
-"""The strategy that a command line chooses for the step of a program: one of `--strategy`.
+"""The strategy that a command line chooses for the step of a program, by `--strategy`.
 
-It is made after the program is loaded, since a program may set how many devices there are. Before
-that, N devices are set for `--strategy NAME:N`: a program that asks for fewer is loaded with N, and
-one that asks for more gets them.
+The strategy is made after the program is loaded, since a program may set the number of CPU devices.
+For `--strategy NAME:N`, there are N devices before the program is loaded. If the program asks for
+fewer devices, it is loaded with N. If it asks for more, it gets as many as it asks for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REPLICA_COUNT = re.compile("|[1-9][0-9]{0,3}")
 
 @dataclass(frozen=True)
 class ChosenStrategy:
-    """A function that makes a strategy, and the option that chose it, "" for the default one."""
+    """A function that makes a strategy, and the option that chose it, "" for the default."""
 
     option: str
     make: Callable[[], CommonStrategy]
@@ -45,9 +45,9 @@ _MAKERS: dict[str, Callable[[list[str] | None], CommonStrategy]] = {
 
 
 def strategy_named(text: str | None) -> ChosenStrategy:
-    """Return the strategy that `NAME`, or `NAME:N` for N replicas, chooses; None the default one.
+    """Return the strategy that the text `NAME`, or `NAME:N` for N replicas, chooses.
 
-    Raises `ArgumentError` for other texts.
+    None chooses the default strategy. Raises `ArgumentError` for other texts.
     """
     if text is None:
         return DEFAULT

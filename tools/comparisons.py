@@ -34,7 +34,7 @@ class Survey:
     verdict: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the survey as JSON has it."""
+        """Return the survey as JSON."""
         return {
             "title": self.title,
             "fits": self.fits,
@@ -92,8 +92,8 @@ def find_largest(
 ) -> Survey:
     """Return a survey that finds the largest value of a setting with which the step fits.
 
-    It bisects: a step that fits with a value is assumed to fit with every smaller one. `settings`
-    are the names that have values already.
+    The search bisects: a step that fits with a value is assumed to fit with every smaller value.
+    `settings` are the names of settings that have values already.
     """
     match = _RANGE.fullmatch(text)
     if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:
@@ -121,7 +121,7 @@ def find_largest(
 
 
 def topology_of(chip: Chip, size: str, num_slices: int = 1) -> Topology:
-    """Return the topology of that many chips whose sides differ least, in slices of equal size.
+    """Return the topology of `size` chips whose sides differ least, in slices of equal size.
 
     >>> from graphdist.runtime.targets.chips import CHIPS
     >>> str(topology_of(CHIPS["v5e"], "128")), str(topology_of(CHIPS["v5p"], "128", 2))

@@ -10,8 +10,8 @@ step fits, what it computes and moves, and an estimate of its time. The exit sta
 compares topologies, `--scale` counts of chips. `--list-topologies` prints the known topologies,
 `--list-variables step.gdx` the variables of the step in a file.
 `--timeline step.json` writes the predicted timeline as a trace for Perfetto.
-`--against old.gdx --allow 5%` compares the step with an earlier report of it, and exits with 4 if
-it grew by more. Ctrl-C ends the command at once, with status 130.
+`--against old.gdx --allow 5%` compares the step with an earlier report, and exits with 4 if the
+step grew by more. Ctrl-C ends the command at once, with status 130.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _print(options: argparse.Namespace, survey: Survey) -> int:
 
 
 def _compile(options: argparse.Namespace, step: StepOptions, topology: Topology) -> int:
-    # Read first: the earlier step may be in the file that this one is written to.
+    # The earlier report is read first: it may be in the file to which the new step is written.
     earlier = read_report(options.against) if options.against is not None else None
     allowed = 0.0 if options.allow is None else parse_allowed(options.allow)
     compiled, report = _compiled(options, step, topology)
@@ -192,7 +192,7 @@ def _written_files(
 def _compiled(
     options: argparse.Namespace, step: StepOptions, topology: Topology, **changed: Any
 ) -> tuple[Compiled | None, Report]:
-    """Return the compiled step, if it fits the compiler's limits, and its report."""
+    """Return the compiled step and its report. The step is None if memory does not suffice."""
     values = ", ".join(f"{name}={value}" for name, value in changed.items())
     progress = f"compiling for {topology}{' with ' if values else ''}{values}"
     with _shown(options, progress), ending_at_interrupts("graphdist-compile"):
@@ -208,7 +208,7 @@ def _compiled(
 
 @contextmanager
 def _shown(options: argparse.Namespace, progress: str) -> Iterator[None]:
-    """Show the progress in a line of the terminal, which is empty again at the end."""
+    """Show the progress in a line of the terminal, and clear the line at the end."""
     if options.quiet or not sys.stderr.isatty():
         yield
         return

@@ -54,7 +54,7 @@ class Main(Protocol):
 
 
 def console_tool(name: str) -> Callable[[Main], Main]:
-    """Put the `main` of a tool into the frame; errors are printed under the name of the tool."""
+    """Return a decorator for the `main` of a tool, which prints errors under the tool's name."""
 
     def framed(main: Main) -> Main:
         @wraps(main)
@@ -98,7 +98,7 @@ def _message(error: GraphdistError | OSError) -> str:
 
 
 def _without_our_line(error: GraphdistError) -> GraphdistError:
-    """Return the error without a line of the tool, which, as a script, counts as the user's."""
+    """Return the error without its line if the tool's own script counted as the user's file."""
     frame = error.source.frame if error.source else None
     if frame is not None:
         is_script = frame.file == str(Path(sys.argv[0]).absolute()) or "runpy" in frame.file
@@ -119,13 +119,13 @@ def _lost(name: str, error: OSError) -> int:
 
 
 def _write_nowhere() -> None:
-    """Drop output in the buffers: Python would try to write it again when it exits, and fail."""
+    """Drop the output in the buffers. Python would try to write it again at exit, and fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in _outputs():
         try:
             stream.flush()
         except OSError:
-            with suppress(OSError):  # of a stream that is no file
+            with suppress(OSError):  # the stream may be no file
                 os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 

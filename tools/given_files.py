@@ -2,8 +2,8 @@
 
     graphdist-compile step.py:make_step --against <(git show main:report.json)
 
-A pipe can be read once and waits for its writer, as with other commands of Unix. A device may have
-no end, so it is refused, and so is a file that is too large.
+A pipe can be read once and waits for its writer, as with other commands of Unix. A device raises an
+error, because it may have no end. A file that is too large raises an error, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Ctrl-C while a compiler runs: the command ends at once, with one line.
 
-Python runs signal handlers between two of its own instructions, that is, after a compiler that runs
-for minutes. But it writes the signal's number to a file at once (`set_wakeup_fd`); here a thread
-reads it and ends the process. Nothing is cleaned up then, so only work that leaves nothing behind
-may run inside `ending_at_interrupts`.
+Python runs a signal handler only between two of its own instructions. So the handler would wait for
+a compiler that runs for minutes. But Python writes the signal's number to a file at once
+(`set_wakeup_fd`). Here a thread reads the number and ends the process. Nothing is cleaned up, so
+only work that leaves nothing behind may run inside `ending_at_interrupts`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def ending_at_interrupts(command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        watcher.join(_PATIENCE)  # it read the signal first, and ends the process
+        watcher.join(_PATIENCE)  # the watcher has read the signal, and ends the process
         raise
     finally:
         signal.set_wakeup_fd(previous)

@@ -1,4 +1,4 @@
-"""`graphdist-compile --list-topologies` and `--list-variables`: the tables that these print."""
+"""The tables that `graphdist-compile --list-topologies` and `--list-variables` print."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def variable_table(path: str, *, as_json: bool) -> str:
     require_file(Path(path))
     variables = list_variables(path)
     if as_json:
-        return json.dumps(list(map(asdict, variables)), indent=1, default=str)  # of a dtype
+        return json.dumps(list(map(asdict, variables)), indent=1, default=str)  # `str` of dtypes
     total = sum(variable.bytes for variable in variables)
     end = f"{len(variables)} variable{'s' * (len(variables) != 1)}, {size_text(total)} unsharded"
     header = ["variable", "shape", "dtype", "size", ""]

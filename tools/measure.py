@@ -127,12 +127,12 @@ def _is_spec(leaf: Any) -> bool:
 
 
 def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
-    """Return a value of a spec; other values stay."""
+    """Return a random value for a spec. Return another leaf unchanged."""
     if not _is_spec(leaf):
         return leaf
 
     def array(shape: tuple[int, ...]) -> Any:
-        """Return an array of the host, or keys, which are of JAX alone."""
+        """Return a NumPy array, or an array of JAX if the elements are random keys."""
         made = _random(jax.random.key(len(shape)), shape, leaf.dtype, below)
         return made if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(made)
 
@@ -145,7 +145,7 @@ def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
 
 
 def predicted(target: str, settings: dict[str, Any], chosen: ChosenStrategy) -> dict[str, Any]:
-    """Return the seconds and bytes that the compiler's module predicts, as of a `MeasuredStep`.
+    """Return the predicted seconds and bytes of a step, by the names of fields of `MeasuredStep`.
 
     Raises `ArgumentError` for a module that has no timeline.
     """
@@ -186,7 +186,7 @@ def _measured(options: argparse.Namespace) -> MeasuredStep:
         if getattr(options, name) < 1:
             raise ArgumentError(f"--{name.replace('_', '-')} is below 1")
     settings, slices = parse_settings(options.set), sharding(options.shard_parameters)
-    load_factory(options.target)  # first: its program may say how many devices there are
+    load_factory(options.target)  # first, since its program may set the number of devices
     strategy = MirroredStrategy(**slices)
     expected: dict[str, Any] = {}
     if options.topology is not None:

@@ -2,7 +2,7 @@
 
 The kernel kills a worker together with the launcher, but not the processes that the worker has
 started. So this program reads the ids of process groups, one per line, until its input ends, and
-then kills the groups. The input ends when the launcher does, for any reason, since no other process
+then kills the groups. The input ends when the launcher ends, for any reason, since no other process
 has the other end of the pipe. The program is in a session of its own, where no signal of the
 terminal reaches it, and imports nothing of graphdist.
 """

@@ -1,8 +1,9 @@
-"""`graphdist-compile --against`: what a step costs more than it did, by the user's line.
+"""`graphdist-compile --against`: compare a step with an earlier report of the step.
 
-The earlier report is in the file of a compiled step or in the JSON that `--json` prints. Figures of
-the step are judged: one that grew beyond the allowed share is a regression. Collectives are listed
-by the line that asked for them. Lines are told apart by file and text, so that code may move.
+The earlier report is in the file of a compiled step or in the JSON that `--json` prints. Totals of
+the step, such as its memory and time, are compared. A total that grew by more than the allowed
+share is a regression. Collectives are listed by the user's line that asked for them. Two lines are
+the same line if file and text are equal, so code may move.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Amount:
-    """The collectives of a line in a step: how many run, the bytes of a replica, an estimate."""
+    """The collectives of a line in a step: number of runs, bytes per replica, estimated seconds."""
 
     runs: int = 0
     bytes: int = 0
@@ -70,7 +71,7 @@ class Regression:
         return tuple(each for each in self.figures if each.growth > self.allowed + _ROUNDING)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON has it; a figure that was 0 has no growth."""
+        """Return the comparison as JSON. The growth of a figure that was 0 is None."""
         return {
             "earlier": self.earlier,
             "allowed": self.allowed,
@@ -128,7 +129,8 @@ def parse_allowed(text: str) -> float:
 def read_report(path: str) -> Report:
     """Return the report in the file of a step, or in a file with the JSON of `--json`.
 
-    Raises `ArtifactError` for a damaged file of a step, `ArgumentError` for one without a report.
+    Raises `ArtifactError` for a damaged file of a step, `ArgumentError` for a file without a
+    report.
     """
     text = read_given(Path(path), "report.json", LIMITS["report.json"])
     try:
@@ -184,7 +186,7 @@ def _times(earlier: object, later: object, *names: str) -> Iterator[ComparedFigu
 
 
 def _lines(earlier: Report, later: Report) -> list[Line]:
-    """Return the lines whose collectives changed, by how much more their bytes are."""
+    """Return the lines whose collectives changed, those whose bytes grew most first."""
     before, after = _by_line(earlier), _by_line(later)
     lines = []
     for key in {**before, **after}:

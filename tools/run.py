@@ -40,7 +40,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status of the worker that failed, 0 if none did."""
     options = command_line().parse_args(arguments)
-    if options.m and options.program[:1] == ["--"]:  # Python accepts it before a file alone
+    if options.m and options.program[:1] == ["--"]:  # Python accepts `--` only before a file
         del options.program[0]
     refuse_nonsense(options)
     least = options.n if options.min_workers is None else options.min_workers
@@ -116,7 +116,7 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
         ("--max-restarts", options.max_restarts, 0),
         ("--grace", options.grace, 0),
     ):
-        if value is not None and not value >= least:  # nan too
+        if value is not None and not value >= least:  # True for nan, too
             refuse(f"{option} is {value}: it must be at least {least}")
     least = options.n if options.min_workers is None else options.min_workers
     if not 1 <= least <= options.n:
@@ -137,7 +137,7 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
 
 @dataclass
 class Job:
-    """One start of all workers, one with `num_devices` at each address; `run` starts them."""
+    """One start of all workers: a worker with `num_devices` at each address. `run` starts them."""
 
     command: Sequence[str]
     addresses: Sequence[str]
@@ -186,7 +186,7 @@ class Job:
         environment = worker_environment(self.addresses, index, self.identity, self.num_devices)
         worker = Worker(index, self.command, environment)
         self._workers.append(worker)
-        if self._signal_to_end is not None:  # it came before the worker was in the list
+        if self._signal_to_end is not None:  # the signal came before the worker was in the list
             worker.send(self._signal_to_end)
         return worker
 
@@ -197,7 +197,7 @@ class Job:
     def _end_if_lost(self) -> None:
         self._lost = self._unwritten()
         if not (has_reader(sys.stdout) and has_reader(sys.stderr)):
-            self._lost = BrokenPipeError()  # the next line may be an hour away
+            self._lost = BrokenPipeError()  # found now: the next write may be an hour away
         if self._lost is not None:
             self._forward(signal.SIGTERM)
 
@@ -216,7 +216,7 @@ class Job:
                     worker.was_stopped = is_stopping
             if self._lost is None and not self.is_asked_to_end:
                 self._end_if_lost()
-            # None of them can report that the others have failed.
+            # Stopped workers cannot report that other workers have failed.
             is_stopped = bool(self._ended) and all(worker.is_stopped for worker in self._left)
             stopped_since = min(stopped_since, time.monotonic()) if is_stopped else math.inf
             if time.monotonic() > stopped_since + self._silence_seconds:
@@ -254,9 +254,9 @@ class Job:
         is_ended = by in ENDING or first.status - 128 in ENDING
         if self._signal_to_end is not None and is_ended:  # no worker has failed
             say(f"worker {first.index} {how}")
-            return 128 + self._signal_to_end  # a slow worker got SIGTERM after it
+            return 128 + self._signal_to_end  # not SIGTERM, which a slow worker got later
         say(f"worker {first.index} {how}" + (", and said last:" if first.last_lines else ""))
-        with suppress(OSError):  # the frame of the tool flushes it again
+        with suppress(OSError):  # `console_tool` flushes stderr again, and reports the error
             write(sys.stderr, b"".join(first.last_lines))
         return first.status
 
@@ -275,7 +275,7 @@ def reserved_ports(count: int, host: str) -> list[ReservedPort]:
 
 def say(text: str) -> None:
     """Print a line of the launcher."""
-    with suppress(OSError):  # the frame of the tool flushes it again
+    with suppress(OSError):  # `console_tool` flushes stderr again, and reports the error
         write(sys.stderr, f"[graphdist-run] {text}\n".encode())
 
 

@@ -1,11 +1,11 @@
 """The step that a target names, and its trace: one way for all tools.
 
 * A *factory* takes the strategy, and keyword settings, and returns `(function, args)`: a
-  `gd.function` and a tuple of what to call it with, arrays or their shapes. What it returns after
-  these two is its own program's.
+  `gd.function` and a tuple of what to call it with, arrays or their shapes. Further returned values
+  are for the factory's own program.
 * A *function* is traced for arguments of the types that `--args` gives.
-* A `gd.function` that its own program has called is taken as it was called last. It has the
-  strategy and the arguments of that call, so that no other strategy can be chosen for it.
+* A `gd.function` that its own program has called has the strategy and the arguments of its last
+  call. So no other strategy can be chosen for it.
 
 The program is loaded before the strategy is made: see `chosen_strategy.py`. An invalid step is an
 `ArgumentError`; a `GraphdistError` of the user's program is passed on unchanged.
@@ -43,8 +43,8 @@ _MOST_DIGITS = 18
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Return the settings that `name=value` texts give; a value is a Python literal or a string.
 
-    Raises `ArgumentError` for a text without a name, for a name that is there twice, and for a
-    literal that cannot be made.
+    Raises `ArgumentError` for a text without a name, for a name that is given twice, and for a
+    literal that Python cannot read.
 
     >>> parse_settings(["batch_size=64", "rate=1e-3", "dtype=bfloat16", "remat=True"])
     {'batch_size': 64, 'rate': 0.001, 'dtype': 'bfloat16', 'remat': True}
@@ -71,7 +71,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def is_factory(target: Callable[..., Any]) -> bool:
-    """Return whether a target makes a step: by its name, or since it takes a strategy first."""
+    """Return whether a target is a factory: named `make..`, or taking `strategy` first."""
     if isinstance(target, Function | BoundFunction):
         return False
     signature = _signature(target)
@@ -84,8 +84,8 @@ def trace_target(
 ) -> Traced:
     """Return the step of a target, traced for the strategy that the command line chooses.
 
-    Raises `ArgumentError` for what does not go with the target: settings of a function, another
-    strategy for a function that its program has called.
+    Raises `ArgumentError` for settings of a target that is no factory, and for a chosen strategy if
+    the target is a function that its own program has called.
     """
     with at_least_cpu_devices(chosen.cpu_devices):
         loaded = load_factory(target)
@@ -142,7 +142,7 @@ def trace_step(
 ) -> Traced:
     """Return a step traced for its arguments; raises `ArgumentError` where that fails.
 
-    `others` says what gives the step other arguments.
+    `others` says in errors how the user can give the step other arguments.
     """
     function, arguments = step
     fn, hint = getattr(function, "fn", None), f"give it other {others}, or mend it"

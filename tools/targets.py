@@ -36,15 +36,15 @@ from graphdist.values.distributed import type_name
 Factory: TypeAlias = Callable[..., Any]
 
 _PREFIX = "graphdist_target_"
-"""What the names of modules begin with that are made of files."""
+"""The beginning of the names of modules that are loaded from files."""
 DEFAULT_NAME = "make_step"
 
 
 def load_factory(target: str) -> Factory:
     """Return the factory that a target names.
 
-    Raises `ArgumentError` for a file or module that is not there or cannot be imported, and for a
-    name that it does not have.
+    Raises `ArgumentError` for a file or module that does not exist or cannot be imported, and for a
+    name that the module does not have.
 
     >>> load_factory("json:dumps").__name__
     'dumps'
@@ -77,7 +77,7 @@ def import_target(place: str) -> ModuleType:
 def prepare_command() -> None:
     """Keep JAX from looking for accelerators: a command that only compiles needs none.
 
-    Without hardware their compilers would look for it for seconds, and say so at length.
+    Without accelerators, JAX's plugins would search for seconds, and print long messages.
     """
     if jax.config.values["jax_platforms"] is None:
         jax.config.update("jax_platforms", "cpu")
@@ -87,9 +87,10 @@ def prepare_command() -> None:
 def blamed(
     what: str, factory: Factory | None = None, *, when: str = "", hint: str = ""
 ) -> Iterator[None]:
-    """Raise `ArgumentError` if the block, a target's program, raises an error or calls `sys.exit`.
+    """Raise `ArgumentError` if a `with` block raises an error or calls `sys.exit`.
 
-    `what` names the target; the hint is for errors. A `GraphdistError` is passed on unchanged.
+    The block runs a target's program. `what` names the target in the error, which has `hint`. A
+    `GraphdistError` is passed on unchanged.
     """
     try:
         yield
@@ -113,7 +114,7 @@ def blamed(
 
 
 def source_of(error: BaseException, factory: Factory | None = None) -> Source:
-    """Return the line of the target's file that an error came through last, or the factory's."""
+    """Return the innermost line of a traceback in a target's file, or else the factory's."""
     if isinstance(error, SyntaxError) and error.filename:
         return at_line(error.filename, error.lineno or 1)
     code = getattr(factory, "__code__", None)
@@ -147,8 +148,8 @@ def _split(target: str) -> tuple[str, str]:
 class _Loader(SourceFileLoader):
     """Loads a file, also one whose path is not in the encoding of the system.
 
-    Python holds such a path with surrogates, which XLA does not take as the name of a source file:
-    the code has its path with escapes.
+    Python holds such a path with surrogates, which XLA does not accept in the name of a source
+    file. So the file name of the code has escapes instead.
     """
 
     def get_code(self, fullname: str) -> CodeType | None:
@@ -184,7 +185,7 @@ def _module_of_file(path: Path) -> ModuleType:
         with blamed(f"{path} cannot be imported: it"):
             spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]  # not before the program's line is known
+        del sys.modules[name]  # only now: `blamed` finds the program's line by `sys.modules`
         raise
     return module
 

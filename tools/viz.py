@@ -157,7 +157,7 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
 
 
 def _changes(program: ShownProgram, form: str, colour: bool) -> str:
-    """Return a program of two steps, as text the changes between them."""
+    """Return a program of two steps in the format `form`; text shows the changes between them."""
     if form != "text":
         return FORMATS[form](program)
     before, after = program.steps

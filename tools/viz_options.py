@@ -1,7 +1,7 @@
 """The options of `graphdist-viz`: their parser, and which of them go together.
 
-Each view takes some options, and so does each format. An option that would change nothing is
-refused, with the option that leaves no use for it.
+Each view takes some options, and so does each format. An option that would change nothing raises an
+error, which names the other option that makes it useless.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class VizTarget:
-    """A program, and its stage if it was lowered here, with options of XLA."""
+    """A program, its stage if this process has lowered it, and options of XLA."""
 
     program: ShownProgram
     lowered: Lowered | None = None
@@ -61,7 +61,7 @@ def load_step(
     *,
     reports: bool = False,
 ) -> VizTarget:
-    """Return a step after its passes; with `reports` compiled, with the report on it.
+    """Return a step after its passes. With `reports`, it is also compiled and has a report.
 
     A step that the compiler refuses as too large has a report without a timeline.
     """
@@ -76,7 +76,7 @@ def load_step(
 
 
 def is_saved(name: str) -> bool:
-    """Return whether a target is a file of graphs, and no step."""
+    """Return whether a target is a file with graphs, not a step."""
     path = Path(name)
     return is_given(path) and path.suffix != ".py"
 
@@ -115,7 +115,7 @@ def _decoded(content: bytes, path: Path, errors: str = "strict") -> str:
 
 def _content(path: Path) -> bytes:
     """Return the text of the graphs in a file; raises `ArgumentError` if it is too large."""
-    return read_given(path, "graph.txt", 4 * _MOST_CHARACTERS)  # UTF-8 has 4 bytes for one at most
+    return read_given(path, "graph.txt", 4 * _MOST_CHARACTERS)  # at most 4 bytes for a character
 
 
 def _parsed(text: str, path: Path, first_line: int) -> Graph:

@@ -1,8 +1,8 @@
 """The process of a worker that `graphdist-run` starts: its output, its end, its children.
 
 Its output is passed on line by line, each line with the index of the worker; a line of more than
-`LONGEST_LINE` bytes is passed on in parts. It is still read if it can no longer be written: the
-worker would wait in `print` otherwise. The launcher ends the job then.
+`LONGEST_LINE` bytes is passed on in parts. If the output can no longer be written, it is still
+read, because the worker would block in `print` otherwise. Then the launcher ends the job.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Worker:
         """Start the process."""
         self.index = index
         self.was_stopped = False
-        """Whether the launcher stopped it, after another worker had failed."""
+        """Whether the launcher ended the worker, after another worker had failed."""
         self.unwritten: OSError | None = None
-        """Why its output cannot be written any more."""
+        """The error for which the worker's output cannot be written any more."""
         self.last_lines: deque[bytes] = deque(maxlen=LINES_SHOWN_LAST)
         self._waits_since: dict[threading.Thread, float] = {}
         """The time since which each reader waits for a line; infinity while it writes one."""
@@ -81,7 +81,7 @@ class Worker:
 
     @property
     def status(self) -> int | None:
-        """Return its exit status as shells report it, None while it runs."""
+        """Return the worker's exit status as shells report it, None while it runs."""
         code = self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
@@ -114,7 +114,7 @@ class Worker:
                 reader.join(0.02)
 
     def follows_another(self) -> bool:
-        """Return whether it failed because another worker failed."""
+        """Return whether the worker failed because another worker failed."""
         return any(_FOLLOWS_ANOTHER.match(line) for line in self.last_lines)
 
 
@@ -142,8 +142,8 @@ def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
 def write(out: TextIO, text: bytes) -> None:
     """Write to an output that several threads write to, without Python's buffer.
 
-    The lock of the buffer, held by a thread that waits for a slow reader, would abort the
-    interpreter when it exits.
+    A thread that waits for a slow reader would hold the lock of Python's buffer. Then Python would
+    abort at exit.
     """
     rest = memoryview(text)
     with _writing:
@@ -163,7 +163,7 @@ def has_reader(out: TextIO) -> bool:
 
 @contextmanager
 def killed_with_the_launcher() -> Iterator[Callable[[Worker], None]]:
-    """Yield a function; children of the workers it is called with are killed if this process is."""
+    """Yield a function that takes a worker, to kill its children if this process is killed."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", process_groups.__file__],
         stdin=subprocess.PIPE,

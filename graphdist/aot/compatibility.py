@@ -1,11 +1,13 @@
 """Whether a saved step can run here: versions, devices, flags, replicas, platform and memory.
 
-The portable module needs the same versions, as many replicas, and a platform it was saved for. The
-compiler's executable needs the same kind of devices, their layout and the compiler's flags as well.
+The portable module needs the same versions, the same number of replicas, and a platform that it was
+saved for. The compiler's executable also needs the same kind of devices, the same layout of devices
+and the same compiler flags.
 
-A module of a kilobyte may need a terabyte. Compilers for GPUs and TPUs refuse it, and the one for
-CPUs does not. So its memory is compared with that of the device, or of the host, which all of this
-process's CPU devices share.
+A module of a kilobyte may need a terabyte of memory. The compilers for GPUs and TPUs raise an error
+for such a module, the compiler for CPUs does not. So the memory that the step needs is compared
+with the memory of a device. CPU devices of one process share the memory of the host, so for them it
+is compared with the host's memory.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ def check_versions(file: StepFile) -> None:
 def check_native(file: StepFile, devices: Devices) -> None:
     """Raise `ArtifactError` unless devices and flags are the same as at the compilation.
 
-    An executable names its devices by id. The ids of CPUs depend on the process when there are
-    several, so that no executable for them is saved.
+    An executable names its devices by id. If there are several processes, the ids of CPUs depend on
+    the process, so no executable runs on these CPUs.
     """
     if devices.platform == "cpu" and devices.workers is not None:
         raise _not_native(
@@ -87,9 +89,10 @@ def target_of(devices: Devices) -> dict[str, Any]:
 
 
 def _layout(devices: Devices) -> str:
-    """Return the counts of slices and of chips along each dimension, for TPUs; "" for others.
+    """Return the number of TPU slices, and their chips along each dimension; "" for no TPUs.
 
-    It is read from the devices, so that devices of a topology compare with devices that are here.
+    The text is computed from the devices' coordinates, which absent devices of a topology have,
+    too. So absent devices can be compared with present ones.
     """
     coordinates = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
     if not all(coordinates):

@@ -40,7 +40,8 @@ def options_for(
 ) -> dict[str, Any]:
     """Return XLA's options for the portable module of a file.
 
-    Raises `ArtifactError` for options in the file that only a trusted file may choose.
+    `chosen` are the options of the caller of `load`; None takes the options in the file. Raises
+    `ArtifactError` for options in the file that only a trusted file may choose.
     """
     safe = {} if trusted else _SAFE
     if chosen is not None:

@@ -1,7 +1,7 @@
 """A step that was loaded from a file: bound to variables, and called like the function.
 
-A file holds the names, shapes and dtypes of the step's variables. If two variables that `load` gets
-fit the same description, neither is taken, and an error says so.
+A file holds the names, shapes and dtypes of the step's variables. If two of the variables given to
+`load` fit the same description, an error is raised.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LoadedStep:
         variables: Sequence[Variable],
         executable: Executable,
     ) -> None:
-        """Bind an executable to variables; call `load` to make a step."""
+        """Bind an executable to variables. `load` calls this; users call `load`."""
         manifest = self.manifest = file.manifest
         self.report: dict[str, Any] = json.loads(file.members["report.json"])
         """The report of the compilation, as JSON."""
@@ -72,8 +72,8 @@ class LoadedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step.
 
-        Raises `ArgumentError` for other arguments than it was compiled for, `RuntimeFailure` if it
-        fails on the devices.
+        Raises `ArgumentError` for arguments that the step was not compiled for, `RuntimeFailure` if
+        the step fails on the devices.
         """
         paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
         leaves = [leaf for _, leaf in paths]
@@ -177,7 +177,8 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
 def _match(name: str, left: list[Variable], wanted: Any) -> Variable | None:
     """Return the variable with the name and the type of the graph's variable `wanted`, or None."""
     base, _, count = wanted.name.rpartition("_")
-    # A graph counts variables of the same name; a variable with the count in its name goes first.
+    # A graph appends a number to the name of a second variable with the same name. A variable that
+    # has the number in its own name is preferred.
     for wanted_name in (wanted.name, base) if count.isdigit() else (wanted.name,):
         named = [variable for variable in left if variable.name == wanted_name]
         fitting = [variable for variable in named if variable.spec(wanted.name).type == wanted.type]

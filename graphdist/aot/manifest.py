@@ -1,8 +1,9 @@
-"""The interface of a step, its arguments and results, as JSON and back.
+"""Converts the interface of a step, its arguments and results, to JSON and back.
 
-Arguments may be pytrees of any class: a call is compared with the file leaf by leaf, by the paths
-that `jax.tree_util.keystr` writes. Results must be built by the loaded step. Building any container
-but dicts, lists and tuples takes code, and the file must not hold code; so saving refuses others.
+Arguments may be pytrees of any class, because a call is compared with the file leaf by leaf, by the
+paths that `jax.tree_util.keystr` writes. Results are built by the loaded step. Dicts, lists and
+tuples can be built from the file. Other containers need code to build them, and the file must not
+hold code, so saving a step that returns them raises an error.
 """
 
 from __future__ import annotations

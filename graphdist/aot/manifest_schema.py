@@ -1,7 +1,7 @@
 """The schema of a saved step's manifest, and the check of a manifest against it.
 
 The hashes of a file are no signature, so a manifest may hold anything that JSON can hold. Every
-field that is read is described here and checked first: code that reads a manifest can rely on it.
+field that is read is described here, and checked before it is read.
 `loaded_step.py` checks whether manifest and module agree.
 """
 
@@ -105,7 +105,7 @@ def _options(actual: Any, at: str) -> str | None:
 
 
 def _printable(actual: Any, at: str) -> str | None:
-    """Return what is wrong with a short text that errors repeat as it is, or None."""
+    """Return what is wrong with a short text that errors quote unchanged, or None."""
     is_printable = isinstance(actual, str) and len(actual) <= 200 and actual.isprintable()
     return None if is_printable else wrong(at, actual, "not a short text that can be printed")
 

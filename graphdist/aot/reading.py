@@ -56,7 +56,8 @@ def require_path(path: Any, what: str) -> None:
 def reading(name: str) -> Iterator[None]:
     """Turn every error while the contents of a file are read into an `ArtifactError`.
 
-    Its hashes are right, so the contents were written wrong, and any library may raise any error.
+    The file's hashes are right. So its contents were wrong when they were written, and any library
+    may raise any error when it reads them.
     """
     try:
         yield
@@ -77,9 +78,10 @@ def contradiction(name: str, reason: str) -> ArtifactError:
 
 @dataclass(frozen=True, slots=True)
 class SavedVariable:
-    """A variable of the step in a file; `is_assigned` if the step changes it.
+    """A variable of the step in a file.
 
-    `bytes` are those of the full value, also if the step stores it in shards.
+    `bytes` is the size of the full value, even if the step stores it in shards. `is_assigned` says
+    whether the step assigns the variable.
     """
 
     name: str

@@ -6,12 +6,12 @@
     step = gd.aot.load("step.gdx", strategy=strategy, variables=params)
     loss = step(batch)
 
-The file holds the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it. To
-load it, another process reads it first, since a damaged module can crash the reader
-(`runtime/files/module_check.py`); then it is compiled for the devices that are here.
-`executable.bin` is the compiler's executable. It runs on the same kind of devices with the same
-versions only, and JAX stores it as a pickle: loading it runs code from the file, so it is used only
-on request.
+The file holds the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it.
+When it is loaded, another process reads the module first, because a damaged module can crash the
+reader (`runtime/files/module_check.py`). Then the module is compiled for the present devices.
+`executable.bin` is the compiler's executable. It runs only on the same kind of devices with the
+same versions. JAX stores the executable as a pickle. Loading it runs code from the file, so it is
+loaded only on request.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ def save(
     "cpu", "gpu", "tpu". Values of variables are not in the file. Raises `UnsupportedError` for
     arguments and results that the file cannot describe, for programs with callbacks or custom calls
     and for variables on parameter servers, `MissingExtraError` without flatbuffers, `ArtifactError`
-    for a step of more than about ten thousand variables, `ArgumentError` if no file can be made
-    there, and OSError if it cannot be written, as on a full disk; then no part of it remains.
+    for a step of more than about ten thousand variables, `ArgumentError` if no file can be made at
+    `path`, and `OSError` if writing fails, such as on a full disk. After a failure no part of the
+    file remains.
     """
     require_path(path, "gd.aot.save")
     require_replaceable(path)
@@ -91,7 +92,7 @@ def save(
             f"cannot read",
             hint="compile it in a scope of a strategy that keeps variables on its own devices",
         )
-    # The process that loads it stores its variables in packs of its own, or in none.
+    # The process that loads the step may store its variables in other packs, or in none.
     compiled = compiled.unpacked()
     traced = compiled.lowered.traced
     chosen = _checked_platforms(platforms, compiled.devices.platform)
@@ -125,10 +126,10 @@ def save(
 
 
 def _as_compiled_here(compiled: Compiled) -> Compiled:
-    """Return the step with an executable that can be written.
+    """Return the step with an executable that can be written completely.
 
-    If JAX has read a CPU's executable from its compilation cache, it writes only a part of it,
-    which lacks functions when it is loaded and called.
+    If JAX has read an executable for CPUs from its compilation cache, JAX writes only a part of the
+    executable, and calls of the loaded part fail. Such a step is compiled again without the cache.
     """
     if compiled.devices.platform != "cpu" or not has_cache():
         return compiled
@@ -152,7 +153,7 @@ def require_file_path(path: str | os.PathLike[str]) -> None:
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` if the file of a step can neither be written nor replace another."""
+    """Raise `ArgumentError` if no file can be written at `path`, or `path` is no regular file."""
     require_writable(path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise ArgumentError(
@@ -163,7 +164,7 @@ def require_replaceable(path: str | os.PathLike[str]) -> None:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` if no file can be written; makes one and removes it."""
+    """Raise `ArgumentError` if no file can be written at `path`. Makes a file and removes it."""
     require_file_path(path)
     try:
         try_to_write(path)
@@ -209,25 +210,25 @@ def load(
 ) -> LoadedStep:
     """Load the step in a file; call it with the arguments of the function that was compiled.
 
-    `strategy` runs it: by default the current one, or else a `MirroredStrategy` with as many
-    devices as the step has replicas. `variables` is a pytree that holds the step's variables, made
-    in that strategy's scope with the same names, shapes and dtypes; other variables in it are
-    ignored.
+    `strategy` runs the step. By default it is the current strategy, or else a `MirroredStrategy`
+    with as many devices as the step has replicas. `variables` is a pytree that holds the step's
+    variables, made in the strategy's scope with the same names, shapes and dtypes; other variables
+    in the pytree are ignored.
 
     By default another process reads the file's portable module first. This takes about a second,
-    once for each module. A module is refused if it crashes that process, needs too much time or
-    memory, or has a custom call that JAX does not write for its own operations, such as linear
-    algebra. `trusted=True` skips this check, for files that you trust like a program.
+    once for each module. `load` raises `ArtifactError` for a module that crashes that process,
+    needs too much time or memory, or has a custom call that JAX's own operations, such as linear
+    algebra, do not make. `trusted=True` skips this check, for files that you trust like a program.
 
     Then the module is compiled for the strategy's devices, with `compiler_options` or, if None,
-    with the options in the file. If some of these are not known to be safe, the file is refused
-    unless you pass `compiler_options` or `trusted=True`.
+    with the options in the file. If an option in the file is not known to be safe, `load` raises
+    `ArtifactError`, unless you pass `compiler_options` or `trusted=True`.
 
-    With `native` the executable in the file is loaded and nothing is compiled. It needs the same
-    kind of devices, and the same versions and flags. It is a pickle, and loading it RUNS CODE FROM
-    THE FILE: ask for it only with files you trust.
+    With `native` the executable in the file is loaded and nothing is compiled. The executable needs
+    the same kind of devices, and the same versions and flags. It is a pickle, and loading it RUNS
+    CODE FROM THE FILE: use `native` only with files you trust.
 
-    On several workers each of them loads the same file, and they wait for each other.
+    On several workers, each worker loads the same file, and the workers wait for each other.
 
     Raises `ArtifactError` for a file that is damaged, was changed, or was made by other versions or
     for other devices; `ArgumentError` for variables that are missing; `DeviceMemoryError` for a

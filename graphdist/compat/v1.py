@@ -109,7 +109,7 @@ class Strategy(CommonStrategy):
     def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
         """Return the dataset of the slices of arrays along dimension 0.
 
-        `session` is accepted for `tf.distribute`'s sake.
+        `session` is accepted, because `tf.distribute` has this argument.
         """
         warn_of_older_name(
             "Strategy.experimental_make_numpy_dataset", "gd.data.Dataset.from_tensor_slices"
@@ -188,7 +188,7 @@ class TPUStrategy(TPUBase, Strategy):
 
 
 def get_loss_reduction() -> ReduceOp:
-    """Return how losses of replicas are combined: SUM, each being scaled by the global batch.
+    """Return how replicas' losses are combined: SUM, as each is divided by the global batch size.
 
     >>> get_loss_reduction()
     <ReduceOp.SUM: 'SUM'>

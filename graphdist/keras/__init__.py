@@ -1,7 +1,7 @@
-"""Keras 3 under every strategy: models made or compiled in a scope train on its replicas.
+"""Keras 3 on every strategy: a model made or compiled in a scope trains on the scope's replicas.
 
-Import it before a model is made: `import graphdist.keras`. It chooses the JAX backend of Keras,
-which is not imported yet or runs on JAX already.
+Write `import graphdist.keras` before you make a model. The import selects the JAX backend of Keras.
+It raises `UnsupportedError` if Keras already runs on another backend.
 """
 
 from graphdist.keras.installed import require_keras_on_jax

@@ -16,12 +16,11 @@ from graphdist.strategies.current import get_replica_context
 
 @keras.saving.register_keras_serializable(package="graphdist")
 class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
-    """Normalize by the mean and variance of the global batch, in place of the replica's rows.
+    """Normalize by the mean and variance of the global batch, not of the replica's rows alone.
 
-    It takes the arguments of `keras.layers.BatchNormalization` and has the same weights, which
-    either layer can load. Outside the steps of a strategy it computes the same as that layer.
-
-    Raises `UnsupportedError` for `renorm=True`.
+    The layer takes the arguments of `keras.layers.BatchNormalization` and has the same weights:
+    weights saved by either layer can be loaded into the other. Outside the steps of a strategy both
+    layers compute the same. Raises `UnsupportedError` for `renorm=True`.
 
     >>> SynchronizedBatchNormalization(momentum=0.9).momentum
     0.9

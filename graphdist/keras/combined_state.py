@@ -1,26 +1,26 @@
 """Combines the values that replicas assign to state that is not a parameter.
 
 Each replica computes such a value from its own rows. The values are combined when they are
-assigned, so that the layer reads the same value as on one device. How is set by the `aggregation`
-with which the layer makes the weight:
+assigned, so that the layer reads the same value as on one device. The `aggregation` with which the
+layer makes the weight says how:
 
 * `"sum"`: the amounts that the replicas add are summed. Such a weight is assigned by `assign_add`
   and `assign_sub`, or as `weight + amount` or `weight - amount`;
 * `"mean"`: the mean over the replicas that have rows. The moving averages of Keras's own batch
-  normalization are combined so, too, although it does not set it;
+  normalization are combined in this way, too, although Keras makes them without an aggregation;
 * `"only_first_replica"`: the value of the first replica.
 
-A weight without an aggregation may be a running sum, a mean, or neither (a maximum). A value that
-is equal on all replicas may be a count of steps, or of a replica's rows. So a step of `fit` refuses
-such a weight, unless it counts steps in ones. In the user's own loop, which knows of replicas, it
-keeps a value that is equal on all of them, as any variable does; a value that differs is refused
-when the program is compiled.
+A weight without an aggregation may be a running sum, a mean, or neither (a maximum). Even a value
+that is equal on all replicas may be a count of steps, or a count of a replica's rows. So assigning
+such a weight in a step of `fit` raises an error, unless the weight counts steps. The user's own
+loop is written for replicas. There, such a weight may be assigned a value that is equal on all
+replicas, as any variable may; a value that differs raises an error when the program is compiled.
 
-Variables of metrics are summed when they are read. So each replica may add to its own, and may not
-replace it: the sum of maxima is no maximum.
+Variables of metrics are summed when they are read. So each replica may add to its copy of the
+variable, and may not replace the copy: the sum of maxima is no maximum.
 
-`sums_noted` notes the results of `variable + amount` and `variable - amount` while a function is
-traced. So the amount of an assignment is known.
+While a function is traced, `sums_recorded` records the results of `variable + amount` and
+`variable - amount`. So the amount of an assignment is known.
 """
 
 from __future__ import annotations
@@ -49,43 +49,43 @@ from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.user_lines import here
 
 
-class NotedSum(NamedTuple):
-    """A variable with an amount added, and their sum, which is kept so that its `id` stays."""
+class RecordedSum(NamedTuple):
+    """A variable, an amount, and their sum, kept alive so that no other object gets its `id`."""
 
     variable: Any
     amount: Any
     result: Any
 
 
-_sums: ContextVar[dict[int, NotedSum] | None] = ContextVar("graphdist_keras_sums", default=None)
+_sums: ContextVar[dict[int, RecordedSum] | None] = ContextVar("graphdist_keras_sums", default=None)
 _COUNTS_STEPS = "_graphdist_counts_steps"
 _NOTHING: dict[int, str] = {}
 _of_keras: ContextVar[dict[int, str]] = ContextVar("graphdist_keras_averages", default=_NOTHING)
-"""The aggregations, by the weight's `id`, of weights that Keras's own layers make without one."""
+"""The aggregation of each weight that a layer of Keras makes without one, by the weight's `id`."""
 
 
-def sums_noted() -> AbstractContextManager[None]:
-    """Note in a `with` block, which traces a function, the sums of variables and amounts."""
+def sums_recorded() -> AbstractContextManager[None]:
+    """Record the sums of variables and amounts in a `with` block that traces a function."""
     return value_set(_sums, {})
 
 
-def note_sum(variable: Any, amount: Any, result: Any, sign: int = 1) -> None:
-    """Note that `result` is a variable with an amount added, or taken away for sign -1."""
-    noted = _sums.get()
-    if noted is not None:
+def record_sum(variable: Any, amount: Any, result: Any, sign: int = 1) -> None:
+    """Record that `result` is `variable` plus `amount`, or minus `amount` if `sign` is -1."""
+    recorded = _sums.get()
+    if recorded is not None:
         amount = amount.value if isinstance(amount, keras.Variable) else amount
-        noted[id(result)] = NotedSum(variable, amount if sign == 1 else -amount, result)
+        recorded[id(result)] = RecordedSum(variable, amount if sign == 1 else -amount, result)
 
 
 def combined(variable: Any, value: Any) -> Any:
-    """Return the value to which a replica's assignment sets a variable.
+    """Return what is stored in `variable` when the calling replica assigns `value`.
 
     Raises `DistributionError` if the values of the replicas cannot be combined.
     """
     if not _is_combined(variable):
         return value
-    noted = (_sums.get() or {}).get(id(value))
-    amount = noted.amount if noted is not None and noted.variable is variable else None
+    recorded = (_sums.get() or {}).get(id(value))
+    amount = recorded.amount if recorded is not None and recorded.variable is variable else None
     if variable.synchronization == "on_read":
         if variable.aggregation == "sum" and amount is None and not _is_reset(value):
             raise _of_metric(variable)
@@ -107,7 +107,7 @@ def combined(variable: Any, value: Any) -> Any:
 
 
 def _is_combined(variable: Any) -> bool:
-    """Return whether a variable is state that is no parameter, and replicas run."""
+    """Return whether a variable is state that is not a parameter, and several replicas run."""
     return (
         in_replica_context_of_a_run()
         and num_replicas_running() > 1
@@ -116,10 +116,12 @@ def _is_combined(variable: Any) -> bool:
 
 
 def _require_known(variable: Any, amount: Any) -> None:
-    """Raise `DistributionError` unless a weight without an aggregation counts steps.
+    """Raise `DistributionError` if it is not known how to combine a weight without an aggregation.
 
-    Then each step adds 1. So does a count of rows where a replica has one row or none; the weight
-    is known to count steps once it has grown by 1 for several rows.
+    In a step of `fit` the weight must count steps. A weight that counts steps grows by 1 in each
+    step. A weight that counts rows grows by 1, too, if the replica has one row or none. So a weight
+    counts steps if it has grown by 1 in a step with several rows, this one or an earlier one. In
+    the user's own loop only a constant amount other than 1 raises.
     """
     batch = current_replica_batch()
     counts_ones = _is_one(amount)
@@ -156,7 +158,7 @@ def _total(amount: Any) -> Any:
 def _mean(value: jax.Array) -> Any:
     batch = current_replica_batch()
     share = 1 / num_replicas_running() if batch is None else batch.share_of_mean
-    if not share:  # computed from a row of zeros: it may be nan
+    if not share:  # `value` is computed from a row of zeros, and may be nan
         return _summed(jnp.zeros_like(value))
     wide = jnp.promote_types(value.dtype, jnp.float32)
     return _summed(value.astype(wide) * share).astype(value.dtype)
@@ -195,7 +197,7 @@ def _call_with_aggregation(
 
 
 def _named(variable: Any, kind: str, kind_of_owner: str) -> str:
-    """Return the name of a variable, with that of its layer or metric if it is known."""
+    """Return the name of a variable, and the name of its layer or metric if that is known."""
     owner, _, name = variable.path.rpartition("/")
     return f"{kind} {name!r}" + (f" of {kind_of_owner} {owner!r}" if owner else "")
 

@@ -1,11 +1,11 @@
 """graphdist's datasets as data for `fit`, `evaluate` and `predict`.
 
-Keras takes data of other libraries through adapters, and an instance of its class `DataAdapter` as
-it is.
+Keras reads the data of other libraries through adapters. It uses an instance of its class
+`DataAdapter` as the adapter.
 
 Elements are global batches: an input, or a tuple of inputs, targets and weights of the rows. A
-distributed dataset has placed the rows on the replicas already. They are taken back to the host,
-since Keras looks at batches before a step splits them.
+distributed dataset has placed the rows on the replicas already. The rows are copied back to the
+host, because Keras reads a batch before a step splits the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphdist.values.distributed import PerReplica, is_distributed
 def with_adapters(
     method: str, args: tuple[Any, ...], kwargs: dict[str, Any], strategy: StrategyBase | None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of `fit`, `evaluate` or `predict`, with adapters of datasets.
+    """Return the arguments of `fit`, `evaluate` or `predict`, with adapters in place of datasets.
 
     `strategy` is the strategy of the model. Raises `ArgumentError` for targets or weights beside a
     dataset, `UnsupportedError` for a distributed dataset of several processes.
@@ -71,7 +71,7 @@ def _adapter(
 
 
 class DatasetAdapter(DataAdapter):
-    """The batches of a dataset, from the first one in each epoch."""
+    """The batches of a dataset. Each epoch begins with the first batch."""
 
     batch_size = has_partial_batch = partial_batch_size = None
     """Not known before the batches are read."""
@@ -82,7 +82,7 @@ class DatasetAdapter(DataAdapter):
 
     @property
     def num_batches(self) -> int | None:
-        """Return how many batches there are; None if it is not known, or there is no end."""
+        """Return the number of batches; None if it is unknown or infinite."""
         count = self._dataset.cardinality() if isinstance(self._dataset, Dataset) else -1
         return count if count >= 0 else None
 
@@ -106,9 +106,10 @@ class DatasetAdapter(DataAdapter):
 
 
 def class_weights(targets: Any, weights: dict[int, float]) -> np.ndarray[Any, Any]:
-    """Return the weight of each row by its class: an integer, or the index of the largest score.
+    """Return the weight of each row's class.
 
-    A class without a weight has weight 1.
+    The class is the row's target if the target is an integer, or else the index of the largest
+    score. A class that is not in `weights` has weight 1.
 
     >>> class_weights(np.array([[0], [2]]), {0: 0.5}).tolist()
     [0.5, 1.0]

@@ -1,8 +1,9 @@
 """Models that were made before `graphdist.keras` was imported: their first call places them.
 
-`watch_new_models` sees new models alone. So the methods of `keras.Model` that begin to train or to
-compute give such a model its placement, and then go on as Keras's. A model that is compiled in a
-scope is placed there; one that was compiled outside is refused inside, with what to write.
+`watch_new_models` sees only models that are made later. So `compile`, `fit`, `evaluate` and
+`predict` of `keras.Model` first give an earlier model its placement. A model that is compiled in a
+scope is placed on the scope's strategy. A model that was compiled outside the scope in which it is
+used raises an error that says what to write.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from graphdist.strategies.current import get_strategy
 def place_earlier_models() -> None:
     """Let models that were made before train on strategies too."""
     for name in ("compile", "fit", "evaluate", "predict"):
-        # In the class that defines it: Keras asks whether a model's class has another method.
+        # Replaced in the class that defines the method, because Keras checks whether a model's class
+        # overrides it.
         of = next(each for each in keras.Model.__mro__ if name in vars(each))
         setattr(of, name, _placing(vars(of)[name], name == "compile"))
 

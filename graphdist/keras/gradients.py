@@ -5,24 +5,25 @@ either, so `sum_gradients_of_replicas` wraps them. Clipping, accumulation and lo
 the sum.
 
 A replica's loss is a mean over its rows. So the gradient of the global batch is the sum of the
-replicas' gradients, each times the replica's share of the rows, also where replicas have different
-numbers of rows. In steps of `fit` they are scaled in `stateless_apply`, which every `train_step`
-for the JAX backend calls, a custom one too. A loss with reduction "sum" needs no scaling: its rows
-are weighted by one over the share.
+replicas' gradients, each multiplied by the replica's share of the rows. Replicas may have different
+numbers of rows. In steps of `fit` the gradients are multiplied by the share in `stateless_apply`,
+which every `train_step` for the JAX backend calls, a custom one too. A loss with reduction "sum"
+must not be scaled: the weights of its rows are divided by the share, which cancels the factor.
 
 While a step is traced, functions in the `__dict__` of the optimizer and of the model replace their
 methods of the same name.
 
-A loss that is a mean is divided by the number of replicas in a replica function, as Keras does on
-TensorFlow: gradients are summed over the replicas. The steps of `fit` know how many rows each
-replica has, and scale by that instead. Keras has no hook for losses, so that
-`scale_losses_of_replicas` wraps `keras.Loss.__call__`. `keras.Model.compute_loss` adds the losses
-of regularizers and of `add_loss`, which it finds in `losses`: both are wrapped too.
+In the user's own replica functions, a loss that is a mean is divided by the number of replicas,
+because gradients are summed over the replicas. Keras does the same on TensorFlow. The steps of
+`fit` know how many rows each replica has, and scale by its share of the rows instead. Keras has no
+hook for losses, so `scale_losses_of_replicas` wraps `keras.Loss.__call__`. It wraps
+`keras.Model.compute_loss` and `keras.Model.losses`, too, for the losses of regularizers and of
+`add_loss`.
 
 `keras.metrics.Mean`, and every metric that is made of a function, counts rows if it gets a value
 for each row. A scalar, such as the loss that a custom `train_step` passes on, is a mean over rows
 and counts once for each batch. In steps of `fit` each replica has a scalar for its part of the
-batch: these are weighted by the parts' shares of the rows, which add up to one.
+batch. These scalars are weighted by the replicas' shares of the rows, which add up to one.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class ScaledGradients:
         self.was_called = False
 
     def scale_loss(self, loss: Any) -> Any:
-        """Scale a loss to the replica's share of the global batch.
+        """Scale a loss as the optimizer does, and multiply it by the replica's share of the rows.
 
-        Layers that sum over the replicas then propagate gradients of the global batch. A custom
-        `train_step` may leave the loss as it is: then the gradients are scaled.
+        Layers that sum over the replicas then propagate gradients of the global batch. If a custom
+        `train_step` does not call this method, `stateless_apply` multiplies the gradients.
         """
         self._is_loss_scaled = True
         scaled = self._kind.scale_loss(self._optimizer, loss)
@@ -64,7 +65,7 @@ class ScaledGradients:
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        """Apply the gradients of the global batch."""
+        """Apply the replica's gradients, multiplied by its share of the rows."""
         self.was_called = True
         return self._kind.stateless_apply(
             self._optimizer,
@@ -76,15 +77,16 @@ class ScaledGradients:
     def _scaled(self, grad: Any) -> Any:
         if grad is None:
             return None
-        if not self._share:  # computed from a row of zeros: it may be nan
+        if not self._share:  # `grad` is computed from a row of zeros, and may be nan
             return jnp.zeros_like(grad)
         return grad if self._is_loss_scaled else grad * jnp.asarray(self._share, grad.dtype)
 
 
 def loss_with_sums(model: keras.Model, share: float) -> Callable[..., Any] | None:
-    """Return the replacement of `model.compute_loss`; None if no loss of the model is a sum.
+    """Return a replacement of `model.compute_loss` that cancels the scaling of losses by sum.
 
-    `share` is the replica's share of the rows.
+    `share` is the replica's share of the rows. Returns None if `share` is 0, or no loss of the
+    model is a sum.
     """
     losses = [loss for loss in keras.tree.flatten(model.loss) if loss is not None]
     if not any(_is_sum(loss) for loss in losses) or not share:
@@ -127,14 +129,14 @@ _are_summed: ContextVar[bool] = ContextVar("graphdist_keras_gradients_are_summed
 
 
 def summed(grads: Any) -> Any:
-    """Return gradients summed over the replicas; a missing one stays None."""
+    """Return gradients summed over the replicas. A gradient that is None stays None."""
     present = {index: grad for index, grad in enumerate(grads) if grad is not None}
     sums = get_replica_context().all_reduce("SUM", present)
     return [sums.get(index) for index in range(len(grads))]
 
 
 def are_gradients_summed() -> bool:
-    """Return whether an optimizer is at work on gradients that are summed already."""
+    """Return whether an optimizer is applying gradients that are summed already."""
     return _are_summed.get()
 
 
@@ -175,7 +177,10 @@ _are_added: ContextVar[bool] = ContextVar("graphdist_keras_losses_are_added", de
 
 
 def divided(loss: Any) -> Any:
-    """Return a loss divided by the number of replicas, over which its gradients are summed."""
+    """Return a loss divided by the number of replicas, because its gradients will be summed.
+
+    In steps of `fit`, and outside replica functions, return the loss as it is.
+    """
     if current_replica_batch() is not None or not in_replica_context_of_a_run():
         return loss
     replicas = num_replicas_running()

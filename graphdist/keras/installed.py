@@ -1,4 +1,4 @@
-"""Imports Keras, if nobody has, and checks that it runs on JAX."""
+"""Imports Keras, and checks that it runs on JAX."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from graphdist.runtime.extras import require_package
 def require_keras_on_jax() -> None:
     """Import Keras with its JAX backend.
 
-    Raises `MissingExtraError` if it is not installed, `UnsupportedError` if it runs on another
-    backend already or the environment asks for one.
+    Raises `MissingExtraError` if Keras is not installed, `UnsupportedError` if Keras already runs
+    on another backend or the environment asks for another backend.
     """
     chosen = choose_keras_backend("jax")
     if "keras" not in sys.modules:  # otherwise its backend is chosen already

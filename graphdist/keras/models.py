@@ -1,10 +1,10 @@
-"""Which strategy a Keras model trains on: the one whose scope is open when it is made or compiled.
+"""The strategy that a Keras model trains on: its scope is open when the model is made or compiled.
 
-Keras asks a model for the functions of its steps in public methods: `make_train_function`,
-`make_test_function` and `make_predict_function`. A `Placement` replaces these methods, those that
-users call, and `STATE_OF_A_STEP` in the `__dict__` of one model. The model keeps its class, so that
-it is saved as before. Keras has no hook for new models:
-`watch_new_models` wraps `keras.Model.__new__`. A model made before is given to `distribute`.
+Keras gets the functions that run steps from public methods of a model: `make_train_function`,
+`make_test_function` and `make_predict_function`. A `Placement` replaces these methods, the methods
+that users call, and `STATE_OF_A_STEP` in the `__dict__` of one model. The model keeps its class, so
+it is saved as before. Keras has no hook for new models, so `watch_new_models` wraps
+`keras.Model.__new__`. `distribute` places a model that was made outside a scope.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PLACEMENT = "_graphdist_placement"
 
 
 class Placement:
-    """Replaces some methods of a model, so that its strategy makes its steps."""
+    """Replaces some methods of a model, so that the model's strategy runs its steps."""
 
     def __init__(self, model: keras.Model) -> None:
         """Replace the methods of the model, which has no strategy yet."""
@@ -56,8 +56,8 @@ class Placement:
     def place_on(self, strategy: Strategy) -> None:
         """Train on a strategy from now on.
 
-        Raises `ContextError` if the model trains on another, `UnsupportedError` if its class makes
-        the functions of its steps itself.
+        Raises `ContextError` if the model trains on another strategy, `UnsupportedError` if the
+        model's class overrides a method that makes the functions of steps.
         """
         if self.strategy is strategy:
             return
@@ -83,15 +83,15 @@ class Placement:
         return type(self.model).compile(self.model, *args, **kwargs)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Train the model; a dataset of graphdist is data, too."""
+        """Train the model. The data may be a dataset of graphdist."""
         return self._with_data("fit", args, kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate the model; a dataset of graphdist is data, too."""
+        """Evaluate the model. The data may be a dataset of graphdist."""
         return self._with_data("evaluate", args, kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Predict with the model; a dataset of graphdist is data, too."""
+        """Predict with the model. The data may be a dataset of graphdist."""
         return self._with_data("predict", args, kwargs)
 
     def _with_data(self, method: str, args: Any, kwargs: Any) -> Any:
@@ -134,7 +134,10 @@ class Placement:
         return steps
 
     def _follow_the_weights(self) -> None:
-        """Place a model on the strategy of its weights, if it is made of another model's layers."""
+        """Place a model without a strategy on the strategy of its weights, if they have one.
+
+        A model that is made of another model's layers has weights on that model's strategy.
+        """
         strategy = None if self.strategy is not None else strategy_of(self.model.variables)
         if isinstance(strategy, Strategy) and not strategy.is_default:
             self.place_on(strategy)
@@ -171,7 +174,10 @@ class Placement:
             ) from None
 
     def _state_of_a_step(self, **wanted: bool) -> Any:
-        """Return what Keras passes to a step, without copies of values that are on the strategy."""
+        """Return the state that Keras passes to a step, without copies of values on the strategy.
+
+        `wanted` says which lists of variables Keras asks for, such as `trainable_variables=True`.
+        """
         lists = [
             variables
             for name, variables in variables_of(self.model).items()
@@ -193,18 +199,18 @@ class Placement:
 
 
 def placement_of(model: keras.Model) -> Placement:
-    """Return the placement of a model, made now if it has none."""
+    """Return the placement of a model. A model without a placement gets one."""
     placement = vars(model).get(_PLACEMENT)
     return placement if isinstance(placement, Placement) else Placement(model)
 
 
 def is_watched(model: keras.Model) -> bool:
-    """Return whether a model has a placement, as every model that was made since the import."""
+    """Return whether a model has a placement. Models made after `watch_new_models` have one."""
     return _PLACEMENT in vars(model)
 
 
 def without_placement(value: Any) -> dict[str, Any]:
-    """Return the attributes of a Keras object, without its placement and what that replaces."""
+    """Return the attributes of a Keras object, without its placement and the replaced methods."""
     placement = vars(value).get(_PLACEMENT)
     return {
         name: attribute
@@ -237,7 +243,10 @@ def distribute(model: Model, strategy: Strategy | None = None) -> Model:
 
 
 def watch_new_models() -> None:
-    """Give every Keras model made from now on a placement; the open scope is its strategy."""
+    """Give a placement to every Keras model made from now on, on the strategy of the open scope.
+
+    A model that is made outside all scopes has no strategy yet.
+    """
     wrap_method(keras.Model, "__new__", _new_model)
 
 
@@ -255,10 +264,10 @@ def training_step(
 ) -> tuple[Function[Any, Any], tuple[Any, ...]]:
     """Return the function of a model's training step, and the arguments to trace it for.
 
-    The model is compiled, in the scope of a strategy. `x`, `y` and `sample_weight` are the global
-    batch, or arrays of its shapes and dtypes such as `jax.ShapeDtypeStruct`. Nothing is run. This
-    is the result of a factory for `graphdist-compile` and `graphdist-viz`. Raises `ContextError`
-    for a model without a strategy, `ArgumentError` for rows that do not divide by the replicas.
+    The model must be compiled and have a strategy. `x`, `y` and `sample_weight` are a global batch,
+    or only have its shapes and dtypes, such as `jax.ShapeDtypeStruct`. No step is run. A factory
+    for `graphdist-compile` or `graphdist-viz` may return this result. Raises `ContextError` for a
+    model without a strategy, `ArgumentError` for rows that do not divide by the replicas.
 
     >>> import graphdist as gd, graphdist.keras, jax, keras
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
@@ -295,7 +304,7 @@ def training_step(
 def _build(model: keras.Model, batch: Any) -> None:
     """Let Keras build the model, its metrics and its optimizer for a replica's part of a batch.
 
-    Keras builds them when it trains on a batch; here the training is left out.
+    `train_on_batch` builds them. The training step that it calls is replaced by an empty one.
     """
     x, y, sample_weight = jax.tree.map(lambda part: np.zeros(part.shape, part.dtype), batch)
 

@@ -1,25 +1,26 @@
 """Keras variables whose values are stored in variables of a strategy.
 
-A Keras variable is placed on a strategy when a function that runs there touches it first, or when a
-model is trained. From then on its value is in a variable of the strategy, and in no array of Keras:
-reading the Keras variable copies the value to one device, assigning it assigns the other
-(`reads_and_writes.py`). Values are copied when somebody reads them, and at no other time.
+A Keras variable is placed on a strategy when a function of that strategy first uses the variable,
+or when its model is trained. From then on a variable of the strategy has the value, and no array of
+Keras has it. Reading the Keras variable copies the value to one device. Assigning the Keras
+variable assigns the strategy's variable (`reads_and_writes.py`). Nothing else copies values.
 
-A Keras variable says itself how replicas write to it (`aggregation`, `synchronization`):
+The attributes `aggregation` and `synchronization` of a Keras variable say how replicas write to it:
 
 * parameters and the optimizer's state are mirrored, and the same on all replicas after a step;
-* variables of metrics are ON_READ: each replica counts its own rows, a read adds up;
+* variables of metrics are ON_READ: each replica counts its own rows, a read sums over replicas;
 * other state, such as the moving averages of a batch normalization, is mirrored, too: the replicas'
   values are combined before they are assigned (`combined_state.py`);
-* the state of a random generator counts the draws. Each replica reads it with a seed of its own;
-  replica 0 has the seed that a model without a strategy has.
+* the state of a random generator counts the draws. Each replica reads the state with a seed of its
+  own; replica 0 has the seed that a model without a strategy has.
 
-Keras initializes the variables that are made inside a function when it ends. Until then the
-function reads the strategy's variable, and Keras keeps its array, which is then handed over.
+If a variable is made inside a function, Keras initializes it when the function ends. Until then
+both the strategy's variable, which the function reads, and Keras's array have a value. At the end
+the variable is *handed over*: Keras's array is deleted.
 
-Keras reads and writes a variable in scopes: scopes of values, scopes that cast to the dtype in
-which a layer computes, and the traces of JAX. All of them belong to a thread. So another thread
-reads and writes the array that the Keras variable holds itself.
+Scopes decide which value Keras reads and writes: scopes of values, scopes that cast to the dtype in
+which a layer computes, and the traces of JAX. Each scope belongs to a thread. So the array that a
+Keras variable itself holds is read and written in another thread.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.trace_in_progress import current_trace, outside_traces
 from graphdist.values.distributed import type_name
 
-_SEED_STEP = 0x9E3779B9  # of Weyl's sequence: seeds of replicas that are far apart
+_SEED_STEP = 0x9E3779B9  # the increment of Weyl's sequence, so that replicas' seeds are far apart
 _PLACED = "_graphdist_placed"
 _waiting: ContextVar[list[Any] | None] = ContextVar(
     "graphdist_keras_variables_waiting", default=None
@@ -79,12 +80,12 @@ class PlacedVariable:
         aggregation = self.keras.aggregation
         if self.is_seed or (self.is_metric and aggregation == "none"):
             return VariableAggregation.ONLY_FIRST_REPLICA
-        if aggregation == "sum" and not self.is_metric:  # the amounts are summed before
+        if aggregation == "sum" and not self.is_metric:  # `combined` has summed the amounts
             return VariableAggregation.NONE
         return VariableAggregation[aggregation.upper()]
 
     def read(self) -> jax.Array:
-        """Return the value inside a function: the calling replica's, or the one that all have."""
+        """Return the value inside a function: the calling replica's own, or the mirrored one."""
         value = self.variable.read_value()
         if not self.is_seed or not in_replica_context_of_a_run():
             return value
@@ -97,19 +98,19 @@ class PlacedVariable:
             new = new.at[0].set(self.variable.read_value()[0])
         self.variable.assign(new, read_value=False)
 
-    def note_total(self, total: jax.Array) -> None:
-        """Keep the total over the replicas, which a step has computed, until the next step."""
+    def keep_total(self, total: jax.Array) -> None:
+        """Keep the total over the replicas, which a step has computed, until the next write."""
         self._total = weakref.ref(self.variable.storage.held), total
 
     @property
     def value(self) -> jax.Array:
-        """The value: in a function the traced one, outside a copy on one device."""
+        """The value: inside a function the traced value, outside a copy on one device."""
         if current_trace() is not None:
             return self.read()
         counted, total = self._total
         if counted() is self.variable.storage.held:
             return total.addressable_shards[0].data
-        with jax.ensure_compile_time_eval():  # where Keras finds out shapes, JAX is tracing
+        with jax.ensure_compile_time_eval():  # Keras may infer shapes now, in a trace of JAX
             if self.variable.is_mirrored:
                 return self.variable.read_value().addressable_shards[0].data
             if self.variable.strategy.devices.workers is None:
@@ -122,11 +123,11 @@ class PlacedVariable:
             self.write(new)
         elif self.variable.is_mirrored or np.any(new):
             self.variable.assign(new, read_value=False)
-        else:  # every share of zero is zero: a metric is reset without a program
+        else:  # zero is stored on each replica as zero, so resetting a metric needs no program
             self.variable.store(new)
 
     def _combined(self) -> Any:
-        """Return the replicas' own values combined, on the host: no program is compiled for it."""
+        """Return the replicas' values, combined on the host, which compiles no program."""
         parts = np.stack([np.asarray(part) for part in self.variable.values])
         match self.variable.aggregation:
             case VariableAggregation.SUM:
@@ -137,7 +138,7 @@ class PlacedVariable:
 
 
 class HandedBack:
-    """Stands for a value on the strategy in the state that Keras passes from step to step."""
+    """Stands for the value of a placed variable in the state that Keras passes between steps."""
 
     def __init__(self, placed: PlacedVariable) -> None:
         """Take the variable that has the value."""
@@ -156,7 +157,7 @@ class HandedBack:
 
 
 class HandedBackList:
-    """Several `HandedBack` values, into which Keras does not look at each step, as into lists."""
+    """A sequence of `HandedBack` values that, unlike a list, Keras does not traverse."""
 
     def __init__(self, placed: Iterable[PlacedVariable]) -> None:
         """Take the variables that have the values."""
@@ -170,9 +171,10 @@ class HandedBackList:
 
 
 def placed_variable(variable: Any, strategy: StrategyBase | None = None) -> PlacedVariable:
-    """Return where a Keras variable is stored; it is placed on the strategy if it is on none.
+    """Return the placement of a Keras variable. A variable that is on no strategy is placed.
 
-    Raises `ContextError` if it is on another strategy.
+    `strategy` is the current strategy by default. Raises `ContextError` if the variable is on
+    another strategy.
     """
     (placed,) = placed_variables([variable], strategy)
     return placed
@@ -181,7 +183,7 @@ def placed_variable(variable: Any, strategy: StrategyBase | None = None) -> Plac
 def placed_variables(
     variables: Sequence[Any], strategy: StrategyBase | None = None
 ) -> list[PlacedVariable]:
-    """Return where Keras variables are stored, as `placed_variable` does for one."""
+    """Return the placements of Keras variables, as `placed_variable` does for one."""
     wanted = current_strategy() if strategy is None else strategy
     new = list({id(each): each for each in variables if _PLACED not in vars(each)}.values())
     if new:
@@ -205,7 +207,7 @@ def _place(variables: Sequence[Any], strategy: StrategyBase) -> None:
         for variable, value in zip(variables, own_arrays(variables), strict=True):
             vars(variable)[_PLACED] = PlacedVariable(variable, strategy, value)
             new.append(variable)
-    finally:  # after a failure, too: the variables placed before it have two values until then
+    finally:  # after a failure, too: else the variables placed before it keep two values
         if waiting is None:
             _hand_over(new)
         else:
@@ -213,14 +215,14 @@ def _place(variables: Sequence[Any], strategy: StrategyBase) -> None:
 
 
 def _hand_over(variables: Sequence[Any]) -> None:
-    """Let the strategy's variables alone have the values from now on."""
+    """Delete Keras's arrays of variables, so that only the strategy's variables have values."""
     release_own_arrays(variables)
     for variable in variables:
         vars(variable)[_PLACED].is_handed_over = True
 
 
 def handed_over(variable: Any) -> PlacedVariable | None:
-    """Return where a Keras variable is stored; None if Keras itself holds its value."""
+    """Return the placement of a Keras variable; None while Keras itself holds the value."""
     placed = vars(variable).get(_PLACED)
     return placed if isinstance(placed, PlacedVariable) and placed.is_handed_over else None
 
@@ -237,7 +239,7 @@ def is_placed(variable: Any) -> bool:
 
 
 def attributes_of_keras(variable: Any) -> dict[str, Any]:
-    """Return the attributes of a placed variable, but for those that belong to the strategy."""
+    """Return the attributes of a placed Keras variable, without its placement and arrays."""
     return {
         name: value
         for name, value in vars(variable).items()
@@ -246,9 +248,9 @@ def attributes_of_keras(variable: Any) -> dict[str, Any]:
 
 
 def as_sent(variable: Any, strategy: StrategyBase) -> dict[str, Any]:
-    """Return the attributes of a variable that is sent to another process, its placement included.
+    """Return the attributes that a Keras variable has in another process, with its placement.
 
-    The variable is placed on the strategy if it is on none.
+    A variable that is on no strategy is placed on `strategy`.
     """
     placed = placed_variable(variable, strategy)
     return {**attributes_of_keras(variable), ARRAY_OF_A_VARIABLE: None, _PLACED: placed}
@@ -256,8 +258,8 @@ def as_sent(variable: Any, strategy: StrategyBase) -> dict[str, Any]:
 
 @contextmanager
 def handing_over_at_the_end() -> Iterator[None]:
-    """Hand over, after a `with` block that traces a function, the variables placed in it."""
-    if _waiting.get() is not None:  # a function inside a function
+    """At the end of a `with` block that traces a function, hand over variables placed in it."""
+    if _waiting.get() is not None:  # in the trace of an outer function, whose block hands over
         yield
         return
     waiting: list[Any] = []
@@ -272,8 +274,8 @@ def handing_over_at_the_end() -> Iterator[None]:
 def variable_of(variable: keras.Variable) -> Variable:
     """Return the variable of the strategy that stores a Keras variable's value.
 
-    The Keras variable is placed on the current strategy if it is on none. Raises
-    `ArgumentTypeError` for anything but a Keras variable, `ContextError` if it is on another one.
+    A Keras variable that is on no strategy is placed on the current one. Raises `ArgumentTypeError`
+    for anything but a Keras variable, `ContextError` if it is on another strategy.
 
     >>> import graphdist as gd, graphdist.keras, keras
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
@@ -290,8 +292,8 @@ Result = TypeVar("Result")
 
 
 def in_another_thread(compute: Callable[[], Result]) -> Result:
-    """Return the result of a function in a thread without scopes of Keras and traces of JAX."""
-    is_wide = jax.dtypes.canonicalize_dtype("float64") == "float64"  # set for this thread alone?
+    """Return the result of `compute` in a thread without scopes of Keras and traces of JAX."""
+    is_wide = jax.dtypes.canonicalize_dtype("float64") == "float64"  # may be set per thread
 
     def computed() -> Result:
         with jax.enable_x64(is_wide):
@@ -302,15 +304,15 @@ def in_another_thread(compute: Callable[[], Result]) -> Result:
 
 
 def own_arrays(variables: Sequence[Any]) -> list[jax.Array]:
-    """Return the variables' arrays; one made inside a function gets its initial value now."""
+    """Return Keras's arrays of variables. A variable made in a trace gets its initial value now."""
     return in_another_thread(lambda: [variable.value for variable in variables])
 
 
 def release_own_arrays(variables: Sequence[Any]) -> None:
-    """Free the memory of the variables' arrays.
+    """Free the memory of Keras's arrays of variables.
 
-    A Keras variable always has an array, and somebody else may hold it. So it is replaced by an
-    array that nobody else has, which is deleted.
+    A Keras variable always has an array, which the user may hold, too. So the array is not deleted
+    itself: the variable gets a new array, and the new array is deleted.
     """
 
     def replace_and_delete() -> None:

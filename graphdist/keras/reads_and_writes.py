@@ -1,13 +1,13 @@
 """Reads and writes of Keras variables whose values are stored on a strategy.
 
-Keras has no hook for them outside scopes. So `store_values_on_strategies` wraps the methods of
-`keras.Variable` that read, assign, print and copy it. A variable that is on no strategy is read and
-written as before. Values that replicas assign are combined first (`combined_state.py`); for this
-the sums of variables and amounts are noted.
+Keras has hooks for reads and writes only in its scopes. So `store_values_on_strategies` wraps the
+methods of `keras.Variable` that read, assign, print and copy a variable. A variable that is on no
+strategy is read and written as before. Values that replicas assign are combined first
+(`combined_state.py`). For this, the sums of variables and amounts are recorded.
 
-While a function is traced, `TracedState` is the scope that Keras asks for the value of each of its
-variables, and to which it gives new values. Variables that layers and optimizers make meanwhile get
-their initial value outside the trace.
+While a function is traced, `TracedState` is the scope from which Keras gets the value of each
+variable, and to which Keras gives new values. Variables that layers and optimizers make during the
+trace get their initial values outside the trace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.keras.combined_state import combined, note_sum, sums_noted
+from graphdist.keras.combined_state import combined, record_sum, sums_recorded
 from graphdist.keras.placed_variables import (
     HandedBack,
     attributes_of_keras,
@@ -82,7 +82,7 @@ def _read(original: Callable[[Any], Any], variable: Any) -> Any:
 def _assign(original: Callable[..., Any], variable: Any, value: Any) -> Any:
     placed = handed_over(variable)
     if placed is not None and isinstance(value, HandedBack) and value.placed is placed:
-        return value  # it is the value that the variable has
+        return value  # the variable has this value already
     if current_replica_batch() is not None or _stores_in_the_strategy():
         value = combined(variable, value)
     if placed is None:
@@ -99,7 +99,7 @@ def _stores_in_the_strategy() -> bool:
 
 def _sum(sign: int, original: Callable[..., Any], variable: Any, amount: Any) -> Any:
     result = original(variable, amount)
-    note_sum(variable, amount, result, sign)
+    record_sum(variable, amount, result, sign)
     return result
 
 
@@ -118,7 +118,7 @@ def _reduced(original: Callable[..., Any], variable: Any, protocol: Any) -> Any:
 
 
 def _plain(kind: type[Any], attributes: dict[str, Any], value: Any) -> Any:
-    """Return a variable that is on no strategy, a copy of one that is."""
+    """Return a new Keras variable of class `kind`, on no strategy, with this value."""
     variable = object.__new__(kind)
     vars(variable).update(attributes)
     variable.assign(value)
@@ -129,7 +129,7 @@ class TracedState(keras.StatelessScope):
     """Reads and writes Keras variables where the current strategy stores them."""
 
     def __init__(self) -> None:
-        """Collect the losses that layers add, as Keras does in its own steps."""
+        """Make a scope that collects the losses that layers add, as in Keras's own steps."""
         super().__init__(collect_losses=True)
         self._placing = ExitStack()
 
@@ -143,32 +143,35 @@ class TracedState(keras.StatelessScope):
         placed_variable(variable).write(value)
 
     def __enter__(self) -> TracedState:
-        """Enter; variables that are placed from now on keep Keras's array until the end."""
+        """Enter the scope. Variables placed in it keep Keras's array until the scope ends."""
         self._placing.enter_context(handing_over_at_the_end())
-        self._placing.enter_context(sums_noted())
+        self._placing.enter_context(sums_recorded())
         super().__enter__()
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """Let Keras initialize the variables that were made, then hand over their values."""
+        """Let Keras initialize the variables made in the scope, then hand over those placed."""
         with self._placing, outside_traces():
             super().__exit__(*raised)
 
 
 class Differentiated(keras.StatelessScope):
-    """Gives some variables the values that are differentiated; the outer scope has the others."""
+    """Gives some variables the values to differentiate by; others have the outer scope's values."""
 
     def __init__(self, values: Iterable[tuple[Any, Any]]) -> None:
         """Take pairs of a Keras variable and a value."""
         super().__init__(values, collect_losses=True)
 
     def get_current_value(self, variable: Any) -> Any:
-        """Return the value that is differentiated, or the value in the outer scope."""
+        """Return the value to differentiate by, or else the value in the outer scope."""
         value = super().get_current_value(variable)
         return self.original_scope.get_current_value(variable) if value is None else value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Pass on a new value of a variable that is not differentiated."""
+        """Pass on a new value to the outer scope.
+
+        Raises `ArgumentError` for a variable to differentiate by.
+        """
         if id(update[0]) in self.state_mapping:
             raise ArgumentError(
                 f"Keras variable {update[0].path!r} is assigned in the function that is "
@@ -183,11 +186,12 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Return a function that returns the result of `fn` and its gradients by Keras variables.
 
-    As `jax.value_and_grad`, by the variables instead of an argument: `fn` uses the variables, such
-    as the weights of a model, and returns a scalar, or a scalar and more if `has_aux`. The
-    gradients are a list in the order of the variables, of the calling replica alone: an optimizer
-    of Keras sums them over the replicas. State that is no parameter, such as moving averages, is
-    updated. Raises `ContextError` when it is called outside a function.
+    This is `jax.value_and_grad` by variables instead of by an argument. `fn` uses the variables,
+    such as the weights of a model. It returns a scalar, or with `has_aux` a pair of a scalar and
+    any other result. The gradients are a list in the order of the variables. They are the calling
+    replica's own: an optimizer of Keras sums them over the replicas. State that is not a parameter,
+    such as moving averages, is updated. The returned function raises `ContextError` outside a
+    `gd.function` or replica function.
 
     >>> import graphdist as gd, graphdist.keras, keras
     >>> scale = keras.Variable(3.0)

@@ -1,4 +1,4 @@
-"""Replaces methods of Keras, of a class for good and of one object while a step is traced."""
+"""Replaces methods of Keras: of a class permanently, of one object while a step is traced."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A replica's rows of a batch, and their share of it.
 
-A replica without rows runs the step on a row of zeros, whose share is 0: all replicas run the same
-collectives and assignments.
+A replica without rows runs the step on a row of zeros, and its share is 0. So all replicas run the
+same collectives and assignments.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class ReplicaBatch:
     """The rows, or one row of zeros if there are none."""
     num_rows: int
     share_of_rows: float
-    """The part of the rows of the batch that these are: the replica's share of the loss."""
+    """`num_rows` divided by the rows of the global batch: the replica's share of the loss."""
     share_of_mean: float
     """The weight of the replica in a mean over the replicas that have rows."""
 
     @classmethod
     def of(cls, data: Any) -> ReplicaBatch:
-        """Return the batch of the calling replica, of which `data` are the rows."""
+        """Return the batch of the calling replica, whose rows are `data`."""
         context, rows = get_replica_context(), int(jax.tree.leaves(data)[0].shape[0])
         if not rows:
             return cls(jax.tree.map(_row_of_zeros, data), 0, 0.0, 0.0)

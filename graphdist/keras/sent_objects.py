@@ -1,10 +1,10 @@
 """Objects of Keras in functions that workers of parameter servers run.
 
-A worker gets layers, models, metrics, losses and optimizers as they are, with their attributes, and
-not as Keras pickles them: Keras makes other variables then. A Keras variable is placed on a server
-before it is sent. It has the same value in the worker, since its `PlacedVariable` is sent with it.
-So all weights must exist before: a layer that is not built and an optimizer without variables are
-refused.
+Layers, models, metrics, losses and optimizers are sent to a worker with all their attributes.
+Keras's own pickling is not used, because it makes new variables. A Keras variable is placed on a
+server before it is sent, and its `PlacedVariable` is sent with it. So it has the same value in the
+worker. All weights must exist before: a layer that is not built, or an optimizer without variables,
+raises an error.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from graphdist.parameter_server.worker import imported_by_workers
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _KINDS = (keras.Operation, keras.metrics.Metric, keras.losses.Loss, *_OPTIMIZERS)
 _WRAPPED = ("build", "quantize")
-"""Methods that Keras wraps in each layer, for the making of weights."""
+"""Methods that Keras wraps in each layer, to prepare and check the making of weights."""
 
 
 def reduced(value: Any, strategy: ParameterServerBase) -> Any:
-    """Return how pickle rebuilds an object of Keras in a worker; None for other objects."""
+    """Return an object of Keras in pickle's reduced form (`__reduce__`); None for other objects."""
     if isinstance(value, keras.Variable):
         return object.__new__, (type(value),), as_sent(value, strategy), None, None, _restore
     if type(value).__module__.partition(".")[0] == "keras":
-        if isinstance(value, list):  # Keras's own kind, which tracks the parts of a layer
+        if isinstance(value, list):  # Keras's own class of list, which tracks a layer's parts
             return list, (), None, iter(value)
         if isinstance(value, dict):
             return dict, (), None, None, iter(value.items())

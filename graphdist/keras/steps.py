@@ -1,12 +1,13 @@
 """The functions with which `fit`, `evaluate` and `predict` of a distributed model make a step.
 
-Keras calls `train_function(state, iterator)` for every execution, which is `steps_per_execution`
-batches of the iterator, and gets logs and the new state. Here each batch is split over the
-replicas, and one compiled program runs the model's own `train_step` on every replica.
+Keras calls `train_function(state, iterator)`, which trains on `steps_per_execution` batches of the
+iterator, and returns logs and the new state. Here each batch is split over the replicas, and one
+compiled program runs the model's own `train_step` on every replica.
 
-A batch is a pytree of NumPy arrays with the same number of rows. It is split in order, as evenly as
-possible: of b rows every replica gets ceil(b / n) until they are used up, so some may get none.
-Every process of a cluster passes the full batch, and places the rows of its own replicas.
+A batch is a pytree of NumPy arrays with the same number of rows. The rows are split in order: each
+of the n replicas gets ceil(rows / n) rows until all rows are assigned, so the last replicas may get
+fewer rows or none. Every process of a cluster passes the full batch, and places the rows of its own
+replicas.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Steps:
     """Steps of one kind ("train", "test" or "predict") of a model on a strategy."""
 
     def __init__(self, kind: str, model: keras.Model, strategy: Strategy) -> None:
-        """Place the variables of the model, which is built, and compile nothing yet."""
+        """Place the variables of a built model. Nothing is compiled yet."""
         self.kind, self.model, self.strategy = kind, model, strategy
         variables = variables_of(model)
         self.placed = {name: placed_variables(variables[name], strategy) for name in _STATE[kind]}
@@ -66,12 +67,12 @@ class Steps:
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
         self._counted: set[str] = set()
-        """The names of the metrics that the step updates, known once it is traced."""
+        """The names of the metrics that the step updates, known once the step is traced."""
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Run the steps of one execution, and return the logs or outputs and the state.
 
-        The state that Keras passes stands for the values, which are in the strategy's variables.
+        `state` is not read, because the values are in the strategy's variables.
         """
         results = [self._step(next(iterator))]
         for _ in range(self.model.steps_per_execution - 1):
@@ -95,7 +96,7 @@ class Steps:
         if self.kind == "predict":
             return jax.tree.map(self._rows_of_all, result, is_leaf=is_distributed)
         for metric, total in zip(self.placed["metrics"], totals, strict=True):
-            metric.note_total(total)
+            metric.keep_total(total)
         return result
 
     def _rows_of_all(self, output: Any) -> Any:
@@ -118,7 +119,7 @@ class Steps:
         return self._logs(result, self._metrics(totals)), totals
 
     def _logs(self, logs: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any]:
-        """Return the metrics over all replicas, and what a custom step logs besides.
+        """Return the metrics over all replicas, and the other values that a custom step logs.
 
         A scalar that is no metric arrives here as the mean over the rows, equal on all replicas.
         A custom step may log the metrics of `compile` as one dictionary.
@@ -175,7 +176,10 @@ class Steps:
         return tuple([each.read() for each in placed] for placed in self.placed.values())
 
     def _store(self, old: Any, new: Any, batch: ReplicaBatch) -> None:
-        """Store what a step has changed; a replica without rows assigns, as the others do."""
+        """Store the values that a step has changed.
+
+        A replica without rows makes the same assignments, but its metrics keep their old values.
+        """
         for name, before, after in zip(self.placed, old, new, strict=True):
             counts = bool(batch.num_rows) or name != "metrics"
             for each, value, changed in zip(self.placed[name], before, after, strict=True):
@@ -195,7 +199,7 @@ class Steps:
         return names
 
     def _shared_logs(self, logs: dict[str, Any], share: float) -> dict[str, Any]:
-        """Return a replica's logs; those that are no metrics become means over all rows."""
+        """Return a replica's logs. Values that are no metrics become means over all rows."""
         all_reduce = get_replica_context().all_reduce
 
         def shared(name: str, value: Any) -> Any:

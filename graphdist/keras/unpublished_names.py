@@ -1,21 +1,24 @@
-"""The names of Keras that are used here and are not public; no other module uses such names.
+"""The names of Keras that graphdist uses although they are not public.
 
-`DataAdapter` is the class of data that `fit` takes as it is. The public kinds of data do not fit: a
-`PyDataset` must say how many batches it has, which is not known of a filtered dataset, and a
-generator ends with the first epoch.
+No other module uses such names.
 
-`_get_jax_state` is the method in which Keras reads all variables before a step, in each epoch and
-after each callback that looks at the model. The public `value` of a variable cannot know that
-nobody needs the copy that it makes. Where Keras has no such method, values are copied, and
-everything else is the same.
+`fit` uses an instance of `DataAdapter` as the adapter of its data. The public kinds of data are no
+replacement: a `PyDataset` must say how many batches it has, which is unknown for a filtered
+dataset, and a generator ends with the first epoch.
 
-An optimizer numbers its variables by their `id`, which is another one in another process:
-`_trainable_variables` and `_trainable_variables_indices`. A variable of Keras keeps its array in
-`_value`.
+In the method `_get_jax_state` Keras reads all variables before a step, in each epoch and after each
+callback that looks at the model. It is replaced because each read of a variable's public `value`
+makes a copy, which the step does not need. If Keras has no such method, values are copied, and
+nothing else changes.
 
-Keras replaces an error that is raised in a layer by another one, which has only its first line and
-the arguments of the layer. `_keras_call_info_injected` marks errors that Keras has replaced. Errors
-of graphdist have a line and a hint; they are marked, too, and stay as they are.
+An optimizer of Keras finds the index of a variable by the variable's `id`, which differs between
+processes: `_trainable_variables` and `_trainable_variables_indices`. A variable of Keras keeps its
+array in `_value`.
+
+Keras replaces an error that is raised in a layer by a new error, which has only the first line of
+the message and the arguments of the layer. Keras marks the new error by
+`_keras_call_info_injected`, and does not replace a marked error. The classes of graphdist's errors
+have this mark, so that their line and hint stay.
 """
 
 from __future__ import annotations
@@ -32,13 +35,13 @@ STATE_OF_A_STEP = "_get_jax_state"
 
 
 TREATED = "_keras_call_info_injected"
-"""The attribute of errors that Keras raises as they are."""
+"""The attribute that marks errors which Keras does not replace."""
 ARRAY_OF_A_VARIABLE = "_value"
 """The attribute of a variable that has its array."""
 
 
 def state_of_a_step(model: keras.Model, **wanted: bool) -> Any:
-    """Return what Keras itself passes to a step."""
+    """Return the state that Keras itself passes to a step."""
     return getattr(type(model), STATE_OF_A_STEP)(model, **wanted)
 
 
@@ -55,7 +58,7 @@ def number_variables_again(optimizer: Any) -> None:
 
 
 def data_adapter(module: str = "keras.src.trainers.data_adapters.data_adapter") -> Any:
-    """Return the class `DataAdapter` of Keras; raises `UnsupportedError` if Keras has moved it."""
+    """Return Keras's class `DataAdapter`. Raises `UnsupportedError` if `module` has none."""
     try:
         return import_module(module).DataAdapter
     except (ImportError, AttributeError) as error:

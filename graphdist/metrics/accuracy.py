@@ -33,7 +33,7 @@ class Accuracy(MeanOverPairs):
 
 
 class BinaryAccuracy(MeanOverPairs):
-    """How often predictions are on the side of the threshold where the truth, 0 or 1, is.
+    """How often predictions equal the truth, 0 or 1. Predictions above the threshold count as 1.
 
     >>> BinaryAccuracy()([1, 1, 0, 0], [0.98, 1.0, 0.0, 0.6])
     Array(0.75, dtype=float32)
@@ -53,7 +53,7 @@ class BinaryAccuracy(MeanOverPairs):
 
 
 class CategoricalAccuracy(MeanOverPairs):
-    """How often the class with the highest score is the one with the highest truth (one-hot).
+    """How often the class with the highest score is the true class (one-hot).
 
     >>> CategoricalAccuracy()([[0, 0, 1], [0, 1, 0]], [[0.1, 0.9, 0.8], [0.05, 0.95, 0.0]])
     Array(0.5, dtype=float32)
@@ -82,7 +82,7 @@ class SparseCategoricalAccuracy(MeanOverPairs):
 
 
 class TopKCategoricalAccuracy(MeanOverPairs):
-    """How often the true class (one-hot) is among the `k` with the highest scores.
+    """How often the true class (one-hot) is among the `k` classes with the highest scores.
 
     >>> TopKCategoricalAccuracy(k=2)([[0, 0, 1], [0, 1, 0]], [[0.1, 0.9, 0.8], [0.5, 0.0, 0.4]])
     Array(0.5, dtype=float32)
@@ -116,7 +116,7 @@ class SparseTopKCategoricalAccuracy(TopKCategoricalAccuracy):
 
 
 def _is_in_top(k: int, labels: jax.Array, scores: jax.Array) -> jax.Array:
-    """Return where fewer than `k` classes score higher than the label's, whose score is finite."""
+    """Return where the label has a finite score, and fewer than `k` classes have a higher score."""
     is_class = (labels >= 0) & (labels < scores.shape[-1])
     score = jnp.take_along_axis(scores, jnp.where(is_class, labels, 0)[..., None], axis=-1)
     is_in_top = jnp.sum(scores > score, axis=-1) < k
@@ -147,7 +147,7 @@ class _Counts(Metric):
         return [jnp.sum(weights * mask, dtype=self.sum_dtype) for mask in masks]
 
     def counted(self, truth: jax.Array, positive: jax.Array) -> jax.Array:
-        """Return where an example is counted: the true positives are a share of these."""
+        """Return where an example is counted in the denominator."""
         raise NotImplementedError
 
     def value(self, true_positives: Any, all: Any) -> jax.Array:

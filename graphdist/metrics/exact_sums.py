@@ -5,11 +5,11 @@ stops earlier. A `Total` is three floats in one variable: the sum is
 
     rest + 4096 * carried + error
 
-`rest` has the latest additions. Before each update the 4096s in it are moved to `carried`, so that
-it stays small and loses little; `error` keeps the remaining rounding error (the two-sum of Knuth,
-"The Art of Computer Programming", volume 2, 4.2.2). `carried` is an integer, so that replicas'
-parts add up exactly: integers are exact to 2**36, 69 billion, over all replicas, and from there on
-to one part in 2**24, as a float is.
+`rest` has the latest additions. Before each update the multiples of 4096 in `rest` are moved to
+`carried`, so that `rest` stays small and loses little. `error` keeps the remaining rounding error
+(the two-sum of Knuth, "The Art of Computer Programming", volume 2, 4.2.2). `carried` is an integer,
+so the replicas' parts of it add up exactly. A count over all replicas is exact up to 2**36, which
+is 69 billion. A larger count is exact to one part in 2**24, as a float32 is.
 
 A checkpoint has the sum as one float64.
 """
@@ -34,15 +34,18 @@ CARRIED = 4096.0
 
 
 class _TotalVariable(Variable):
-    """The parts of a total; a value assigned outside replicas is stored on replica 0 alone."""
+    """Holds the parts of a total. A value assigned outside replica context goes to replica 0."""
 
     def share(self, value: jax.Array) -> jax.Array:
-        """Return each replica's part of an assigned value: equal shares would not be integers."""
+        """Return each replica's part of an assigned value: all of it on replica 0, else zeros.
+
+        Equal parts, which other variables have, would not be integers.
+        """
         return total_on_first_replica(value, self.strategy.num_replicas_in_sync)
 
 
 class Total(ArrayOperators):
-    """A sum of arrays of one shape, in `variable`; it takes part in arithmetic as its value.
+    """A sum of arrays of one shape, stored in `variable`. In arithmetic it stands for its value.
 
     >>> import graphdist as gd
     >>> count = gd.metrics.Mean().count
@@ -80,9 +83,9 @@ class Total(ArrayOperators):
         variable = self.variable
         rest, carried, error = variable.read_value()
         moved = jnp.where(jnp.isfinite(rest), jnp.trunc(rest / CARRIED), 0)
-        moved = (carried + moved) - carried  # what a large `carried` can represent
+        moved = (carried + moved) - carried  # rounded to what a large `carried` can represent
         if in_replica_context_of_a_run() and variable.is_mirrored:
-            # One copy to which all replicas add: the first replica moves the 4096s for all.
+            # All replicas add to one copy, so the first replica alone moves multiples of 4096.
             is_first = is_first_replica()
             moved = jnp.where(is_first, moved, 0)
             parts = delta - moved * CARRIED, moved, jnp.zeros_like(error)
@@ -96,7 +99,7 @@ class Total(ArrayOperators):
         self.variable.assign(jnp.zeros_like(self.variable[...]), read_value=False)
 
     def host_value(self) -> np.ndarray[Any, Any]:
-        """Return the exact sum in float64; called outside functions, by all workers."""
+        """Return the exact sum in float64. Call it outside functions, on all workers."""
         return np.asarray(_sum(np.asarray(self.variable.host_value(), np.float64)))
 
     def restore(self, value: Any) -> None:

@@ -1,8 +1,8 @@
 """How far predictions are off.
 
-Errors are computed element by element and averaged over the dimensions of an example, so that each
-scalar of a one-dimensional array is an example, too: `keras.metrics` averages the examples of each
-update first, which is inexact if updates, or replicas, have different numbers of examples.
+Errors are computed element by element and averaged over the dimensions of an example. Each scalar
+of a one-dimensional array is an example. `keras.metrics` averages the examples of each update
+first, which is inexact if updates, or replicas, have different numbers of examples.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class _Crossentropy(MeanOverPairs):
     def __init__(
         self, name: str | None = None, dtype: Any = None, from_logits: bool = False
     ) -> None:
-        """Note whether predictions are scores."""
+        """Set whether predictions are scores instead of probabilities."""
         super().__init__(name, dtype)
         self.from_logits = from_logits
 
     def _log_probabilities(self, y_pred: jax.Array) -> jax.Array:
-        y_pred = y_pred.astype(self.dtype)  # in bfloat16 one less epsilon is one
+        y_pred = y_pred.astype(self.dtype)  # in bfloat16, 1 - epsilon is 1
         if self.from_logits:
             return jax.nn.log_softmax(y_pred, axis=-1)
         return jnp.log(jnp.clip(y_pred, _EPSILON, 1 - _EPSILON))
@@ -128,6 +128,6 @@ class SparseCategoricalCrossentropy(_Crossentropy):
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return the cross-entropy of each label."""
         labels = class_labels(y_true, y_pred, self.name)
-        # Probabilities are made to add up to 1, as scores are.
+        # This makes probabilities add up to 1. Scores add up to 1 already.
         logits = jax.nn.log_softmax(self._log_probabilities(y_pred), axis=-1)
         return -jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]

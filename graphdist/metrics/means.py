@@ -1,7 +1,7 @@
 """`Sum` and `Mean`, the bases of metrics that average over examples, and the shapes of arguments.
 
 Arrays have the examples along dimension 0. If the ranks of predictions and truths differ by a last
-dimension of one element, one is given the rank of the other.
+dimension of one element, one array is reshaped to the rank of the other.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Sum(Metric):
 class Mean(Metric):
     """The mean of values over examples, weighted if there are weights; 0 without examples.
 
-    An example counts as one whatever its size: dimensions after the first are averaged first. A
-    scalar is one example. Examples are counted exactly up to 2**36, 69 billion.
+    The elements of an example are averaged first, so all examples count equally, whatever their
+    size. A scalar is one example. Up to 2**36 examples, 69 billion, are counted exactly.
 
     >>> mean = Mean()
     >>> mean.update_state([1.0, 3.0])
@@ -55,7 +55,7 @@ class Mean(Metric):
     """
 
     def __init__(self, name: str = "mean", dtype: Any = None) -> None:
-        """Start with nothing seen."""
+        """Start without examples."""
         super().__init__(name, dtype)
         self.total = self.add_variable("total")
         self.count = self.add_variable("count")
@@ -78,12 +78,12 @@ def ratio_or_zero(part: jax.Array, total: jax.Array) -> jax.Array:
 
 
 class MeanOverPairs(Mean):
-    """The base of means over a value of each pair of truth and prediction."""
+    """The base of metrics that average a value of each pair of truth and prediction."""
 
     default_name = ""
 
     def __init__(self, name: str | None = None, dtype: Any = None) -> None:
-        """Start with nothing seen."""
+        """Start without examples."""
         super().__init__(self.default_name if name is None else name, dtype)
 
     def contributions(  # type: ignore[override]  # a pair of arrays in place of one
@@ -147,9 +147,9 @@ def of_one_rank(array: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Arra
 def by_example(
     average: Averaging, values: jax.Array, weights: jax.Array | None, dtype: Any, name: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Return one weighted value and the weight of each example; a scalar is one example.
+    """Return, for each example, one weighted value and one weight; a scalar is one example.
 
-    Raises `ArgumentError`, with the metric's name, for weights that do not fit.
+    `name` is the name of the metric. Raises `ArgumentError` for weights that do not fit the values.
     """
     values = values.astype(dtype)
     if weights is None:
@@ -185,7 +185,10 @@ def of_one_shape(y_true: jax.Array, y_pred: jax.Array, name: str) -> tuple[jax.A
 
 
 def class_labels(y_true: jax.Array, y_pred: jax.Array, name: str) -> jax.Array:
-    """Return labels without a last dimension of one element, as many as there are predictions."""
+    """Return labels without a last dimension of one element.
+
+    Raises `ArgumentError` unless there is one label for each row of scores.
+    """
     if y_true.ndim == y_pred.ndim and y_true.shape[-1:] == (1,):
         y_true = y_true[..., 0]
     if y_pred.ndim == 0 or y_true.shape != y_pred.shape[:-1]:

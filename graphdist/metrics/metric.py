@@ -1,12 +1,13 @@
 """The base class of metrics over any number of replicas, for `means.py` and the other modules here.
 
-A metric is made in the scope of its strategy. Its state is sums in ON_READ variables: each replica
-adds its examples to its own, and `result` outside replica context combines them. The sums are
-totals and counts of examples, never means, so that each replica is weighted by its rows, also if it
-has fewer or none. Inside a replica function `result` is the replica's own. How sums stay exact
-over billions of examples is in `exact_sums.py`.
+A metric is made in the scope of its strategy. Its state is sums in ON_READ variables. Each replica
+adds its examples to its own copy, and `result` outside replica context combines the copies. The
+sums are totals and counts of examples, never means. So each replica is weighted by its rows, even
+if it has fewer rows than others or none. Inside a replica function `result` is the result of the
+replica's own examples. `exact_sums.py` explains how sums stay exact over billions of examples.
 
-An update outside replica context counts once. With a `PerReplica` it is an update on each replica.
+An update outside replica context counts once. If an argument is a `PerReplica`, each replica is
+updated with its own component.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from graphdist.values.distributed import PerReplica, checked_array, type_name
 
 
 class Metric:
-    """The base of metrics, for one of your own.
+    """The base class of metrics, also of your own.
 
     A subclass makes its variables in `__init__` with `add_variable`. `contributions` returns the
-    amounts that an update adds to them, in that order, and `value` the result for their values. The
-    values are float32 if the metric's dtype has fewer bits; the result has that dtype.
+    amounts that an update adds to the variables, in the order of `add_variable`. `value` computes
+    the result from the variables' values. The values are float32 if the metric's dtype has fewer
+    bits; the result has the metric's dtype.
 
     >>> class Norm(Metric):
     ...     def __init__(self):
@@ -47,7 +49,7 @@ class Metric:
     """
 
     def __init__(self, name: str, dtype: Any = None) -> None:
-        """Belong to the current strategy."""
+        """Make a metric of the current strategy."""
         self.name = name
         self.dtype = jnp.dtype("float32" if dtype is None else dtype)
         self.strategy = get_strategy()
@@ -124,7 +126,7 @@ class Metric:
     def _deltas(
         self, arrays: tuple[Any, ...], named: dict[str, Any]
     ) -> list[tuple[Total, jax.Array]]:
-        """Return the amount for each sum; all are checked before any is added."""
+        """Return each sum with the amount to add. All amounts are checked before any is added."""
         where = f"{type(self).__name__}.contributions returns"
         amounts = self.contributions(*arrays, **named)
         if not isinstance(amounts, list | tuple):
@@ -155,7 +157,7 @@ class Metric:
         )
 
     def result(self) -> jax.Array:
-        """Return the metric over all examples; in a replica function over those of the replica."""
+        """Return the metric over all examples; in a replica function, over the replica's own."""
         if current_trace() is not None or self.strategy.is_default:
             return self._result()
         with entered(Entry(self.strategy)):

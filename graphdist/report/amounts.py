@@ -61,7 +61,7 @@ def table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[st
 
 
 def record_table(records: Sequence[Mapping[str, str]], left: Container[int] = (0,)) -> list[str]:
-    """Return the lines of a table of records, whose names are its header.
+    """Return the lines of a table with a row for each record. The records' keys are the header.
 
     >>> record_table([{"": "one", "bytes": "8"}])
     ['     bytes', 'one      8']

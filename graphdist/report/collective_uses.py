@@ -1,7 +1,7 @@
 """The collectives of a graph, and the collectives of the compiled module that replace them.
 
 XLA turns some all_gathers and reduce_scatters into all_reduces, and pads some. The report names the
-collective of the module, and the estimate of the time counts the bytes that it sends.
+collective of the module, and the estimate of the time counts the bytes that this collective sends.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from graphdist.runtime.targets.topologies import Topology
 class CollectiveUse:
     """A collective of the graph, and the collective of the module that does its work.
 
-    `bytes` is the size of the operand on each replica; `times` counts its runs in a step, and only
-    one step in `every` has them.
-    Each of `num_groups` groups of `group_size` replicas runs it.
+    `bytes` is the size of the operand on each replica. The collective runs `times` times in a step,
+    but only in one of `every` steps. It runs in `num_groups` groups of `group_size` replicas.
     `became` describes the collective of the module in words. `code` is the user's line as text,
     `seconds` the estimate of all runs in a step, 0 without an estimate.
     """
@@ -61,14 +60,14 @@ class CollectiveUse:
 
 
 class Matched(NamedTuple):
-    """A collective of the graph, and its match in the module; None if unknown."""
+    """A collective of the graph, and its match in the module; None if no match is known."""
 
     collective: Collective
     match: Match | None
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Return the exchanges of a step: the module's if they are known, else the graph's."""
+        """Return the exchanges per step, on average: the module's if known, else the graph's."""
         share = self.collective.times / self.collective.every
         return tuple(each._replace(bytes=round(each.bytes * share)) for each in self._compiled())
 

@@ -1,4 +1,4 @@
-"""Figures of two steps side by side."""
+"""Counts, sizes and times of two programs, compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _TEXTS: Mapping[str, Callable[[float], str]] = {
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """A figure before and after; `unit` is "", "count" for large counts, "bytes" or "seconds".
+    """A count, size or time of two programs.
+
+    `unit` is "", "count" for large counts, "bytes" or "seconds".
 
     >>> print(ComparedFigure("peak", "bytes", 2048, 3072))
     2.00 KiB -> 3.00 KiB (+50.0%)
@@ -31,14 +33,14 @@ class ComparedFigure:
 
     @property
     def growth(self) -> float:
-        """Return the relative growth of the figure: infinity from 0, negative if it fell."""
+        """Return the relative growth: negative if the figure fell, infinite if it was 0 before."""
         if self.before:
             return self.after / self.before - 1
         return inf if self.after else 0.0
 
     @property
     def growth_text(self) -> str:
-        """Return the growth as a percentage; "new" from 0, and "" if both are equal."""
+        """Return the growth as a percentage: "new" if the figure was 0, "" if both are equal."""
         if self.before == self.after:
             return ""
         return "new" if self.growth == inf else f"{self.growth:+.1%}"

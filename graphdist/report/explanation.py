@@ -1,12 +1,13 @@
-"""The changes that each pass made, saved and declined in a program: `stage.explain()`.
+"""What each pass changed in a program, what it saved, and what it declined: `stage.explain()`.
 
 The explanation is computed from the graphs before and after each pass, so that passes need not
-count.
-Bytes moved are the bytes that a device sends in a step if collectives go around a ring
-(`graphdist.ir.collective_bytes`); bytes held are the bytes of the variables between steps. The
-function `declined` of a pass says why it did not make a possible change, and `chosen` what other
-choices would cost. For a step with parameter servers, the measures are the worker's, and its reads
-and updates are listed.
+count what they save.
+
+Bytes moved are the bytes that a device sends in a step if every collective runs on a ring
+(`graphdist.ir.collective_bytes`). Bytes held are the bytes of the variables between steps. A
+pass may have a function `declined`, which says why the pass did not make a possible change, and a
+function `chosen`, which says what other choices would cost. For a step with parameter servers, the
+measures are those of the worker's graph, and the worker's reads and updates are listed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from graphdist.report.json_records import json_of
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The cost of a graph per device and step: nodes, collectives by kind, bytes."""
+    """The cost of a graph per device and step: nodes, collectives by kind, bytes moved and held."""
 
     nodes: int
     collectives: Mapping[str, int]
@@ -54,8 +55,8 @@ class PassEffect:
 class ServerRequest:
     """One request of a step: a read or an update of variables of one server.
 
-    `bytes` are sent; for a read of rows this is the maximum, since equal rows are sent once.
-    `server` is None if it is not known.
+    `bytes` is the number of bytes sent. For a read of rows it is the largest possible number,
+    because a row that is read twice is sent once. `server` is None if the server is unknown.
     """
 
     kind: str
@@ -81,7 +82,7 @@ class ServerRequest:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The effects of a program's passes, in order, as text when printed."""
+    """The effects of a program's passes, in order. `print` shows them as a table."""
 
     name: str
     target: str
@@ -149,7 +150,7 @@ def savings(step: PassEffect) -> list[str]:
 def explanation(
     target: str, traced: Graph, pipeline: Sequence[Pass], history: Sequence[PassRecord]
 ) -> Explanation:
-    """Return the effects of the passes of a pipeline; `history` has the graphs they returned."""
+    """Return the effects of the passes of a pipeline. `history` has the graphs they returned."""
     graphs = pairwise([traced, *(record.graph for record in history)])
     steps = tuple(
         PassEffect(
@@ -176,7 +177,7 @@ def _reads(cut: CutStep) -> Iterator[ServerRequest]:
 
 
 def _updates(cut: CutStep) -> Iterator[ServerRequest]:
-    """Yield the updates; values that several updates of a server share count with the first."""
+    """Yield the updates. A value that several updates send to a server counts in the first only."""
     sent: dict[int | None, set[int]] = {}
     for update in cut.updates:
         of_server = sent.setdefault(update.server, set())

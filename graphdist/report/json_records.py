@@ -28,9 +28,10 @@ def json_of(value: Any) -> Any:
 
 
 def read_record(kind: type[Record], found: Any) -> Record:
-    """Return the record of a class from a JSON object, whose unknown names are ignored.
+    """Return the record of class `kind` that a JSON object describes.
 
-    Raises `KeyError` for a field that is missing and `TypeError` for one of another type.
+    Names that are no fields are ignored. Raises `KeyError` for a missing field, `TypeError` for a
+    field of another type.
 
     >>> from graphdist.report.step_report import StoredVariables
     >>> read = {"count": 3, "sliced": 2, "full_bytes": 64, "held_bytes": 32, "more": 0}

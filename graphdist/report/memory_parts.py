@@ -27,8 +27,9 @@ class MemoryParts:
     saved: int
     """The values that loops save for the backward pass, such as the inputs of layers."""
     full: int
-    """The largest size of unsharded values in a loop: parameters that an iteration gathers, also
-    ahead for the next one; parameters gathered before the loop; gradients that it adds up."""
+    """The largest size of the unsharded values in a loop: parameters that an iteration gathers for
+    itself or ahead for the next iteration, parameters gathered before the loop, and gradients that
+    the loop adds up."""
 
     @property
     def total(self) -> int:
@@ -58,7 +59,7 @@ def _slices_of_gradients(node: Node) -> Iterator[Value]:
 
 
 def _saved_bytes(graph: Graph) -> int:
-    """Return the largest size of saved values; a loop around loops saves in each iteration."""
+    """Return the bytes that loops save for later loops, with the most that a loop's body saves."""
     own = _bytes(
         result
         for node in graph.nodes
@@ -94,7 +95,7 @@ def _full_in_loops(graph: Graph) -> int:
 
 
 def _sums(graph: Graph) -> Iterator[Value]:
-    """Yield the results of loops that are scattered, directly or after a conversion."""
+    """Yield the results of loops that are reduce-scattered, directly or after a conversion."""
     makers = producers(graph)
     for node in filter(_scatters, graph.nodes):
         for value in node.operands:
@@ -118,5 +119,5 @@ def _gathered(body: Graph) -> int:
 
 
 def _gathers(graph: Graph) -> set[Value]:
-    """Return the gathered values of a graph; those it returns count as variables."""
+    """Return the results of the all_gathers of a graph, without those in loops and branches."""
     return {node.results[0] for node in graph.nodes if node.op is ALL_GATHER}

@@ -1,8 +1,8 @@
-"""The peak of a compiled step's memory: when it is, and which arrays it holds, by user lines.
+"""The memory peak of a compiled step: the line that reaches it, and the arrays held, by line.
 
 `graphdist.runtime.module.memory` follows the module's buffers. The compiler's own peak, which the
 report states, is larger by padding and by gaps between buffers. If the compiler refuses a program,
-there is no module: the values of its graph are followed instead, node by node.
+there is no module. Then the values of the program's graph are followed instead, node by node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HeldArrays:
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """The peak of a device's memory in a step, its position in the program, and its arrays."""
+    """The peak of a device's memory in a step, the line at the peak, and the arrays held there."""
 
     peak_bytes: int
     phase: str
@@ -64,12 +64,15 @@ def memory_of_graph(graph: Graph) -> StepMemory:
 
 
 def _place(node: Node | None) -> tuple[str, str]:
-    """Return the phase and the line of a value's maker; an argument has none."""
+    """Return the phase and the line of a value's node. `node` is None for an argument."""
     return (ARGUMENT, "") if node is None else phase_and_line(node.source)
 
 
 def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:
-    """Return the innermost node at the peak, and the values that are alive there."""
+    """Return the innermost node at the peak, and the values that are alive there.
+
+    The node is None if the peak is before the first node.
+    """
     held = held_values(graph)
     if held.position < 0:
         return None, list(held.alive)

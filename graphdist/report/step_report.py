@@ -112,7 +112,10 @@ class Report:
 
     @property
     def module_bytes(self) -> dict[str, int]:
-        """Return the same for the module's collectives; XLA may have chosen other kinds."""
+        """Return the bytes of the operands of the module's collectives per device and step.
+
+        The keys are kinds of collectives. XLA may have chosen other kinds than the graph has.
+        """
         return _bytes_by_kind(self.module_collectives)
 
     @property
@@ -134,9 +137,9 @@ class Report:
 
     @classmethod
     def from_json(cls, found: Any) -> Self:
-        """Return the report of a JSON object; its timeline has no events.
+        """Return the report that a JSON object describes. The report's timeline has no events.
 
-        Raises `KeyError` for a figure that is missing and `TypeError` for one of another type.
+        Raises `KeyError` for a missing field, `TypeError` for a field of another type.
         """
         return read_record(cls, found)
 
@@ -184,7 +187,7 @@ def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) 
 def _report(
     graph: Graph, devices: Devices, memory: Memory, module: tuple[ModuleCollective, ...] | None
 ) -> Report:
-    """Return the report without a timeline; a module of None is one that is not there."""
+    """Return the report without a timeline. `module` is None if there is no compiled module."""
     counted, topology, stored = cost(graph), devices.topology, stored_variables(graph)
     matched = matched_collectives(graph, module or ())
     exchanges = chain.from_iterable(each.exchanges for each in matched)

@@ -1,8 +1,8 @@
 """The predicted timeline of a compiled step: its time, in total and by the user's lines.
 
-`graphdist.runtime.module.timeline` predicts the events of the module. Here they are added up by the
-user's lines, which emission writes into the names of operations as `forward(train.py:41)`, and
-compared with the operations that the model needs.
+`graphdist.runtime.module.timeline` predicts the events of the module. Here their times are added up
+by the user's lines, which emission has written into the names of operations as
+`forward(train.py:41)`. The total time is compared with the operations that the model needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphdist.runtime.targets.topologies import Topology
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """A collective of the module: the seconds of its runs in a step, and how many are exposed."""
+    """A collective of the module: the seconds of its runs in a step, and of these the exposed."""
 
     name: str
     kind: str

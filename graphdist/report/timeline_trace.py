@@ -1,8 +1,9 @@
 """A predicted timeline as a trace for Perfetto and Chrome, with a track for each lane.
 
 A counter above the tracks shows the memory of the step.
-Loops have a slice of the track for each iteration. If there were more than `most_events` events,
-each loop shows its first and last iteration, and one slice for the iterations between.
+A track of their own shows each iteration of loops as a slice. If the trace would have more than
+`most_events` events, each loop shows its first and last iteration, and one slice for the
+iterations between.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _Writer:
     def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
         """Yield the events of an iteration that begins `start` seconds after the step."""
         for event in turn.events:
-            if event.every > 1:  # at full length its events would overlap later ones
+            if event.every > 1:  # `seconds` is an average: the branch's own events are longer
                 title = f"branch of every {event.every} steps"
                 yield _written(title, _LOOPS, start + event.start, event.seconds, {})
             elif event.body is None:

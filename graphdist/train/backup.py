@@ -23,7 +23,7 @@ _NAME = "backup"
 
 
 class _Counted:
-    """An iterator without a position of its own: elements are counted, and skipped on resuming."""
+    """Counts the elements of an iterator that cannot save its position. Resuming skips as many."""
 
     def __init__(self, elements: Iterable[Any]) -> None:
         self._elements = caught(lambda: elements)
@@ -63,12 +63,12 @@ class _Progress:
         self._iterator, self._restored = None, state["position"]
 
     def begin(self, epoch: int, dataset: Iterable[Any]) -> Any:
-        """Return an iterator over the epoch, or over the rest of one that is resumed."""
+        """Return an iterator over the epoch, or over the rest of an epoch that is resumed."""
         iterator = _positioned(dataset)
         if self._restored is not None and not (self.is_done and isinstance(iterator, _Counted)):
             iterator.set_state(self._restored)
             if self.is_done:
-                for _ in iterator:  # so that shuffles have taken the orders of that epoch
+                for _ in iterator:  # so that shuffles have drawn their random order of that epoch
                     pass
                 iterator = _positioned(dataset)
         self.epoch, self.is_done = epoch, False
@@ -82,12 +82,13 @@ def _positioned(dataset: Iterable[Any]) -> Any:
 
 
 class BackupAndRestore:
-    """Saves a loop while it runs, and resumes it when the program is started again.
+    """Saves a training loop while it runs, and resumes it when the program is started again.
 
-    `epochs` and `steps` are the two loops. With `save_freq` "epoch" a backup is made after each
-    epoch, with a count after that many steps and after each epoch. A backup includes the position
-    in the dataset: no batch is left out or seen twice, and shuffles continue as without a restart.
-    When the last epoch is over the backups are removed, unless `delete_checkpoint` is false.
+    `epochs` and `steps` are the two loops. If `save_freq` is "epoch", a backup is made after each
+    epoch. If it is a number, a backup is made after that many steps and after each epoch. A backup
+    includes the position in the dataset: no batch is left out or seen twice, and shuffles continue
+    as without a restart. After the last epoch the backups are removed, unless `delete_checkpoint`
+    is false.
 
     Raises `ArgumentError` for another `save_freq`.
 

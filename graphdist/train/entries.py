@@ -2,18 +2,20 @@
 
 Objects are pytrees. The name of a leaf is the path to it, `params/dense/0/w`. A leaf is
 
-* a `Variable`: its value; the value of an ON_READ variable is combined as by a read. It is restored
-  by assigning, so that it may be on other devices, or on another number of replicas;
+* a `Variable`: its value; the value of an ON_READ variable is combined as by a read. A variable is
+  restored by assigning the saved value, so it may be on other devices, or have another number of
+  replicas than when it was saved;
 * a `ShardedVariable`: one array, whatever its shards;
 * a metric: its sums, as float64; a generator of random numbers: its variable;
-* an array, a key of `jax.random`, a number or a string. These cannot be written to: the object is
-  rebuilt with the restored ones, and replaces the old object in the checkpoint;
+* an array, a key of `jax.random`, a number or a string. These values cannot be assigned, so the
+  pytree around them is rebuilt with the restored values, and replaces the old pytree in the
+  checkpoint object;
 * an iterator over a dataset, or another object with `get_state` and `set_state`: its state, a JSON
   value, separate for each worker;
 * another checkpoint: its entries;
 * an object of a user's class: the variables, metrics, generators and iterators in its attributes.
 
-An object that is met twice is saved once, under the first name. The other names are its aliases.
+An object that occurs twice is saved once, under its first name. Its other names are aliases.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ _NO_OBJECTS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 
 class _Tree:
-    """One level of a pytree, some of whose children are replaced when it is restored."""
+    """One node of a pytree. A restore may replace some of its children."""
 
     def __init__(self, children: list[Any], structure: Any, put: PutBack) -> None:
         self._children, self._structure, self._put = children, structure, put
@@ -76,14 +78,13 @@ class _Position:
     """The name of the pytree that the value is in."""
     value: Any
     put: PutBack | None
-    """Puts another value here; None in the attributes of a user's object, which are not replaced.
-    """
+    """Replaces the value. None in the attributes of a user's object, which are not replaced."""
     outer: _Position | None = None
     """The node of the pytree that the value is a child of, None at the top."""
     key: str = ""
-    """The key of the value in that node."""
+    """The key of the value in the node `outer`."""
     is_entered: bool = False
-    """Whether its children are to be visited before it; when it is met again, all of them were."""
+    """Whether the value's children are being visited. The position is popped again after them."""
     is_object: bool = False
     """Whether the value is an object of a user's class."""
     entries_before: int = 0
@@ -116,9 +117,9 @@ class Entries:
     trees: list[_Tree] = field(default_factory=list)
     inner: list[Objects] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
-    _seen: list[Any] = field(default_factory=list)  # keeps them alive, so that ids stay unique
+    _seen: list[Any] = field(default_factory=list)  # keeps objects alive, so that ids stay unique
     _inside: set[int] = field(default_factory=set)
-    """The objects that are being visited: one may contain itself."""
+    """The ids of the objects that are being visited. An object may contain itself."""
 
     def collect(self, name: str, tree: Any, put: PutBack) -> None:
         """Add the entries of a pytree; `put` receives the tree that replaces it."""
@@ -185,7 +186,7 @@ class Entries:
 
     def _level(self, position: _Position) -> list[_Position] | None:
         """Return the children of a node of a pytree; None for a leaf."""
-        calls = itertools.count()  # the first is of the node itself, the others are of its children
+        calls = itertools.count()  # JAX calls `is_leaf` for the node first, then for its children
         try:
             pairs, structure = jax.tree_util.tree_flatten_with_path(
                 position.value, is_leaf=lambda _: next(calls) > 0
@@ -237,7 +238,7 @@ class Entries:
         return True
 
     def _add_state(self, name: str, leaf: Any) -> None:
-        """Add an object that is restored in position."""
+        """Add an object that is restored in place."""
         if isinstance(leaf, Metric):
             for inner, total in named_totals(leaf):
                 self._add_state(f"{name}/{inner}", total)
@@ -266,7 +267,7 @@ class Objects:
 
 
 def entries_of(objects: Objects, names: Iterable[str] | None = None) -> Entries:
-    """Return the entries of all objects, or of those with some names."""
+    """Return the entries of the objects with these names, by default of all objects."""
     entries = Entries()
     for name in objects.objects if names is None else names:
         entries.collect(name, objects.objects[name], objects.putter(name))

@@ -1,11 +1,13 @@
 """The entries of a checkpoint: how each kind of leaf is read, and written back.
 
-An array has one dtype on every host: numbers, in the byte order of the host, whether JAX's 64-bit
-mode is on or not. What would come back as another value or another type is refused: masked arrays
-and other subclasses of arrays, subclasses of numbers and strings, states that JSON changes. An
-array in a memory map is saved as its values, and comes back in memory. An array of JAX is committed
-to its devices if the one before it was. It is weakly typed if that was, and a scalar: JAX makes
-weakly typed arrays of Python's scalars alone.
+An array holds numbers in the byte order of the host. Its dtype is the same on every host, whether
+JAX's 64-bit mode is on or not. A value that would be restored as another value or another type
+raises an error: masked arrays and other subclasses of arrays, subclasses of numbers and strings,
+states that JSON changes. An array in a memory map is saved as its values, and restored in memory.
+
+A restored array of JAX is committed to its devices if the array that it replaces was committed. It
+is weakly typed if the array that it replaces was a weakly typed scalar, because JAX makes weakly
+typed arrays of Python scalars only.
 """
 
 from __future__ import annotations
@@ -39,12 +41,15 @@ _OF_64_BITS = {"float64", "int64", "uint64", "complex128"}
 _OF_JSON = {dict, list, str, bool, int, float, type(None)}
 """The types of values that JSON restores unchanged."""
 _MOST_LEVELS = 200
-"""How deep a state may be nested: JSON is read by recursion, maybe from a deep stack."""
+"""How deep a state may be nested. JSON is read by recursion, and the stack may be deep already."""
 
 
 @dataclass
 class ArrayEntry:
-    """An array, by its dtype and shape; `read` copies it to the host, `write` replaces `span`."""
+    """An array with its dtype and shape.
+
+    `read` copies the array to the host, `write` replaces the part `span` of it.
+    """
 
     name: str
     dtype: str
@@ -56,9 +61,9 @@ class ArrayEntry:
     holder: Any = None
     """The object that is written to; None for an array, which is replaced."""
     takes_any_float: bool = False
-    """Whether it can also be restored from floats of other dtypes."""
+    """Whether the array can also be restored from floats of other dtypes."""
     slices: StoredValue | None = None
-    """The value of a variable sharded over workers: each saves and restores its shards."""
+    """The value of a variable that is sharded over workers. Each worker saves its own shards."""
     key_shape: tuple[int, ...] = ()
     """The shape of the integers stored per element, if elements are random keys."""
 
@@ -68,7 +73,7 @@ class ArrayEntry:
         return None if self.slices is None else self.slices.own_span
 
     def takes(self, dtype: str, shape: Sequence[int], stored_shape: Sequence[int]) -> bool:
-        """Return whether it can be restored from an array of this dtype and shape."""
+        """Return whether the entry can be restored from an array of this dtype and shape."""
         is_float = self.takes_any_float and dtype in _FLOATS
         is_alike = tuple(stored_shape) == (*self.shape, *self.key_shape)
         return (is_float or dtype == self.dtype) and tuple(shape) == tuple(self.shape) and is_alike
@@ -166,7 +171,7 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
 def of_value(name: str, leaf: Any, put: PutBack) -> ArrayEntry | ValueEntry:
     """Return the entry of a value that is replaced on restore.
 
-    Raises `ArgumentTypeError` for a value that would not come back as it is.
+    Raises `ArgumentTypeError` for a value that would not be restored unchanged.
     """
     if type(leaf) in (bool, int, float, str):
         return ValueEntry(name, leaf, put)
@@ -207,7 +212,7 @@ def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
 
 
 def _in_64_bits(dtype: Any) -> AbstractContextManager[None]:
-    """Let JAX make arrays of a dtype of 64 bits, also where its mode of 32 bits is on."""
+    """Let JAX make arrays of a dtype of 64 bits, even if its 64-bit mode is off."""
     return jax.enable_x64(True) if str(dtype) in _OF_64_BITS else nullcontext()
 
 
@@ -217,9 +222,9 @@ def of_state(name: str, holder: Any) -> StateEntry:
 
 
 def _state_of(name: str, holder: Any) -> Any:
-    """Return a copy of the state of an object, which may change while the copy is written.
+    """Return a copy of the state of an object: the state may change while the copy is written.
 
-    Raises `ArgumentTypeError` for a state that would not come back as it is.
+    Raises `ArgumentTypeError` for a state that would not be restored unchanged.
     """
     state = holder.get_state()
     try:
@@ -234,9 +239,9 @@ def _state_of(name: str, holder: Any) -> Any:
 
 
 def _require_json(state: Any) -> None:
-    """Raise `TypeError` for values that JSON changes, `ValueError` for one nested too deeply.
+    """Raise `TypeError` for a state that JSON changes, `ValueError` if it is nested too deeply.
 
-    A value that contains itself is nested without end.
+    A state that contains itself is nested without end.
     """
     level = [state]
     for _ in range(_MOST_LEVELS + 1):
@@ -286,16 +291,19 @@ def _of_data(value: Any) -> Array:
 def _as_value(array: Array, dtype: Any) -> Any:
     if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
         return array
-    implementation = jax.random.key_impl(jax.numpy.empty((), dtype))  # the dtype has a short name
+    implementation = jax.random.key_impl(jax.numpy.empty((), dtype))  # `dtype` has a short name
     return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)
 
 
 def _placed(value: Any, before: jax.Array) -> jax.Array:
-    """Return a value as an array with the sharding of another; this process has its own shards."""
+    """Return `value` as an array with the sharding of `before`.
+
+    If the sharding has devices of other processes, this process makes only its own shards.
+    """
     sharding = before.sharding
     if not sharding.is_fully_addressable:
         return array_of_full(value, sharding)
-    if not before.shape and jax.typeof(before).weak_type:  # keys have no attribute for it
+    if not before.shape and jax.typeof(before).weak_type:  # arrays of keys lack `weak_type`
         with jax.enable_x64(before.dtype.name in _OF_64_BITS):
             value = jax.numpy.asarray(value.item())
     if before.committed:

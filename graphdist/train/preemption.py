@@ -25,7 +25,7 @@ from graphdist.values.distributed import type_name
 
 _log = logging.getLogger("graphdist")
 _handlers = itertools.count()
-"""Counts the handlers of this process; all workers make them in the same order."""
+"""Numbers the handlers of this process. All workers make their handlers in the same order."""
 
 CALLS = "total_run_calls"
 """The name of the checkpoint's entry for the count of calls."""
@@ -38,10 +38,11 @@ class TerminationConfig:
     """How the program learns that it will be stopped, and how it reacts.
 
     `termination_watcher_fn` returns whether there is a notice; it is called every second, on a
-    thread. Without one the notice is the signal SIGTERM. `grace_period` is how many seconds pass
-    from the notice to the end: the program goes on for two thirds of it, the rest is for saving.
-    `save_fn` saves, instead of the manager. `exit_fn` ends the program; by default it exits with
-    `exit_code`, and 143 is what a shell reports of a program ended by SIGTERM.
+    thread. Without this function the notice is the signal SIGTERM. `grace_period` is the number of
+    seconds from the notice to the end: the program goes on for two thirds of it, the rest is for
+    saving. `save_fn` is called to save, in place of the checkpoint manager. `exit_fn` ends the
+    program. By default the program exits with `exit_code`; 143 is the status that a shell reports
+    for a program ended by SIGTERM.
     """
 
     termination_watcher_fn: Callable[[], bool] | None = None
@@ -54,10 +55,10 @@ class TerminationConfig:
 class PreemptionCheckpointHandler:
     """Saves and exits when a notice comes that the program will be stopped.
 
-    A step is a call of `run`. All workers save after the same step, whichever of them gets the
-    notice. It is made with a manager, or with a checkpoint and its folder. It restores the latest
-    checkpoint there, including the count of calls, so that a restarted program continues with
-    `range(handler.total_run_calls, steps)`.
+    A step is a call of `run`. All workers save after the same step, whichever worker gets the
+    notice. The handler is made with a checkpoint manager, or with a checkpoint and its folder. It
+    restores the latest checkpoint in the folder, including the count of calls, so that a restarted
+    program continues with `range(handler.total_run_calls, steps)`.
 
     `cluster_resolver` is the strategy's, or None. A second SIGTERM does what it would have done
     without the handler. Raises `ArgumentError` for a checkpoint without a folder,
@@ -108,10 +109,11 @@ class PreemptionCheckpointHandler:
         return int(self._objects[CALLS])
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of a step; after the agreed step, save and exit.
+        """Run a step and return its result; after the agreed step, save and exit.
 
-        It does not return then: `fn` has to do what every step needs, such as reporting a loss.
-        Raises `WorkerTimeoutError` when another worker takes no part in the agreement.
+        After the agreed step `run` does not return. So `fn` itself must do what every step needs,
+        such as reporting a loss. Raises `WorkerTimeoutError` if another worker does not take part
+        in the agreement.
         """
         self._agreement.begin_step()
         result = fn(*args, **kwargs)
@@ -179,7 +181,7 @@ class PreemptionCheckpointHandler:
                 if is_noticed():
                     self._notice()
                     return
-            except Exception:  # such as a connection that is reset; the next look may succeed
+            except Exception:  # such as a connection that is reset; the next call may succeed
                 if not has_failed:
                     _log.exception("termination_watcher_fn fails; it is asked again")
                 has_failed = True
@@ -228,7 +230,7 @@ def _refuse_parameter_servers(resolver: Any) -> None:
 
 
 def _handled_by(handler: Callable[[int, Any], None]) -> Any:
-    """Handle SIGTERM, and return the previous handler."""
+    """Let `handler` handle SIGTERM, and return the previous handler."""
     if threading.current_thread() is not threading.main_thread():
         raise ContextError(
             "a PreemptionCheckpointHandler for SIGTERM is made on another thread than the main one",

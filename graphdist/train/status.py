@@ -1,4 +1,4 @@
-"""The result of a restore: matched entries, and those that only one side has."""
+"""The result of a restore: the entries restored, and those that only the file or objects have."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _log = logging.getLogger("graphdist")
 _T = TypeVar("_T")
 _NAMES_SHOWN = 20
 _reads = itertools.count()
-"""Counts the reads of shards by this process; all workers read in the same order."""
+"""Numbers the reads of shards by this process. All workers read in the same order."""
 
 
 class LoadStatus:
     """The result of `Checkpoint.restore` and `read`.
 
-    Saved entries that are not restored by the time the checkpoint object is collected are named in
-    the log, unless `expect_partial` or a passed assertion says that this is intended. If the path
-    was None, everything counts as matched.
+    If saved entries have not been restored when this object is garbage-collected, the log names
+    them, unless `expect_partial` was called or `assert_consumed` has passed. If the path was None,
+    everything counts as matched.
     """
 
     def __init__(self, checkpoint: Checkpoint, saved: SavedCheckpoint | None) -> None:
@@ -44,18 +44,18 @@ class LoadStatus:
         self._restored: set[str] = set()
         """The names of the saved entries that were restored."""
         self._written: set[str] = set()
-        """The names of the entries that they were restored to."""
+        """The names of the objects' entries to which values were restored."""
         self._holders: dict[int, Callable[[], Any]] = {}
-        """The objects of these entries, by identity."""
+        """The objects to which values were restored, by `id`."""
         self._is_begun = self._is_expected = False
         self._put_back = _nothing
 
     @at_the_users_line()
     def prepared(self, names: Iterable[str] | None = None) -> Self:
-        """Read the saved values of the objects of these names, or all; `restore` writes them.
+        """Read the saved values of the objects with these names. `restore` writes the values.
 
-        Raises `CheckpointError` if a saved value does not fit its object, such as by its shape or
-        dtype; then nothing is restored.
+        None reads the values of all objects. Raises `CheckpointError` if a saved value does not fit
+        its object, such as by its shape or dtype. Then nothing is restored.
         """
         saved = self.saved
         if saved is not None:
@@ -64,7 +64,7 @@ class LoadStatus:
 
     @at_the_users_line()
     def restore(self) -> None:
-        """Write the values that were read to their objects."""
+        """Write the values, which `prepared` has read, to their objects."""
         outside_scopes(self._put_back)
         self._is_begun, self._put_back = True, _nothing
 
@@ -72,7 +72,7 @@ class LoadStatus:
         entries = entries_of(self.checkpoint, names)
         pairs = self._pairs(saved, entries)
         _refuse_disagreements(saved, pairs)
-        # All are read before any is written: an error restores nothing.
+        # All values are read before any is written, so that an error restores nothing.
         values = read_by_all(saved, pairs, lambda: list(_values(saved, pairs)))
         self._put_back = partial(self._write, entries, pairs, values)
 
@@ -135,14 +135,14 @@ class LoadStatus:
         return self
 
     def _missing(self) -> list[str]:
-        """Return the names of entries that were not saved."""
+        """Return the names of the objects' entries that the checkpoint does not have."""
         if self.saved is None:
             return []
         saved_names = self.saved.names_of(entries_of(self.checkpoint))
         return [name for name, saved_name in saved_names.items() if saved_name is None]
 
     def _passed_over(self) -> list[str]:
-        """Return the names of objects that replaced restored ones."""
+        """Return the names of objects that have replaced objects after these were restored."""
         return [
             entry.name
             for entry in entries_of(self.checkpoint).by_name.values()
@@ -178,7 +178,7 @@ class LoadStatus:
                     self.saved and self.saved.path,
                     ", ".join(_shown(extra)),
                 )
-        except Exception:  # the interpreter may be going down
+        except Exception:  # Python may be ending, and modules may be gone
             return
 
 
@@ -187,7 +187,7 @@ def _nothing() -> None:
 
 
 def _reference(holder: Any) -> Callable[[], Any]:
-    """Return a reference to an object, weak if possible: the status must not keep it alive."""
+    """Return a reference to `holder`, weak if possible: the status must not keep it alive."""
     try:
         return weakref.ref(holder)
     except TypeError:  # some classes have no weak references
@@ -209,7 +209,7 @@ def _refuse_disagreements(saved: SavedCheckpoint, pairs: list[tuple[CheckpointEn
 def _values(
     saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]
 ) -> Iterator[tuple[Callable[[Any], None], Any]]:
-    """Yield each entry's writer and value, the states first: an object may refuse them."""
+    """Yield each entry's writer and value. States come first, as setting a state may fail."""
     for entry, name in pairs:
         if isinstance(entry, StateEntry):
             yield _state_setter(entry, saved.path), saved.state(name, worker_group())
@@ -250,7 +250,7 @@ def read_by_all(
 
 
 def _state_setter(entry: StateEntry, path: str) -> Callable[[Any], None]:
-    """Return a function that sets a state; it raises `CheckpointError` if the object refuses it."""
+    """Return a function that sets an object's state, and raises `CheckpointError` on failure."""
 
     def write(state: Any) -> None:
         try:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from graphdist.config import s3_server
 from graphdist.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from graphdist.quoted import quoted
-from graphdist.runtime.absent_devices import MissingExtraError, has_package
+from graphdist.runtime.extras import require_package
 from graphdist.runtime.files.bucket_objects import BucketObjects
 from graphdist.runtime.files.checkpoint import CheckpointPath
 from graphdist.runtime.files.checkpoint_bucket import BucketFolder
@@ -51,11 +51,7 @@ def folder_of(path: StrPath, what: str) -> CheckpointFolder:
             f"{what} is {quoted(text)}, which is the address of no bucket",
             hint="give gs://bucket/folder, s3://bucket/folder, or a folder of the file system",
         )
-    if not has_package("tensorstore"):
-        raise MissingExtraError(
-            f"{what} is {text!r}: buckets need the package tensorstore, which is not installed",
-            hint="pip install 'graphdist[checkpoint]'",
-        )
+    require_package("tensorstore", f"{what}, {text!r},")
     return BucketFolder(BucketObjects(text.rstrip("/"), s3_server()))
 
 

@@ -1,16 +1,17 @@
 """Writes one checkpoint at a time, on a thread beside the step loop.
 
-The start of the next one waits for it. So memory holds the values of one
-checkpoint besides the program's, and all workers write checkpoints in the same order. An error of
-the thread is raised by the next call.
+A write starts when the previous write has ended. So memory holds the values of one checkpoint
+besides the program's own values, and all workers write checkpoints in the same order. If a write
+fails, the next call raises its error.
 
-What `save` has returned is on the disk when the process ends, if it ends by itself. Python waits
-for the thread, which is no daemon, whichever thread started it. When the main thread has ended,
-threads cannot be relied on: Python does not wait for those that functions at exit start, and newer
-Pythons start none. The checkpoint is then written by the calling thread. Other threads may not
-write after `_end`, the last moment at which one can be waited for.
+If `save` has returned a path, the checkpoint is on the disk when the process ends, unless the
+process is killed. Python waits at exit for the writing thread, because the thread is no daemon,
+whichever thread started it. After the main thread has ended, functions that run at exit may save,
+too. Python does not wait for threads that they start, and newer Pythons start none, so the calling
+thread writes the checkpoint itself. `_end` is the last moment at which Python can wait for a
+thread. After `_end`, only the main thread may write.
 
-A forked process has no thread of its parent, and does not wait for one.
+A forked process has no threads of its parent, and does not wait for them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Write:
         self._done = threading.Event()
 
     def start(self) -> bool:
-        """Start a thread that writes; return whether there is one, for which Python waits."""
+        """Start a thread that writes. Return False if Python would not wait for a thread."""
         if is_python_ending():
             return False
         thread = threading.Thread(target=self._run, name="graphdist-checkpoint", daemon=False)
@@ -63,8 +64,8 @@ class _Write:
     def wait(self) -> None:
         """Return once the checkpoint is written, or has failed.
 
-        Ctrl-C interrupts this wait. It would also interrupt `Thread.join`, but Python then takes
-        the thread for ended, does not wait for it at exit, and crashes.
+        Ctrl-C interrupts this wait. If Ctrl-C interrupted `Thread.join`, Python would believe that
+        the thread has ended, would not wait for the thread at exit, and would crash.
         """
         self._done.wait()
 
@@ -94,7 +95,9 @@ def is_python_ending() -> bool:
 
 
 def start_writing(job: Callable[[], None], name: str) -> None:
-    """Write a checkpoint on a thread, after the one before it; on this thread if Python is ending.
+    """Write a checkpoint on a new thread, or on this thread if Python is ending.
+
+    The previous checkpoint is written first.
 
     Raises `CheckpointError` if Python will no longer wait for this thread.
     """
@@ -126,13 +129,13 @@ def finish_writing() -> None:
 
 
 weakref.finalize(_Write, bool)
-"""Registers Python's finalizers before `_end`, so that they run after it at exit: a checkpoint that
-is being written keeps its folder."""
+"""Registers Python's finalizers before `_end`, so that they run after `_end` at exit. A temporary
+folder is then not removed while a checkpoint is being written to it."""
 
 
 @atexit.register
 def _end() -> None:
-    """Wait for the writes of other threads, and refuse new ones."""
+    """Wait for the write of another thread. From now on only the main thread may write."""
     global _is_over
     with _lock:
         for write in _under_way:
@@ -146,7 +149,7 @@ def _end() -> None:
 
 
 def _forget() -> None:
-    """Forget the parent's write in a forked process, and locks that threads of it may hold."""
+    """In a forked process, drop the parent's write and lock, which a parent's thread may hold."""
     global _lock, _is_over
     _lock, _is_over = threading.RLock(), False
     _under_way.clear()

@@ -6,6 +6,6 @@ from graphdist.viz.formats import FORMATS, render
 from graphdist.viz.graph_diff import Diff, diff
 from graphdist.viz.placement_table import placement
 
-set_viewer(display)  # stages call its functions, and import nothing of this package
+set_viewer(display)  # stages may not import this package: they call `display` through this hook
 
 __all__ = ["FORMATS", "Diff", "diff", "placement", "render"]

@@ -1,9 +1,10 @@
-"""The comparison of two programs: their figures, collectives and lines, whose nodes are paired.
+"""The comparison of two programs: their totals, their collectives and the user's lines.
 
 1. The nodes of the old and of the new program are paired by `graphdist.viz.graph_diff`.
-2. A collective of both is compared by the bytes that a replica sends into it per step, all runs of
-   a loop included. One that is in one program alone was added or removed.
-3. The bytes of a line are the bytes of its nodes' results, again in all runs.
+2. A collective that is in both programs is compared by the bytes that a replica sends into it per
+   step, in all iterations of the loops around it. A collective that is in only one program was
+   added or removed.
+3. The bytes of a line are the bytes of its nodes' results, also in all iterations.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SIGNS = {"added": "+", "removed": "-", "rewired": "~", "changed": "!", "kept": "
 
 @dataclass(frozen=True)
 class ComparedCollective:
-    """A collective, with its position in each program, None in the one that does not have it."""
+    """A collective, with its position in each program; None for a program that lacks it."""
 
     kind: str
     before: int | None
@@ -40,7 +41,7 @@ class ComparedCollective:
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """The changes to the nodes of a line: how many nodes, and the bytes of all their results."""
+    """One of the user's lines: how many of its nodes changed, and the bytes of all its results."""
 
     place: str
     added: int
@@ -53,7 +54,7 @@ class ComparedLine:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two programs: their figures, their collectives, and the lines whose nodes differ."""
+    """Two programs: their totals, their collectives, and the lines whose nodes differ."""
 
     names: tuple[str, str]
     figures: list[ComparedFigure]
@@ -61,7 +62,7 @@ class Comparison:
     lines: list[ComparedLine] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison as the page reads it."""
+        """Return the comparison as JSON for the page."""
         return {
             "names": self.names,
             "figures": [list(astuple(each)) for each in self.figures],
@@ -89,7 +90,10 @@ class Comparison:
 
 
 def comparison_of(program: ShownProgram, models: Mapping[Graph, Model] | None = None) -> Comparison:
-    """Return the comparison of the two steps of a program, whose models may be known already."""
+    """Return the comparison of the two steps of a program.
+
+    `models` has the models of the steps' graphs; None computes them.
+    """
     before, after = program.steps
     models = models or models_of((before.graph, after.graph))
     change, old, new = diff(before.graph, after.graph), models[before.graph], models[after.graph]
@@ -109,7 +113,7 @@ _AMOUNTS: tuple[tuple[str, str, Callable[[Model], int]], ...] = (
     ("bytes of all results", "bytes", lambda model: sum(map(_result_bytes, model.records))),
     ("peak by the graph", "bytes", lambda model: memory_timeline(model).peak),
 )
-"""The figures of a graph: their names, units and amounts."""
+"""What is compared of two graphs: a name, a unit, and the function that computes the amount."""
 
 
 def _figures(before: Model, after: Model) -> Iterator[ComparedFigure]:
@@ -118,14 +122,14 @@ def _figures(before: Model, after: Model) -> Iterator[ComparedFigure]:
 
 
 def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ComparedFigure]:
-    """Yield the figures of two reports, as their JSON has them."""
+    """Yield the memory and time that two reports predict; nothing if either report is missing."""
     old, new = reports
     if old is None or new is None:
         return
     try:
         peaks = float(old["memory"]["peak"]), float(new["memory"]["peak"])
         times = float(old["time"]["step"]), float(new["time"]["step"])
-    except (KeyError, TypeError, ValueError):  # a file may be anybody's
+    except (KeyError, TypeError, ValueError):  # the earlier report is read from the user's file
         return
     yield ComparedFigure("peak as compiled", "bytes", *peaks)
     yield ComparedFigure("predicted step", "seconds", *times)

@@ -1,13 +1,13 @@
 """Programs in a notebook, in the browser, and in a folder of pages with an index.
 
-`gd.config.set_dump` sets the folder. A function that is compiled again has one more row in the
-index, which says why, and a page that compares its new program with the last one. The index is
-replaced each time in one step, so that a reader finds it complete while the run goes on. Workers
-but the first write to folders of their own, `worker1`, ..., and so does a process that finds
-another one writing, `process4242`.
+`gd.config.set_dump` sets the folder. When a function is compiled again, the index gets one more
+row, which says why, and a page that compares the new program with the previous one is written. A
+new index replaces the old file as a whole, so a reader never sees half of it. Every worker except
+worker 0 writes to a folder of its own, such as `worker1`. A process that finds another process
+writing to the folder does the same, in a folder such as `process4242`.
 
-A failure to write pages does not fail the run: it is logged, once for a folder. A function that is
-compiled again and again leaves `MOST` pages.
+A failure to write pages does not fail the run. The first failure in a folder is logged. Of one
+function, at most `MOST` programs get pages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEIGHT = 720
 
 
 def show(shown: Shown, format: str = "html") -> None:
-    """Show a program: the page goes into the notebook, or else to a browser; text is printed."""
+    """Show a program. "html" opens in the notebook, or else in a browser; other formats print."""
     if format != "html":
         print(render(shown, format), end="")
     elif _in_notebook():
@@ -49,7 +49,7 @@ def show(shown: Shown, format: str = "html") -> None:
 
 
 def notebook_cell(shown: Shown) -> str:
-    """Return the page in a frame of its own, for the cell of a notebook."""
+    """Return the HTML for a notebook's cell: an iframe that contains the page."""
     content = html.escape(render(shown, "html"), quote=True)
     return (
         f'<iframe srcdoc="{content}" sandbox="allow-scripts" title="graphdist" '
@@ -58,21 +58,21 @@ def notebook_cell(shown: Shown) -> str:
 
 
 def open_page(page: str, path: Path | None = None) -> Path:
-    """Write a page to a file, a temporary one if no path is given, and open it in a browser."""
+    """Write a page to `path`, or to a temporary file without a path, and open it in a browser."""
     path = path or Path(tempfile.mkdtemp(prefix="graphdist-"), "program.html")
     path.write_text(page, encoding="utf-8")
     return open_file(path)
 
 
 def open_file(path: Path) -> Path:
-    """Open a page that is in a file in a browser, or say where it is."""
+    """Open the page at `path` in a browser. Print the path if no browser starts."""
     if not webbrowser.open(path.resolve().as_uri()):
         print(f"no browser could be started; the page is in {path}", file=sys.stderr)
     return path
 
 
 def _in_notebook() -> bool:
-    """Return whether a kernel with a front end runs this: IPython in a terminal shows no HTML."""
+    """Return whether this runs in a notebook's kernel. IPython in a terminal shows no HTML."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return type(shell).__name__ == "ZMQInteractiveShell"
@@ -85,7 +85,11 @@ _log = logging.getLogger("graphdist")
 
 
 def dump_stage(lowered: Lowered, folder: Path, function: int, reason: str) -> None:
-    """Write the page of a program of the function with this id, and the index."""
+    """Write the page of a program, and the index.
+
+    `function` is the id of the program's function. `reason` says why the function was compiled
+    again; it is "" the first time.
+    """
     with _lock:
         _dump_folder(folder.absolute()).add(lowered, function, reason)
 
@@ -115,7 +119,7 @@ class _DumpFolder:
 
     @cached_property
     def _own(self) -> Path:
-        """Return the folder of this process."""
+        """Return the folder that this process writes to."""
         worker = jax.process_index()
         return _claimed(self._asked / f"worker{worker}" if worker else self._asked)
 
@@ -146,21 +150,21 @@ class _DumpFolder:
         return own
 
     def _replace(self, name: str, text: str) -> None:
-        """Write a file so that a reader never sees a part of it."""
+        """Write a file so that a reader never sees half of it."""
         part = self._own / f"{name}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(self._own / name)
 
 
 def _claimed(folder: Path) -> Path:
-    """Return a folder that no other process writes to: this one, or a new one in it."""
+    """Return a folder that no other process writes to: `folder`, or else a new folder in it."""
     folder.mkdir(parents=True, exist_ok=True)
     ours, record = OwnerProcess.this_process(), folder / OWNER
     try:
         with record.open("xb") as file:
             file.write(ours.record(0))
     except FileExistsError:
-        other = OwnerProcess.of(record.read_bytes())  # None while the other is writing it
+        other = OwnerProcess.of(record.read_bytes())  # None while the other writes its record
         if other is None or other.is_gone(has_lock=False) is not True:
             own = folder / f"process{ours.process}"
             own.mkdir(exist_ok=True)
@@ -171,4 +175,4 @@ def _claimed(folder: Path) -> Path:
 
 _lock = Lock()
 _dump_folder = cache(_DumpFolder)
-"""Return the folder with this path, which is the same object each time."""
+"""Return the `_DumpFolder` of a path, always the same object for the same path."""

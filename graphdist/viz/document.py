@@ -1,18 +1,19 @@
 """Programs as JSON, written and read; `document.schema.json` describes it.
 
-1. `version` increases when a reader of the last version could not read this one.
-2. Empty, zero and missing values are left out. There are no times: the same program gives the same
-   bytes.
+1. `version` increases when a reader of the previous version cannot read the new one.
+2. Empty, zero and missing values are left out. There are no timestamps, so that the same program
+   gives the same bytes.
 3. A node refers to another by its position in `nodes`.
 4. Values that many nodes share are in tables, and are referred to by their positions there: `facts`
    (everything but names, operands and position), `sources` and `groups`.
-5. Nodes of several graphs that have the same identity are the same node: `identities` has the group
-   of each. Partners in the graphs before and after a pass are in `pairs`, also where a node has
-   moved to another group.
-6. The JSON has the text of the last graph, so that another program can be compared with it later;
-   the page does not use it. The text has no user's lines and no scopes: the records of the document
-   have them, in the same order. Placeholders stand for parameters without a text, so a graph that
-   is compared with a saved one goes through its text as well (`as_saved`).
+5. Nodes of several graphs that have the same identity are the same node. `identities` has the group
+   of each identity. `pairs` has the partners in the graphs before and after a pass. It has also
+   the pairs of a node that has moved to another group, and so has a new identity.
+6. The JSON has the text of the last graph, so that a later program can be compared with the graph;
+   the page does not use the text. The text lacks the user's lines and scopes. They are in the
+   records of the document, in the same order. In the text, placeholders stand for parameters that
+   cannot be printed. So a graph that is compared with a saved graph is printed and parsed first
+   (`as_saved`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from graphdist.viz.report_document import report_document
 FORMAT = "graphdist.program"
 VERSION = 4
 _MOST_LIVE = 100
-"""How many of the values at the peak a graph lists."""
+"""How many of the values held at the memory peak of a graph are listed, at most."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -55,7 +56,7 @@ def render(program: ShownProgram) -> str:
 
 def program_document(program: ShownProgram) -> dict[str, Any]:
     """Return a program as JSON: its name, and for each pass its graph and what the pass changed."""
-    # Many passes leave the program as it is: there are fewer graphs than steps.
+    # Many passes return the same graph, so there are fewer graphs than steps.
     graphs = [step.graph for step in program.all_steps]
     models = models_of(graphs, program.topology)
     changes = iter(diffs([graph for graph, _ in groupby(graphs)]))
@@ -100,7 +101,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
 
 
 def _position(key: _Key, table: dict[_Key, int]) -> int:
-    """Return the position of a key in a table, in which it is put if it is new."""
+    """Return the position of `key` in `table`. A new key is appended."""
     return table.setdefault(key, len(table))
 
 
@@ -110,7 +111,7 @@ class _Tables:
     def __init__(self) -> None:
         self.facts: dict[tuple[Facts, int | None], int] = {}
         self.sources: dict[tuple[Frame, ...], int] = {}
-        self._facts_of: dict[int, int] = {}  # by identity, for nodes of many graphs
+        self._facts_of: dict[int, int] = {}  # by `id`: nodes of several graphs share `Facts`
 
     def position(self, facts: Facts) -> int:
         """Return the position of a record's facts in the table."""
@@ -151,7 +152,7 @@ def _node(record: Record, facts: int, identity: int) -> dict[str, Any]:
 
 
 def _facts(facts: Facts, source: int | None) -> dict[str, Any]:
-    """Return facts as an entry of their table; the source stands for their frames."""
+    """Return `facts` as JSON. `source`, the frames' position among the sources, replaces them."""
     entry = {name: value for name, value in facts._asdict().items() if value}
     if source is not None:
         entry["source"] = source
@@ -175,7 +176,7 @@ def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:
 
 
 def _runs(pairs: Mapping[int, int]) -> list[list[int]]:
-    """Return pairs of positions as runs: the first position in each graph, and the length."""
+    """Return pairs of positions as runs of successive pairs: the first pair, and the length."""
     runs: list[list[int]] = []
     for old, new in sorted(pairs.items()):
         if runs and (old, new) == (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]):
@@ -190,19 +191,22 @@ def _pairs(before: Model, after: Model, pairs: Sequence[tuple[Node, Node]]) -> l
 
 
 Origin = tuple[Source, str]
-"""The user's lines and scope of a node, and the pass that made it."""
+"""The user's lines and scope of a node, and the pass that made the node."""
 
 
 @dataclass(frozen=True)
 class SavedProgram:
-    """The last graph of a document, and the report on it, if it has one."""
+    """The last graph of a document, and the report on that graph; None without a report."""
 
     graph: Graph
     report: dict[str, Any] | None
 
 
 def read_document(text: str, name: str) -> SavedProgram:
-    """Return the program of a document; raises `ArgumentError` for any other text."""
+    """Return the program saved in a document. Raises `ArgumentError` for any other text.
+
+    `name` is the document's name in errors.
+    """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -221,13 +225,13 @@ def read_document(text: str, name: str) -> SavedProgram:
 
 
 def as_saved(graph: Graph) -> Graph:
-    """Return a graph as writing and reading leave it."""
+    """Return a graph as it is after it is saved to a document and read back."""
     parsed = parse(str(graph), opaques=PLACEHOLDERS)
     return _with_origins(parsed, ((node.source, node.origin) for node in walk(graph)))
 
 
 def compared(program: ShownProgram, earlier: SavedProgram, name: str) -> ShownProgram:
-    """Return a program of two steps: an earlier program, and the last step of `program`."""
+    """Return a program of two steps: `earlier` under `name`, and the last step of `program`."""
     after = ShownStep("now", as_saved(program.graph))
     return replace(
         program,
@@ -246,10 +250,10 @@ def _refused(name: str, why: str) -> ArgumentError:
 
 
 def _origins(document: Mapping[str, Any]) -> Iterator[Origin]:
-    """Yield the origins of the nodes of a document's last graph; inputs are no nodes."""
+    """Yield the origin of each node of a document's last graph, in order. Inputs are no nodes."""
     facts, sources = document["facts"], document["sources"]
     for record in document["graphs"][document["passes"][-1]["graph"]]["nodes"]:
-        if "text" in record:  # of an input, and of `return`
+        if "text" in record:  # an input or `return`
             continue
         entry = facts[record["facts"]]
         lines = sources[entry["source"]] if "source" in entry else []

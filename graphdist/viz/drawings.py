@@ -2,14 +2,14 @@
 
 An edge leads from a node to its user.
 
-* Graphviz draws groups as clusters. It does not end in minutes on a training step of 700 nodes: the
-  edges from variables to the optimizer are long, and it searches a position for each, and for its
-  label, in every rank. So groups of a large graph are closed, each drawn as one box, types are
-  tooltips, and the search is limited.
-* Mermaid is drawn by code hosts and notebooks from a fenced block: at most 500 edges and 50,000
-  characters, limits that a page cannot raise. So long names are shortened, and a larger graph is
-  refused.
-* SVG is laid out in layers from inputs to outputs, which networkx finds.
+* Graphviz draws groups as clusters. On a training step of 700 nodes it runs for many minutes. The
+  edges from variables to the optimizer are long, and graphviz searches a position in every rank
+  for each edge and its label. So groups of a large graph are closed, which draws each group as one
+  box. Types are tooltips, and the search is limited.
+* Code hosts and notebooks draw Mermaid from a fenced block. They draw at most 500 edges and 50,000
+  characters, and a page cannot raise these limits. So long names are shortened, and a larger graph
+  raises an error.
+* SVG is laid out in layers from inputs to outputs. networkx computes the layers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Drawing:
-    """The chosen nodes of a model, with their positions in order, and the edges between them."""
+    """The chosen records of a model, by position and in order, and the edges between them."""
 
     model: Model
     records: dict[int, Record]
@@ -61,10 +61,10 @@ def drawing_of(program: ShownProgram, chosen: Collection[int] | None = None) -> 
 
 
 def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
-    """Return for each path the closed group to draw in its place, None for a node of its own.
+    """Return, for the path of each node, the closed group that is drawn in place of the node.
 
-    Groups are opened from the outside in, small ones first, as long as there are at most `most`
-    boxes.
+    None means that the node has a box of its own. All groups are closed at first. Outer groups are
+    opened before inner ones, small groups before large ones, while there are at most `most` boxes.
 
     >>> closed_to([("a",), ("a", "b"), ("a", "b")], 2)
     [None, ('a', 'b'), ('a', 'b')]
@@ -72,12 +72,12 @@ def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
     [('a',), ('a',), ('a',)]
     """
     inside: defaultdict[Path, set[Path]] = defaultdict(set)  # the groups directly in a group
-    alone = Counter(paths)  # its own nodes
+    alone = Counter(paths)  # the nodes directly in a group
     for path in alone:
         for depth in range(len(path)):
             inside[path[:depth]].add(path[: depth + 1])
     opened: set[Path] = set()
-    boxes = 1  # of all, which is opened in any case
+    boxes = 1  # the group of all nodes, which is always opened
     waiting: list[tuple[int, int, Path]] = [(0, alone[()] + len(inside[()]), ())]
     while waiting:
         depth, size, path = heappop(waiting)
@@ -97,7 +97,7 @@ def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
 
 
 SMALL = 500
-"""The most boxes of one drawing that can still be read."""
+"""The largest number of boxes in a drawing that people can still read."""
 
 
 def refuse_large(graph: Graph, boxes: int, form: str) -> None:
@@ -110,10 +110,10 @@ def refuse_large(graph: Graph, boxes: int, form: str) -> None:
 
 
 _MOST_BOXES = 150
-"""What graphviz lays out in about two seconds."""
+"""How many boxes graphviz lays out in about two seconds."""
 _MOST_LABELS = 100
 _LIMITS = "nslimit=1; nslimit1=1; mclimit=0.5;"
-"""How long graphviz tries to shorten edges and to avoid crossings, in its own units."""
+"""How long graphviz tries to shorten edges and to avoid crossings, in units of graphviz."""
 
 
 def dot_text(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
@@ -143,9 +143,9 @@ def dot_text(program: ShownProgram, chosen: Collection[int] | None = None) -> st
 
 
 class _Boxes:
-    """The boxes of a drawing for graphviz: `n7` is a node, `g3` a closed group.
+    """The boxes of a drawing for graphviz: `n7` is a node, `g3` is a closed group.
 
-    `paths` has the group in which each box is drawn.
+    `paths` maps a box to the group around it.
     """
 
     def __init__(self, drawing: Drawing) -> None:
@@ -182,7 +182,10 @@ class _Boxes:
             yield 'fillcolor="#ffd591"'
 
     def edges(self) -> list[str]:
-        """Return a line for each two connected boxes, with the type of the value or a count."""
+        """Return a line for each pair of connected boxes.
+
+        The line has the type of the value between the boxes, or the number of several values.
+        """
         types: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for producer, position in self._drawing.edges:
             ends = self._box_of[producer], self._box_of[position]
@@ -213,7 +216,7 @@ _PLAIN = set("._,-+*/%@()=: []")
 def mermaid_text(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
     """Return the last graph of a program, or chosen nodes of it, as a Mermaid flowchart.
 
-    Raises `ArgumentError` for more than Mermaid draws.
+    Raises `ArgumentError` for more nodes, edges or characters than Mermaid draws.
     """
     drawing = drawing_of(program, chosen)
     refuse_large(program.graph, len(drawing.records), "mermaid")
@@ -290,8 +293,8 @@ def svg_text(program: ShownProgram, chosen: Collection[int] | None = None) -> st
 
 
 def _corners(drawing: Drawing) -> dict[int, tuple[int, int]]:
-    """Return the upper left corner of each record, by its position; layers are centred."""
-    import networkx as nx  # slow to import, and few draw
+    """Return the upper left corner of each record's box, by the record's position."""
+    import networkx as nx  # imported here, because it is slow to import and rarely needed
 
     drawn = nx.DiGraph()
     drawn.add_nodes_from(drawing.records)

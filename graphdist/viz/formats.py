@@ -19,7 +19,7 @@ DRAWINGS: dict[str, Callable[[ShownProgram, Collection[int] | None], str]] = {
     "svg": drawings.svg_text,
     "mermaid": drawings.mermaid_text,
 }
-"""The renderers of drawings of one graph, which also draw chosen nodes, by their positions."""
+"""The formats that draw one graph. A renderer takes the positions of chosen nodes, None for all."""
 
 FORMATS: dict[str, Callable[[ShownProgram], str]] = {
     "text": text.render,
@@ -31,17 +31,18 @@ FORMATS: dict[str, Callable[[ShownProgram], str]] = {
     "model-explorer": model_explorer.render,
     "perfetto": perfetto.render,
 }
-"""The renderer of each format. A format with a single graph shows that of the last step."""
+"""The renderer of each format. A format that shows a single graph shows the last step's graph."""
 
 MODULES = ("stablehlo", "hlo")
-"""Formats of the compiled module and not of the graph."""
+"""The formats that show the compiled module instead of the graph."""
 
 
 def render(shown: Shown, format: str = "text") -> str:
     """Return a graph, or a stage with all its passes, in a format of `FORMATS`.
 
-    Text shows the last step. A stage also has "stablehlo" and "hlo". Raises `ArgumentError` for an
-    unknown format, and for a graph too large for "svg" or "mermaid".
+    "text" shows the last step only. A stage may also be rendered in a format of `MODULES`. Raises
+    `ArgumentError` for an unknown format, for a format of `MODULES` if `shown` is no stage, and
+    for a graph that is too large for "dot", "svg" or "mermaid".
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -70,7 +71,7 @@ def render(shown: Shown, format: str = "text") -> str:
 
 
 def format_named(name: str) -> str:
-    """Return the name of a format; raises `ArgumentError` for an unknown one."""
+    """Return `name`. Raises `ArgumentError` if no format has this name."""
     known = (*FORMATS, *MODULES)
     if name not in known:
         raise ArgumentError(

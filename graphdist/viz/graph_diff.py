@@ -4,16 +4,18 @@ Nodes of two graphs are paired, by the best evidence first:
 
 1. the same object, since a rewrite shares the nodes that it leaves alone;
 2. the same computation: equal operation, parameters and shapes on operands that are the same
-   computation, down to inputs and variables; the n-th such node with the n-th of the other graph;
+   computation, down to inputs and variables; if several nodes of a graph compute the same, the
+   first is paired with the first of the other graph, the second with the second;
 3. equal operation, parameters and shapes, in order; of several candidates the one with the most
    paired operands, directly or through nodes that were added between;
 4. equal operation from the same line of the user's.
 
 Nodes without a partner are removed or added. A pair is *rewired* if operands are not partners, and
-*changed* if parameters or types differ. A type without a layout equals a type with any, since
-inferring a distribution is no change. A read of a variable and the input that is bound to it are
-the same value. Equality is defined by `graphdist.ir.compare`: names, sources and the order of
-parameters do not count. Bodies of loops and branches are compared if their nodes are paired.
+*changed* if parameters or types differ. A type without a layout equals the same type with any
+layout, because a pass that infers layouts changes no node. A read of a variable in one graph, and
+the input bound to the same variable in the other graph, are the same value. Equality is defined by
+`graphdist.ir.compare`: names, sources and the order of parameters do not count. Bodies of loops and
+branches are compared if the nodes that contain them are paired.
 """
 
 from __future__ import annotations
@@ -31,16 +33,17 @@ from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import node_lines, print_literal
 
 OperandKeys = tuple[Hashable, ...]
-"""For each operand or result a key that equal computations share; a literal is its own key."""
+"""A key for each operand or result, equal for equal computations. A literal is its own key."""
 
 
 @dataclass(frozen=True)
 class Diff:
-    """The difference of two graphs: nodes of the first, nodes of the second, and pairs.
+    """The difference of two graphs.
 
-    `partners` has all pairs of nodes, nested ones too. `inputs` has the inputs of the first graph
-    and of its bodies, and its reads of variables, with the inputs of the second that have the same
-    value.
+    `removed` has nodes of `before`, `added` has nodes of `after`, `rewired` and `changed` have
+    pairs of both. `kept` is the number of pairs without a difference. `partners` has all pairs,
+    those of nested nodes too. `inputs` maps inputs of `before` and of its bodies, and its reads of
+    variables, to the inputs of `after` that have the same value.
     """
 
     before: Graph
@@ -104,7 +107,7 @@ def diff(before: Graph, after: Graph) -> Diff:
 def diffs(graphs: Sequence[Graph]) -> list[Diff]:
     """Return the differences between successive graphs.
 
-    The key of a node is computed once: from pass to pass most nodes are the same objects.
+    The key of a node is computed once, because most passes keep most nodes as the same objects.
     """
     keys, found = _Keys(), []
     for before, after in pairwise(graphs):
@@ -118,16 +121,17 @@ class _Keys:
 
     def __init__(self) -> None:
         self.of_shape, self.of_computations = cache(_shape_key), cache(self._keys_of)
-        self._computed: dict[Node, tuple[OperandKeys, int, OperandKeys]] = {}  # for these operands
+        # The keys of a node's operands, and the keys of the node and its results for them.
+        self._computed: dict[Node, tuple[OperandKeys, int, OperandKeys]] = {}
 
     def _keys_of(self, graph: Graph) -> dict[Node, int]:
-        """Return for each node a key that equal computations of any two graphs share."""
+        """Return a key for each node. Equal computations of any two graphs have equal keys."""
         arguments, variables = _inputs(graph)
         key_of: dict[Operand, Hashable] = {value: index for index, value in enumerate(arguments)}
         key_of |= {value: name for name, value in variables.items()}
         keys: dict[Node, int] = {}
         for node in graph.nodes:
-            # Literals are slow to hash: they stand for themselves.
+            # Literals are slow to hash: here they are compared; `_computation` hashes their texts.
             operands = tuple(
                 [each if isinstance(each, Literal) else key_of.get(each) for each in node.operands]
             )
@@ -139,7 +143,7 @@ class _Keys:
         return keys
 
     def _computation(self, node: Node, operands: OperandKeys) -> tuple[int, OperandKeys]:
-        """Return the key of a node, and the keys of its results."""
+        """Return the key of a node and the keys of its results. `operands` are keys, too."""
         texts = [print_literal(each) if isinstance(each, Literal) else each for each in operands]
         bodies = tuple([hash(tuple(self.of_computations(body).values())) for body in node.graphs])
         key = hash((self.of_shape(node), tuple(texts), bodies))
@@ -148,7 +152,7 @@ class _Keys:
         return key, tuple([hash((key, index)) for index in range(len(node.results))])
 
     def are_equal(self, old: Node, new: Node) -> bool:
-        """Whether two nodes apply one operation, and their results have one distribution."""
+        """Whether two nodes apply the same operation, and their results have the same layouts."""
         if old is new:
             return True
         for old_result, other in zip(old.results, new.results, strict=False):
@@ -171,12 +175,12 @@ class _Pairing:
         self.before, self.after, self.result, self.keys = before, after, result, keys
         self.pairs: dict[Node, Node] = {}
         self.taken: set[Node] = set()
-        self.values: dict[Value, Value] = {}  # of the first graph to the second's
+        self.values: dict[Value, Value] = {}  # from values of `before` to values of `after`
         self.producer = {value: node for node in after.nodes for value in node.results}
         self._pair_inputs()
 
     def run(self) -> int:
-        """Pair nodes, sort the pairs into the result, and return how many were kept."""
+        """Pair the nodes, add the pairs to `result`, and return how many nodes were kept."""
         self._pair_same()
         if len(self.pairs) < len(self.before.nodes) and len(self.taken) < len(self.after.nodes):
             self._pair_equal()
@@ -224,7 +228,8 @@ class _Pairing:
                 continue
             candidates = waiting[key(node)]
             if candidates:
-                # The first few are enough: order is kept, and this must not become quadratic.
+                # The first 16 are enough, because passes keep most of the order. All candidates
+                # would take quadratic time.
                 best = max(islice(candidates, 16), key=lambda new: self._likeness(node, new))
                 del candidates[best]
                 self._pair(node, best)
@@ -244,7 +249,7 @@ class _Pairing:
         return self.values.get(old) is new
 
     def _is_wired(self, old: Node, new: Node) -> bool:
-        """Whether each operand of the second node is the partner of the first one's."""
+        """Whether each operand of `new` is the partner of the same operand of `old`."""
         if old is new:
             partner = self.values.get
             return all(isinstance(each, Literal) or partner(each) is each for each in old.operands)
@@ -276,7 +281,7 @@ def _with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _inputs(graph: Graph) -> tuple[tuple[Value, ...], dict[str, Value]]:
-    """Return the arguments of a graph, and the inputs that are bound to variables, by name."""
+    """Return the inputs of a graph that are arguments, and those bound to variables, by name."""
     bound = [variable.name for variable in graph.variables] if graph.is_placed else []
     return graph.inputs[len(bound) :], dict(zip(bound, graph.inputs, strict=False))
 

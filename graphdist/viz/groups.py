@@ -1,14 +1,14 @@
 """The group in which each node is drawn: a path, beginning with the outermost group.
 
-1. The path is the node's named scope (`jax.named_scope`, a module's name) if it has one. Otherwise
-   it is the calls of the user's functions around it, without those that all nodes share; if none
-   remain, the user's line.
-2. Nodes of the backward pass of a scope are in the same scope under `backward`; nodes that it
-   recomputes (`jax.checkpoint`) are under `recomputed` in it.
-3. A node without a known line is in the group of the pass that made it. If no pass made it (code
-   within JAX did), it is with its first operand, or else with its first user.
-4. A node in the body of a loop or branch is in a group below that node. The identity of the loop
-   stands for that group's name, since names of nodes change from pass to pass.
+1. The path is the node's named scope (`jax.named_scope`, a module's name) if the node has one.
+   Otherwise the path is the user's functions on the node's call stack, without the calls that all
+   nodes share. If no call remains, the path is the user's line.
+2. A node in the backward pass of the scope `a/b` has the path `backward/a/b`. A node of `a/b` that
+   is computed again (`jax.checkpoint`) has `recomputed` in its path.
+3. A node without a known line is in the group of the pass that made it. If no pass made the node
+   (code within JAX did), it is in the group of its first operand, or else of its first user.
+4. A node in the body of a loop or branch is in a group below the loop or branch. The identity of
+   the loop or branch is that group's name, because names of nodes change from pass to pass.
 5. A group with more than `CROWD` direct members is divided by the user's lines, and a line with
    more than `CROWD` members by order. So no group is too large to lay out when it is opened.
 6. The groups of a program are computed once for the graphs of all its passes: a node that a pass
@@ -37,7 +37,7 @@ _RECOMPUTED = "rematted_computation"
 
 
 def own_paths(models: Sequence[Model]) -> Iterator[list[GroupPath]]:
-    """Yield the paths of each model's records, below the loop or branch each is nested in."""
+    """Yield the paths of each model's records, without the loops and branches around a record."""
     shared = _shared([record for model in models for record in model.records])
     for model in models:
         paths = [_own(record, shared) for record in model.records]
@@ -51,7 +51,7 @@ def own_paths(models: Sequence[Model]) -> Iterator[list[GroupPath]]:
 
 
 def goes_with_neighbours(record: Record) -> bool:
-    """Return whether a node has no scope, line or pass of its own, so that neighbours decide."""
+    """Return whether a node has neither scope, line nor pass, so that it joins a neighbour."""
     facts = record.facts
     return record.node is not None and not (facts.frames or scope_path(facts.scope) or facts.origin)
 
@@ -59,7 +59,10 @@ def goes_with_neighbours(record: Record) -> bool:
 def _of_neighbour(
     records: list[Record], paths: list[GroupPath], at: int, neighbours: list[int]
 ) -> GroupPath:
-    """Return the path of a record's first neighbour that is a node of the same graph."""
+    """Return the path of the first of `neighbours` that is a node of the graph of record `at`.
+
+    Without such a neighbour, return the path of record `at`.
+    """
     for neighbour in neighbours:
         if records[neighbour].node is not None and records[neighbour].parent == records[at].parent:
             return paths[neighbour]
@@ -85,7 +88,7 @@ def scope_path(scope: str) -> GroupPath:
 
 
 def _names(scope: str) -> tuple[list[str], set[str]]:
-    """Return the names in a scope, and the transformations of all of them.
+    """Return the names in a scope, and the transformations that apply to any of the names.
 
     JAX writes `jvp(a/b)/c` for the scope `c` in the scope `a/b` under `jvp`.
     """
@@ -114,7 +117,7 @@ def _parts(scope: str) -> list[str]:
 
 
 def _without_repetition(names: list[str]) -> list[str]:
-    """Return names without a prefix that is repeated.
+    """Return `names` without the prefix that comes twice in a row.
 
     JAX writes `transpose(jvp(a))/b/jvp(a)/b/c` where it recomputes `a/b/c`.
     """
@@ -125,14 +128,14 @@ def _without_repetition(names: list[str]) -> list[str]:
 
 
 def _shared(records: list[Record]) -> int:
-    """Return how many outermost frames all nodes share."""
+    """Return the number of outermost frames that the call stacks of all records share."""
     callers = (record.facts.frames[:0:-1] for record in records if record.facts.frames)
     return len(reduce(common_prefix, callers, next(callers, ())))
 
 
 def common_prefix(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
-    """Return the items at the beginning that two tuples share."""
-    if other[: len(one)] == one:  # mostly
+    """Return the longest tuple with which both tuples begin."""
+    if other[: len(one)] == one:  # the usual case, and fast
         return one
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return tuple(item for item, _ in same)
@@ -149,15 +152,15 @@ def _own(record: Record, shared: int) -> GroupPath:
         return (facts.origin,) if facts.origin else ()
     if len(call) <= shared + 1:
         return (_line(record),)
-    # Two calls of one function are two groups: the line of the call tells them apart.
+    # Two calls of one function are two groups, which differ in the line of the call.
     return tuple(
         f"{frame.function} (called in line {caller.line})"
         for caller, frame in zip(call[shared:], call[shared + 1 :], strict=False)
     )
 
 
-def thinned(paths: Sequence[GroupPath], records: Sequence[Record]) -> list[GroupPath]:
-    """Return the paths of records in order, with groups of too many records divided."""
+def crowds_divided(paths: Sequence[GroupPath], records: Sequence[Record]) -> list[GroupPath]:
+    """Return the paths of records, with groups of more than `CROWD` records divided further."""
     crowds = Counter(paths)
     lines = [(path, _line(record)) for path, record in zip(paths, records, strict=True)]
     kinds: defaultdict[GroupPath, set[str]] = defaultdict(set)
@@ -184,7 +187,10 @@ def _place(file: str, line: int) -> str:
 
 
 def _part(index: int, size: int) -> GroupPath:
-    """Return the nested parts that hold a member of a group of `size`, the largest first."""
+    """Return the names of the nested parts around a member of a group, the outermost first.
+
+    `index` is the member's position in the group, `size` the number of the group's members.
+    """
     parts: list[str] = []
     width = CROWD
     while width < size:

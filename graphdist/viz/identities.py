@@ -1,11 +1,12 @@
-"""Which nodes of a program's graphs are the same node, so that it keeps its position on the page.
+"""Which nodes of the graphs of a program are the same node, which keeps its position on the page.
 
-1. An identity is an integer. The nodes that a pass keeps, rewires or changes keep their identity,
-   as the difference of the graphs pairs them; inputs and `return` do, too.
-2. A node whose partner is in another group, or in another loop's body, has a new identity: it is
-   drawn elsewhere.
-3. Identities are numbered in the order of the program: one that a pass adds comes after the node
-   that it follows.
+1. An identity is an integer. A node that a pass keeps, rewires or changes keeps its identity: the
+   node after the pass has the identity of its partner before the pass (`graph_diff.py`). Inputs
+   and `return` keep their identities, too.
+2. A node whose partner is in another group, or in another loop's body, has a new identity, because
+   it is drawn elsewhere.
+3. Identities are numbered in the order of the program. The identity of a node that a pass adds
+   comes right after the identity of the node before it.
 4. The group of an identity is the group of its first node.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdist.viz.graph_diff import Diff
-from graphdist.viz.groups import GroupPath, goes_with_neighbours, own_paths, thinned
+from graphdist.viz.groups import GroupPath, crowds_divided, goes_with_neighbours, own_paths
 from graphdist.viz.model import Model, Record
 
 
@@ -28,7 +29,7 @@ class Identities:
 
 
 def paths(model: Model) -> list[tuple[str, ...]]:
-    """Return the names of the groups of each record of a single graph, in order.
+    """Return, for each record of a single graph, the names of its groups, outermost first.
 
     >>> from graphdist.ir.parser import parse
     >>> from graphdist.viz.model import model_of
@@ -51,7 +52,7 @@ def paths(model: Model) -> list[tuple[str, ...]]:
 
 
 def partners(change: Diff, before: Model, after: Model) -> dict[int, int]:
-    """Return the pairs of a difference, as positions of records of the two graphs."""
+    """Return the pairs of a difference: from positions in `before` to positions in `after`."""
     inputs = {
         before.position_of_value(value): after.position_of_value(other)
         for value, other in change.inputs.items()
@@ -70,9 +71,10 @@ def identified(
 ) -> Identities:
     """Return the identities of the records of models.
 
-    `earlier` has for a model, by its index, the index of one before it, and the pairs of partners
-    from that to this. With `across_groups` partners of different groups are the same node: in
-    another version of a program lines have moved, and groups are named after lines.
+    `earlier` maps the index of a model to the index of an earlier model, and to the pairs of
+    partners, from positions in the earlier model to positions in the model. With `across_groups`,
+    partners in different groups are the same node, too. This is for two versions of a program:
+    groups are named after lines, and lines have moved.
     """
     maker = _Maker(across_groups)
     for index, (model, own) in enumerate(zip(models, own_paths(models), strict=True)):
@@ -81,20 +83,23 @@ def identified(
 
 
 class _Maker:
-    """Gives identities to one model after the other."""
+    """Gives identities to the records of one model after the other."""
 
     def __init__(self, across_groups: bool) -> None:
         self._across_groups = across_groups
         self._of: list[list[int]] = []
         self._first: list[Record] = []  # the first record of each identity
-        self._parents: list[int] = []  # the identity of the loop around it, -1 without
+        self._parents: list[int] = []  # the identity of the loop or branch around each, or -1
         self._paths: list[GroupPath] = []
-        self._next: dict[int, int] = {}  # the identity after it in the program; -1 is the start
+        self._next: dict[int, int] = {}  # from an identity to the next in the program; -1: start
 
     def add(
         self, model: Model, own: Sequence[GroupPath], earlier: int, partners: Mapping[int, int]
     ) -> None:
-        """Give an identity to each record of a model, its partner's in an earlier model if any."""
+        """Give an identity to each record of a model: a new one, or that of the record's partner.
+
+        `earlier` is the index of the model in which the partners are.
+        """
         inherited = {new: self._of[earlier][old] for old, new in partners.items()}
         of: list[int] = []
         taken: set[int] = set()
@@ -110,7 +115,7 @@ class _Maker:
         self._of.append(of)
 
     def _is_at(self, identity: int, parent: int, path: GroupPath, record: Record) -> bool:
-        """Return whether an identity is in the group of a record; no record has identity -1."""
+        """Return whether an identity is in the group of a record. Identity -1 is in no group."""
         if identity < 0 or self._parents[identity] != parent:
             return False
         is_same = self._across_groups or self._paths[identity] == path
@@ -134,9 +139,9 @@ class _Maker:
             at = self._next[at]
         index_of = {identity: index for index, identity in enumerate(order)}
         paths: dict[int, GroupPath] = {-1: ()}
-        for identity in range(len(order)):  # a loop was met before its body
+        for identity in range(len(order)):  # a loop has its identity before its body has
             parent = self._parents[identity]
             outer = (*paths[parent], index_of[parent]) if parent >= 0 else ()
             paths[identity] = (*outer, *self._paths[identity])
-        groups = thinned([paths[i] for i in order], [self._first[i] for i in order])
+        groups = crowds_divided([paths[i] for i in order], [self._first[i] for i in order])
         return Identities([[index_of[identity] for identity in of] for of in self._of], groups)

@@ -4,14 +4,15 @@
    they are nested in. A record refers to another by its position.
 2. Ids are the names in the text: a node has the name of its first result or, without results, its
    operation and position. The same program gives the same ids.
-3. A nested graph's inputs are records too. They take the operands of its node, so that edges
-   continue into the body.
+3. A nested graph's inputs are records too. Their operands are those of the node that has the
+   nested graph, so that edges continue into the body.
 4. Groups are computed in `graphdist.viz.groups`, from the records.
 
-The seconds of a node are estimated from published peaks (`graphdist.runtime.targets.roofline`), for
-the node by itself. XLA fuses nodes and runs collectives beside others, so these times do not add up
-to the time of a step; they show which nodes to look at first. The bytes held while nodes run in
-order are counted by `graphdist.ir.analyses.held_values`; XLA fuses, reuses buffers and reorders.
+The seconds of a node are estimated from published peaks (`graphdist.runtime.targets.roofline`), as
+if the node ran alone. XLA fuses nodes and overlaps collectives with computation, so the seconds do
+not add up to the time of a step. They show which nodes to look at first. The bytes held are counted
+by `graphdist.ir.analyses.held_values`, as if the nodes ran in order. XLA may hold more or less,
+because it fuses nodes, reuses buffers and changes the order.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from graphdist.runtime.targets.topologies import Topology
 
 
 class CollectiveFacts(NamedTuple):
-    """A collective: its reducer, the bytes of each replica's operands, the replicas of a group."""
+    """A collective: its reducer, the bytes of a replica's operands, the replicas in a group."""
 
     reducer: str
     bytes: int
@@ -44,11 +45,11 @@ class CollectiveFacts(NamedTuple):
 class Facts(NamedTuple):
     """The facts of a node that do not depend on its graph.
 
-    `op` and `parameters` are as in the text of a graph. That text numbers parameters without a text
-    of their own, so `parameters` may differ between graphs. `frames` begin with the innermost.
-    `bytes` is the size of the results on one replica in one run. So are the bytes of `collective`,
-    and `seconds`, which are 0 without a topology. `trips` is how often a loop runs its body, 0 if
-    it depends on data.
+    `op` and `parameters` are as in the text of a graph. The text has numbers for parameters that
+    cannot be printed, so `parameters` may differ between graphs. `frames` begin with the
+    innermost. `bytes` is the size of the results. `bytes`, `collective.bytes` and `seconds` are
+    for one run of the node on one replica. `seconds` is 0 without a topology. `trips` is the number
+    of iterations of a loop, 0 if the number depends on data.
     """
 
     op: str
@@ -67,7 +68,7 @@ class Facts(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the operation, of a collective with its reducer: `all_reduce sum`."""
+        """Return the operation. A collective has its reducer too: `all_reduce sum`."""
         return f"{self.op} {self.collective.reducer}".strip() if self.collective else self.op
 
     @property
@@ -77,16 +78,20 @@ class Facts(NamedTuple):
 
 
 Reference = int | tuple[int, int] | str
-"""An operand: the position of a record with one result, position and index of a result, or text."""
+"""An operand: a record's position, a record's position and the index of its result, or a text.
+
+A position alone stands for a record with one result, a text for a literal.
+"""
 
 
 @dataclass(slots=True)
 class Record:
     """One node of the picture.
 
-    `results` are names. `parent` is the position of the node it is nested in, -1 at the top.
-    `own_text` is the text of a record without a node: of an input, and of `return`. `times` counts
-    its runs in a step: a loop runs its body once for each trip, and a `while` counts as one trip.
+    `results` are names. `parent` is the position of the node in whose body the record is, -1
+    outside all bodies. `own_text` is the text of an input or of `return`, which have no node.
+    `times` is how often the record runs in a step. The body of a loop runs once for each iteration,
+    and the body of a `while` whose number of iterations depends on data counts once.
     """
 
     id: str
@@ -106,7 +111,7 @@ class Record:
 
     @property
     def inputs(self) -> list[int]:
-        """Return the positions of the records of its operands, each once."""
+        """Return the positions of the records that the operands refer to, each once."""
         references = (each for each in self.operands if not isinstance(each, str))
         return list(dict.fromkeys(_position_and_result(each)[0] for each in references))
 
@@ -129,7 +134,7 @@ class Model:
 
     @property
     def num_nodes(self) -> int:
-        """Return the number of nodes, nested graphs included; inputs are no nodes."""
+        """Return the number of nodes, those of nested graphs included. Inputs are no nodes."""
         return sum(record.node is not None for record in self.records)
 
     @property
@@ -144,7 +149,7 @@ class Model:
 
     @cached_property
     def users(self) -> list[list[int]]:
-        """Return for each record the positions of its users, each once."""
+        """Return, for each record, the positions of its users, each once."""
         users: list[list[int]] = [[] for _ in self.records]
         for position, record in enumerate(self.records):
             for producer in record.inputs:
@@ -185,13 +190,16 @@ def model_of(graph: Graph) -> Model:
 
 
 def models_of(graphs: Iterable[Graph], topology: Topology | None = None) -> dict[Graph, Model]:
-    """Return the model of each graph, once, in order; nodes that graphs share are read once."""
+    """Return the model of each graph, in order. The facts of shared nodes are computed once.
+
+    `topology` has the chips for which `seconds` are estimated; without a topology they are 0.
+    """
     cache = _FactsCache(topology)
     return {graph: _Records(graph, cache).model() for graph in dict.fromkeys(graphs)}
 
 
 class _FactsCache:
-    """The facts of the nodes seen so far, and the texts of their types, of which there are few."""
+    """Computes the facts of a node once, and the text of a type once."""
 
     def __init__(self, topology: Topology | None) -> None:
         self._topology = topology
@@ -257,7 +265,11 @@ class _Records:
     def _add(
         self, graph: Graph, operands: tuple[Operand, ...] = (), parent: int = -1, times: int = 1
     ) -> None:
-        """Add the inputs of a graph, which take the operands of its node, and its nodes."""
+        """Add the inputs and the nodes of a graph.
+
+        For a nested graph `operands` are those of its node, and `parent` is the node's position.
+        `times` is how often the graph runs in a step.
+        """
         again = self.printer.begin(graph)
         self._inputs(graph, operands, again, parent)
         for node in graph.nodes:
@@ -270,7 +282,7 @@ class _Records:
         self, graph: Graph, operands: tuple[Operand, ...], again: bool, parent: int
     ) -> None:
         bound = [f"@{variable.name}" for variable in graph.variables] if graph.is_placed else []
-        # The last operands: a branch takes those after the index, a scan takes all.
+        # The inputs take the last operands: a branch those after the index, a scan all.
         sources = operands[len(operands) - len(graph.inputs) :]
         for index, value in enumerate(graph.inputs):
             variable = bound[index] if index < len(bound) else ""
@@ -304,15 +316,16 @@ class _Records:
 
 
 def node_estimate(node: Node, topology: Topology) -> Roofline:
-    """Return the estimated time of a node, all trips of a loop included."""
+    """Return the estimated time of a node, for a loop the time of all iterations."""
     work = node_cost(node)
     return estimate_step(topology, work.flops, work.bytes, _exchanges(node))
 
 
 def node_seconds(node: Node, topology: Topology) -> float:
-    """Return the seconds of one run of a node, 0 for a loop or branch: its nodes have their own.
+    """Return the estimated seconds of one run of a node.
 
-    They are rounded to three digits, since more would only make files larger.
+    The result is 0 for a loop or branch, because the nodes of its bodies have seconds of their own.
+    It is rounded to three digits, which keeps files small.
 
     >>> from graphdist.ir.parser import parse
     >>> from graphdist.runtime.targets.topologies import find_topology
@@ -340,7 +353,9 @@ def _exchanges(node: Node, times: int = 1) -> Iterator[Exchange]:
 class Timeline:
     """The bytes held while each node of the outermost graph runs, and the values at the peak.
 
-    `steps` are positions of records and bytes; `live` are names and bytes, the largest first.
+    `steps` has pairs of a record's position and the bytes held while it runs. `peak` is the largest
+    number of bytes. `live` has pairs of a name and the bytes of a value that is held at the peak,
+    the largest first.
     """
 
     steps: list[tuple[int, int]]

@@ -4,10 +4,11 @@ A page is a single file that opens from disk. It contains the program as the JSO
 `graphdist.viz.document`, with the text of the user's files, deflated and in base64, so that nothing
 in a user's program can be interpreted as HTML. A policy in the page forbids every request. The
 script and the style are built from `graphdist/viz/web` and are in `graphdist/viz/static`, with the
-licences of their parts, and with the style of the index.
+licences of their parts. The style of the index is there, too.
 
-The index has one row for each function, with its figures, and links to pages in the same folder. It
-has no script: rows are HTML, in which text of the user's program is escaped.
+The index has one row for each program, with its numbers of nodes and bytes, and links to pages in
+the same folder. The index has no script. Its rows are HTML, and text of the user's program is
+escaped.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _POLICY = (
 )
 
 
-@collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
+@collection_put_off()  # a hundred thousand objects are made and kept, and none is garbage
 def render(program: ShownProgram) -> str:
     """Return the page of a program with all its steps."""
     content = program_document(program)
     content["files"] = _files(content)
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    # Level 1 is a quarter larger than the best, in a third of the time.
+    # Level 1 takes a third of the time of the best level. Its result is a quarter larger.
     packed = b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), level=1)).decode()
     return _html(
         html.escape(program.graph.name),
@@ -57,7 +58,7 @@ def render(program: ShownProgram) -> str:
 
 
 def _html(title: str, policy: str, style: str, *body: str) -> str:
-    """Return a page; `style` is the name of its file."""
+    """Return a page. `style` is the file name of its style sheet, `body` has its lines."""
     head = [
         "<!doctype html>",
         '<html lang="en">',
@@ -91,10 +92,10 @@ _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069
 
 @dataclass(frozen=True)
 class IndexRow:
-    """A row of the index: a function, its page, its figures in the columns' order, and a note.
+    """A row of the index: a program, its page, the texts of its columns, and a note.
 
-    `changes` is the page that compares it with an earlier program of the function, if there is one.
-    An entry without a page says why in its note.
+    `changes` is the page that compares the program with the function's previous one, "" if there
+    is none. If there is no page, the note says why.
     """
 
     name: str
@@ -119,7 +120,7 @@ def render_index(title: str, entries: Sequence[IndexRow]) -> str:
 
 
 def figures_of(program: ShownProgram) -> tuple[str, ...]:
-    """Return the figures of a program's last graph, as the index shows them."""
+    """Return the texts of the index's columns for the last graph of a program."""
     model = model_of(program.graph)
     return (
         f"{program.graph.num_replicas:,}",
@@ -131,7 +132,10 @@ def figures_of(program: ShownProgram) -> tuple[str, ...]:
 
 
 def report_note(program: ShownProgram) -> str:
-    """Return a note whether a program fits, and its predicted time; "" without a report."""
+    """Return a note that says whether a program fits its topology, and its predicted time.
+
+    The note is "" for a program without a report.
+    """
     report = program.report
     if report is None:
         return ""
@@ -141,7 +145,9 @@ def report_note(program: ShownProgram) -> str:
 
 
 def file_name(name: str, taken: Sequence[str] = ()) -> str:
-    """Return an unused name for the page of a function, made of letters, digits and `_.-`.
+    """Return a file name for the page of a function that is not in `taken`.
+
+    It is made of letters, digits and `_.-`.
 
     >>> file_name("train/step<1>", taken=["train_step_1.html"])
     'train_step_1-2.html'

@@ -1,10 +1,11 @@
-"""The nodes of a program as a trace, which chrome://tracing and ui.perfetto.dev open.
+"""An estimated schedule of a program's nodes, as trace events of Chrome and Perfetto.
 
-It is an estimate and not a measurement: the nodes run one after the other, each as long as a
-roofline says (`graphdist.runtime.targets.roofline`), at least a nanosecond. Each replica has a chip
-of the kind `CHIP`, or a topology is named. The memory traffic is counted by `graphdist.ir.cost`:
-XLA fuses elementwise work. A loop takes the time of all its trips. Collectives have a separate
-track; a counter shows memory.
+chrome://tracing and ui.perfetto.dev open the file. Nothing is measured. In the schedule the nodes
+run one after the other. A node takes the time that its roofline says
+(`graphdist.runtime.targets.roofline`), at least a nanosecond. A loop takes the time of all its
+iterations. If the user names no topology, each replica has one chip of the kind `CHIP`. The memory
+traffic is counted by `graphdist.ir.cost`. Elementwise operations have none, because XLA fuses them.
+Collectives have a track of their own, and a counter shows the bytes held.
 """
 
 from __future__ import annotations

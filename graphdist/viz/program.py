@@ -1,4 +1,4 @@
-"""A program as it is shown: its graphs after each pass, and the choice of one of them."""
+"""The program that the formats show: its graph after each pass. One pass can be chosen by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphdist.report.step_report import Report
 from graphdist.runtime.targets.topologies import Topology
 
 TRACE = "trace"
-"""The name of the step before all passes."""
+"""The name of the step whose graph is the traced one, before all passes."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,14 @@ class ShownStep:
 
 @dataclass(frozen=True)
 class ShownProgram:
-    """The steps of a compilation, in order; at least one.
+    """The graphs of a compilation, in order; at least one.
 
-    `others` are what runs beside the last step: the rows that a worker of parameter servers reads,
-    and the updates of the servers, each once. With a topology the estimated times of nodes are
-    shown, with a report what the program needs there.
-    A program that `compares` has two steps, an earlier program and a later one; `earlier_report` is
-    the JSON of the report on the earlier one.
+    `others` has, for parameter servers, the graphs that run beside the graph of the last step: the
+    worker's reads of rows, and each update of the servers once. With `topology` the estimated times
+    of nodes are shown. With `report` the memory and time that the program needs there are shown.
+
+    If `compares`, the steps are two programs, an earlier and a later one, and `earlier_report` is
+    the report on the earlier program as JSON.
     """
 
     steps: tuple[ShownStep, ...]
@@ -52,14 +53,14 @@ class ShownProgram:
 
     @property
     def all_steps(self) -> tuple[ShownStep, ...]:
-        """Return the steps, and after them what runs beside the last."""
+        """Return the steps, and after them `others`."""
         return (*self.steps, *self.others)
 
     def step(self, name: str, *, first: bool = False) -> ShownStep:
-        """Return the step with a name; `last` is the last of all.
+        """Return the step with a name. "last" means the last of `steps`.
 
-        Of a pass that runs several times, `simplify:2` is the second run; the name alone means the
-        last run, or with `first` the first. Raises `ArgumentError` for a name that no step has.
+        If a pass runs several times, "simplify:2" means its second run, and "simplify" its last
+        run, or its first run if `first`. Raises `ArgumentError` for a name that no step has.
         """
         if name == "last":
             return self.steps[-1]
@@ -76,7 +77,7 @@ class ShownProgram:
         )
 
     def only(self, name: str) -> ShownProgram:
-        """Return a program of a single step of this one; the last with what runs beside it."""
+        """Return a program of the step with a name alone. The last step keeps `others`."""
         step = self.step(name)
         return replace(self, steps=(step,), others=self.others if step is self.steps[-1] else ())
 
@@ -103,7 +104,7 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
 
 
 def with_run_numbers(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
-    """Return the steps, with the count of the run in the names of passes that run several times."""
+    """Return the steps, with ":1", ":2", ... after the names of passes that run several times."""
     runs = Counter(step.name for step in steps)
     seen: Counter[str] = Counter()
     named = []

@@ -1,9 +1,10 @@
 """A report as JSON for the page: whether the step fits, its collectives, its predicted time.
 
 Seconds and bytes are numbers, which the page writes as text. Lists have the largest entries only.
-`lanes` are the slices of the predicted timeline, as `graphdist.report.timeline_trace` has
-them for Perfetto: a track, start and length in microseconds, a title, a line, a part of the step,
-and the seconds that no computation hides.
+`lanes` are the slices of the predicted timeline, the same as those that
+`graphdist.report.timeline_trace` makes for Perfetto. A slice has a track, start and length in
+microseconds, a title, a line, a part of the step, and the seconds of communication that no
+computation hides.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_SLICES = 6000
 
 
 def report_document(report: Report) -> dict[str, Any]:
-    """Return a report as the page reads it; without a module it has no timeline."""
+    """Return a report as JSON for the page. A report without a compiled module has no timeline."""
     timeline = report.timeline
     return {
         "target": report.target,
@@ -54,7 +55,7 @@ def _collectives(report: Report) -> list[dict[str, Any]]:
             "times": use.times,
             "seconds": _rounded(use.seconds),
             "origin": use.pass_name,
-            "line": use.place if ":" in use.place else "",  # it may be unknown
+            "line": use.place if ":" in use.place else "",  # the place may be unknown
             "became": use.became,
         }
         for use in largest[:MOST_COLLECTIVES]

@@ -1,7 +1,7 @@
 """Graphs as text for a terminal: all nodes, or those selected by a pattern or a neighbourhood.
 
-Colours are ANSI escapes, used only on request. Control characters of the user's never reach the
-terminal: the printer escapes names and strings, this module escapes source lines.
+Colours are ANSI escapes, used only on request. Control characters of the user's program never reach
+the terminal: the printer escapes names and strings, this module escapes source lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIGNS = {"+": _GREEN, "-": _RED, "~": _YELLOW, "!": _YELLOW, " ": _DIM}
 def render(program: ShownProgram, *, sources: bool = True, colour: bool = False) -> str:
     """Return the text of every step of a program, each under the name of its pass.
 
-    With `sources`, the user's line is written once above the nodes that came from it.
+    With `sources`, the user's line is written once above the nodes that came from the line.
     """
     titles = [f"# after {step.name}" for step in program.steps]
     titles += [f"# beside it: {step.name}" for step in program.others]
@@ -60,7 +60,7 @@ def difference_text(change: Diff, before: str, after: str, *, colour: bool = Fal
 def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     """Return a table of the collectives of the last step, in order, with the user's lines.
 
-    Bytes are per step: a collective in a loop runs once for each trip.
+    Bytes are per step: a collective in a loop runs once in each iteration.
     """
     model = model_of(program.graph)
     rows = [("kind", "reducer", "bytes", "times", "replicas", "made by", "node", "source")]
@@ -95,7 +95,7 @@ def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> 
 
 
 def matching(model: Model, pattern: str) -> set[int]:
-    """Return the records whose text, scope or source matches a regular expression."""
+    """Return the positions of the records whose text, scope or source matches `pattern`."""
     try:
         regex = re.compile(pattern)
     except re.error as error:
@@ -108,9 +108,9 @@ def matching(model: Model, pattern: str) -> set[int]:
 
 
 def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
-    """Return the record with a name, and those at most `depth` edges away in both directions.
+    """Return the positions of a record and of all records at most `depth` edges away from it.
 
-    Raises `ArgumentError` for a name that no record has.
+    Edges are followed in both directions. Raises `ArgumentError` for a name that no record has.
     """
     known = {record.id: position for position, record in enumerate(model.records)}
     wanted = name if name in known else f"%{name}"

@@ -82,7 +82,7 @@ def _fits(answer: Operand, result: Value) -> bool:
 
 
 def _operand(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    """Return the first operand, which such an operation leaves as it is if it keeps the shape."""
+    """Return the first operand. The operation changes nothing if the shape stays (`_fits`)."""
     return operands[:1]
 
 
@@ -176,7 +176,7 @@ def _select(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
 
 
 def _update_all(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    """Return an update that is as large as its operand: its start is clamped to 0."""
+    """Return the update. It is the result if it is as large: its start is then clamped to 0."""
     return operands[1:2]
 
 
@@ -248,7 +248,7 @@ def _convert(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     original = inner.operands[0].type.dtype
     if operands[0].type.dtype not in _WIDENS.get(original, "").split():
         return None
-    # A float out of an integer's range is clamped, an integer out of it wraps around.
+    # A float beyond the range of an integer dtype is clamped, an integer beyond it wraps around.
     is_by_float = is_integer(original) and not is_integer(operands[0].type.dtype)
     if is_by_float and is_integer(wanted) and wanted not in (original, *_WIDENS[original].split()):
         return None
@@ -311,7 +311,7 @@ def _cond(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     for inner in branch.nodes:
         # New nodes, since another `cond` of this graph may have the same branch.
         results: Sequence[Operand] = rewriter.again(inner, substitute(environment, inner.operands))
-        if inner.op.name in _RULES:  # outside the branch more is known about its operands
+        if inner.op.name in _RULES:  # the operands of `cond` may be known, the branch's inputs not
             (made,) = rewriter.take_back(len(rewriter.nodes) - 1)
             answer = _simplified(made, made.operands, rewriter)
             results = answer or rewriter.keep(made, made.operands, made.graphs)

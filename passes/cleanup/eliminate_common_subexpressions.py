@@ -54,7 +54,7 @@ class _Seen:
     """The values that the nodes of one graph have computed so far.
 
     Most nodes differ from all others in operation or operands. Parameters and the bits of literals
-    are compared only where two nodes agree in both.
+    are compared only for nodes with equal operation and operands.
     """
 
     first: dict[Hashable, Node] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class _Seen:
         return results
 
     def _key(self, node: Node, operands: Operands) -> Hashable:
-        """Return a key that equal nodes share and few others do; None if the node must stay."""
+        """Return a key that equal nodes share, and few other nodes; None if the node must stay."""
         op = node.op
         if _is_impure(node):
             if op is READ:
-                # Reads merge only if no assignment is between them: it changes the value.
+                # Reads merge only if no assignment between them can change the value.
                 name = variable_named_by(node).name
                 return op, name, self.writes.get(name, 0)
             self._written(node)

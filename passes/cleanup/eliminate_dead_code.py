@@ -1,9 +1,10 @@
 """Remove nodes that neither an output nor an effect needs, also in nested graphs.
 
-A node stays if one of its results is used, or if it or a node nested in it has an effect; at stage
-LOGICAL an assignment is one. A `cond` no longer returns a result that nobody uses, and a `scan` no
-longer stacks one, so that the nodes inside that compute it are removed, too. The nodes are visited
-once, from the last to the first, so that each is visited after all its users.
+A node stays if one of its results is used, or if it or a node nested in it has an effect. In a
+logical graph an assignment is an effect. A `cond` no longer returns a result that nothing uses, and
+a `scan` no longer stacks such a result. So the nested nodes that compute the result are removed,
+too. The nodes are visited once, from the last to the first, so that each node is visited after all
+its users.
 
 Before:  %a = jax.sin(%x)   %b = jax.cos(%x)   return %b
 After:   %b = jax.cos(%x)   return %b
@@ -29,7 +30,7 @@ NAME = "eliminate_dead_code"
 
 @dataclass(frozen=True, slots=True)
 class _Narrowed:
-    """The new nested graphs of a node, and the results that are left."""
+    """The new nested graphs of a node, and the positions of the results that stay."""
 
     graphs: tuple[Graph, ...]
     kept: tuple[int, ...]

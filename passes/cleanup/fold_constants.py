@@ -14,8 +14,8 @@ adds, and the value itself for mean, max and min.
 
 Left alone: constants and results of more than 64 elements; results that are nan, whose sign JAX
 and numpy choose differently; subnormal numbers, which JAX flushes to zero and numpy does not; the
-larger of 0.0 and -0.0; integer division; dtypes but bool, integers of 8 to 64 bits, f16, bf16, f32
-and f64.
+larger of 0.0 and -0.0; integer division; dtypes other than bool, integers of 8 to 64 bits, f16,
+bf16, f32 and f64.
 """
 
 from __future__ import annotations

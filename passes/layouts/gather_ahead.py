@@ -1,12 +1,13 @@
 """In each iteration of a loop, gather the weights of the next iteration.
 
-Otherwise an iteration of a loop over layers first gathers its weights, and cannot compute before
-they arrive. So the loop carries gathered weights: each iteration gathers the weights of the next
-one, which do not depend on its own results, so that an accelerator sends them while it computes.
-One more gathered layer is in memory. The weights of the first iteration are gathered before the
-loop. The last iteration gathers its own weights again, which nothing uses: for L iterations 1/L
-more bytes are sent. (This is the prefetch of fully sharded data parallel, Zhao et al. 2023,
-"PyTorch FSDP", section 3.3.2, here for the loops of the forward and the backward pass.)
+Without this pass, an iteration of a loop over layers first gathers its weights, and cannot compute
+before the weights arrive. With the pass, the loop carries gathered weights: each iteration gathers
+the weights of the next iteration. These do not depend on the iteration's own results, so an
+accelerator sends them while it computes. Memory holds one more gathered layer. The weights of the
+first iteration are gathered before the loop. The last iteration gathers its own weights again,
+which nothing uses: a loop of L iterations sends 1/L more bytes. (This is the prefetch of fully
+sharded data parallel, Zhao et al. 2023, "PyTorch FSDP", section 3.3.2, here for the loops of the
+forward and the backward pass.)
 
 Before:  %y = scan(%x, %w) { %all = all_gather(%slice)  .. %all .. }
 After:   %first = all_gather(take_step(%w, 0))
@@ -39,7 +40,7 @@ from graphdist.ir.rewrite import rewrite
 from graphdist.ir.types import Type
 
 NAME = "gather_ahead"
-_FEWEST_STEPS = 3
+_FEWEST_ITERATIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def gather_ahead(graph: Graph) -> Graph:
 def _rule(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
     scan = Scan(node, operands)
     last = scan.length - 1
-    gathers = list(_gathers(scan)) if scan.length >= _FEWEST_STEPS else []
+    gathers = list(_gathers(scan)) if scan.length >= _FEWEST_ITERATIONS else []
     if not gathers:
         return None
     edit = ScanEdit(scan, NAME)
@@ -110,7 +111,7 @@ def _gathers(scan: Scan) -> Iterator[_Gather]:
 
 
 def _gathered(gather: _Gather, stack: Operand, step: Operand, builder: Builder) -> Operand:
-    """Add the gather of the slice that iteration `step` takes of a stack."""
+    """Add the gather of the slice of `stack` that iteration `step` uses."""
     at = gather.chain[-1].source
     (value,) = cast(
         "tuple[Operand]", builder.add(TAKE_STEP, (stack, step), at=at, hint=gather.result.hint)

@@ -1,8 +1,8 @@
-"""Where sharded values are gathered: where the fewest bytes are sent.
+"""Chooses where sharded values are gathered, so that the fewest bytes are sent.
 
 An operation that cannot run on shards takes unsharded operands. Among the values between the shards
-and these operands, a minimum cut finds the ones with the fewest bytes. They are gathered, and the
-values computed from them are unsharded. So a parameter is gathered in the dtype in which it is
+and these operands, a minimum cut finds the values with the fewest bytes. These are gathered, and
+the values computed from them are unsharded. So a parameter is gathered in the dtype in which it is
 used, and once for all its uses. A gather in a loop counts once per iteration.
 
 A stack that a loop scans is gathered in the loop, one slice per iteration. The constants of a loop
@@ -32,10 +32,10 @@ from graphdist.passes.layouts.placed_values import (
 
 _STORED_UNSHARDED = 8
 """A variable that is stored unsharded, and gathered at the end of each step, costs this many times
-less than its bytes. So a variable whose full value is used, in any dtype, is stored unsharded, and
-one of which only a norm is used is not."""
+less than its bytes. So a variable whose full value is used, in any dtype, is stored unsharded. A
+variable of which only a norm is used is stored sharded."""
 _SMALLEST_COST = 16
-"""The least cost of a variable that is stored unsharded: more than that of a scalar made of it."""
+"""The least cost of a variable that is stored unsharded. A scalar made of it must cost less."""
 
 
 def region_of(
@@ -43,7 +43,8 @@ def region_of(
 ) -> dict[Value, tuple[Value, ...]]:
     """Return the derived values from which unsharded roots may be computed, with their operands.
 
-    A value without derived operands has to be gathered.
+    A value without derived operands has to be gathered. `let_in` has the inputs of loops, and
+    results of barriers, that are gathered in front of the loop or barrier.
     """
     region: dict[Value, tuple[Value, ...]] = {}
     pending = list(roots)
@@ -120,7 +121,10 @@ def _bytes_sent(value: Value, placed: PlacedValues) -> float:
 def _before_moves(
     value: Value, region: Mapping[Value, tuple[Value, ...]], placed: PlacedValues
 ) -> Value:
-    """Return the value of which another one only moves the elements; it costs as much to gather."""
+    """Return the value from which `value` is made by only moving elements, or `value` itself.
+
+    Either value costs as much to gather.
+    """
     while len(region[value]) == 1:
         definition, (operand,) = placed.program.of[value], region[value]
         row = None if definition.node is None else row_of(definition.node)
@@ -140,7 +144,7 @@ def _is_without_barrier(value: Value, placed: PlacedValues) -> bool:
 
 
 def _is_there_unsharded(operand: Operand, placed: PlacedValues) -> bool:
-    """Return whether a derived value is unsharded anyway, or cheap to compute from one that is."""
+    """Return whether a derived value is unsharded anyway, or cheap to compute from such a value."""
     while type(operand) is Value and operand not in placed.unsharded:
         definition = placed.program.of[operand]
         made_of = [parent for parent in definition.parents if placed.is_derived(parent)]
@@ -172,8 +176,8 @@ def is_made_unsharded(value: Operand, placed: PlacedValues, given: Value | None 
 def carried_unsharded(placed: PlacedValues) -> set[Value]:
     """Return the carries of loops that are better gathered once, in front of the loop.
 
-    With a sharded carry the iterations would send more bytes; with an unsharded one each iteration
-    computes the next value without sending.
+    The iterations would send more bytes for a sharded carry. If the carry is unsharded, each
+    iteration computes its next value without sending.
     """
     found: set[Value] = set()
     for value in placed.derived:
@@ -195,10 +199,10 @@ def _length(definition: Definition) -> int:
 
 
 def let_in(placed: PlacedValues) -> set[Value]:
-    """Return the operands of loops and of barriers that are gathered in front of them.
+    """Return the inputs of loops, and results of barriers, that are gathered in front of these.
 
-    These are operands that are gathered there in any case, and those constants of a loop for which
-    the program asks this, or otherwise the smallest constants.
+    These are values whose operand is unsharded there in any case, all constants of a loop if the
+    program asks for it, and otherwise the smallest constants of a loop up to `most_bytes`.
     """
     found = {value for value in placed.program.passing if _is_without_barrier(value, placed)}
     for node in walk(placed.graph):

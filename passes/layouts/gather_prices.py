@@ -1,9 +1,9 @@
-"""Where sharded values are gathered, in words: the cost of each position, and of the alternatives.
+"""Describes where sharded values are gathered: the cost of each position, and of other positions.
 
 A gathered value is sent once in each iteration of the loops around it, and is in memory while it is
 used. If a loop scans a stack of layers, the loop gathers one layer per iteration; a gather before
 the loop would keep the unsharded stack in memory. A gather before a conversion sends the value in
-the dtype that it has before.
+the dtype from which it is converted.
 """
 
 from __future__ import annotations

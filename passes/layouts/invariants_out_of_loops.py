@@ -1,14 +1,14 @@
-"""Move operations on nothing but sharded variables out of a loop: they run once, before it.
+"""Move operations on sharded variables alone out of loops, so that they run once, before the loop.
 
-A loop that has a variable as a constant converts it in each iteration. If its shards are converted
-before the loop, the narrow shards can be gathered once there, or in each iteration:
-`gather_positions.py` decides which.
+A loop that has a variable as a constant converts the variable in each iteration. If the variable's
+shards are converted before the loop, the narrow shards can be gathered once before the loop, or in
+each iteration. `gather_positions.py` decides which.
 
 Before:  %y = scan(%w, %x) { %all = all_gather(%w_in)  %n = convert(%all) .. }
 After:   %all = all_gather(%w)  %n = convert(%all)  %y = scan(%n, %x) { .. %n_in .. }
 
-Only all_gathers move, and operations that cost no more than to read their operands and whose
-results have no more bytes than these.
+Only all_gathers and cheap operations move. A cheap operation costs about as much as reading its
+operands, and its results have no more bytes than its largest operand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "invariants_out_of_loops"
 
 
 def invariants_out_of_loops(graph: Graph) -> Graph:
-    """Return the graph with values made of sharded variables alone computed in front of loops."""
+    """Return the graph that computes values of sharded variables alone in front of loops."""
     if not {SCAN.name, ALL_GATHER.name} <= operations(graph):
         return graph
     sharded = of_sharded_variables(graph)
@@ -65,7 +65,7 @@ def invariants_out_of_loops(graph: Graph) -> Graph:
 
 
 def _is_invariant(node: Node, outside: dict[Operand, Operand], sharded: set[Operand]) -> bool:
-    """Return whether each iteration computes the same in a node, from sharded variables alone."""
+    """Return whether a node computes the same in each iteration, from sharded variables alone."""
     values = [operand for operand in node.operands if type(operand) is Value]
     if not values or not all(value in outside for value in values):
         return False

@@ -1,12 +1,13 @@
-"""Re-gather variables before a later use, if to keep all of them would take too much memory.
+"""Re-gather variables before a later use, if keeping all of them would take too much memory.
 
 A parameter of a layer is used in the forward pass and again in the backward pass. If all gathered
 parameters were kept in between, all would be in memory at the end of the forward pass. This pass
-keeps gathered parameters up to `most_bytes` in total, and re-gathers the others before their next
-use. Where more are in memory, it drops the values whose next use is the latest, as in Belady (1966,
-"A study of replacement algorithms for a virtual-storage computer"). So the parameters of the first
-layers are re-gathered, and those of the last layers, with which the backward pass begins, are kept.
-To re-gather a value sends as many bytes as it frees, so that all values cost the same per byte.
+keeps gathered parameters up to `most_bytes` in total, and re-gathers other parameters before their
+next use. Where gathered parameters would take more memory, the pass drops those whose next use is
+the latest, as in Belady (1966, "A study of replacement algorithms for a virtual-storage computer").
+So the parameters of the first layers are re-gathered, and those of the last layers, with which the
+backward pass begins, are kept. Re-gathering a value sends as many bytes as dropping it frees, so
+all values cost the same per byte.
 
 Before:  %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..  %g = dot(%d, %all)
 After:   %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..
@@ -14,7 +15,7 @@ After:   %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..
 
 The barrier keeps the compiler from merging the two gathers, and from running the second before %d,
 the last computed value that is still used. Left alone: graphs nested in loops and branches; gathers
-of values that the step computes; and uses before which there is no such value.
+of values that the step computes; and uses before which no computed value is still used.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ Make: TypeAlias = Callable[[Sequence[Operand]], None]
 class PlaceConversions:
     """The pass for one target.
 
-    A slice of a stack that has at least `smallest` bytes is gathered in the iteration that uses it;
-    up to `most_bytes` may be gathered in front of a loop.
+    Slices of at least `smallest` bytes of a stack are gathered in the iteration that uses them. Up
+    to `most_bytes` of smaller slices and constants may be gathered in front of a loop.
     """
 
     sharding: UpdateSharding
@@ -72,7 +72,7 @@ class PlaceConversions:
     most_bytes: int = 0
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph with its conversions where the placement has them.
+        """Return the graph with its conversions at the positions that the placement states.
 
         New shards of full values may allow a better placement of other values, so this is repeated
         until nothing changes.
@@ -142,7 +142,7 @@ def _rebuilt(graph: Graph, placed: PlacedValues) -> Graph:
 
 
 class _Scope:
-    """The new version of one graph, with the forms of the old graph's values that it has."""
+    """The new version of one graph. `made` has the forms of old values that it has so far."""
 
     def __init__(self, placed: PlacedValues, builder: Builder) -> None:
         """Start without values; the builder collects the new nodes."""
@@ -165,7 +165,7 @@ class _Scope:
                 self._add(node)
 
     def get(self, operand: Operand, dimension: int | None = None) -> Operand:
-        """Return a value unsharded, or a replica's shard of it along a dimension.
+        """Return a value unsharded, or a replica's shard of the value along a dimension.
 
         There is no recursion, since chains of operations may be long.
         """
@@ -230,7 +230,7 @@ class _Scope:
         )
 
     def _way(self, value: Value, dimension: int | None) -> tuple[list[Form], Make]:
-        """Return the forms of values that a form is made of, and the function that makes it."""
+        """Return the forms from which a form of `value` is made, and the function that makes it."""
         if dimension is None:
             return self._way_to_unsharded(value)
         if dimension != self.placed.dimension.get(value):

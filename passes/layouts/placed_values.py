@@ -74,8 +74,9 @@ class PlacedValues:
     def needs_barrier(self, value: Value) -> bool:
         """Return whether the shards of a value behind a barrier have to pass the barrier.
 
-        They need not if no value computed from the same shards is gathered in front of the barrier:
-        then there is no gather with which theirs could be merged, and it may start early.
+        They need not pass it if no value computed from the same shards is gathered in front of the
+        barrier. Then the compiler has no other gather with which it could merge the gather behind
+        the barrier, and the gather may start early.
         """
         (operand,) = self.program.of[value].parents
         made_of = self.spread([operand], self._parents_on_shards)
@@ -89,7 +90,7 @@ class PlacedValues:
     def spread(
         self, starts: Iterable[Operand], following: Callable[[Value], Iterable[Operand]]
     ) -> set[Operand]:
-        """Return the starts and the derived values that `following` leads to from them."""
+        """Return `starts`, and all derived values that are reached from them by `following`."""
         pending = list(starts)
         found = set(pending)
         while pending:
@@ -110,9 +111,9 @@ class PlacedValues:
     def is_scattered(self, value: Value) -> bool:
         """Return whether a reduce_scatter makes the shards of a sum over shards.
 
-        It does not with several groups of replicas: each group has the sum, and a reduce_scatter
-        would add these up. Nor does it if the operands are unsharded in any case: then the sum is
-        computed from them without sending.
+        There is no reduce_scatter if there are several groups of replicas: each group has the sum,
+        and a reduce_scatter would add the sums of all groups. Nor is there one if the operands are
+        unsharded in any case, because the sum is then computed from them without sending.
         """
         factors, factor = self.terms[value]
         is_sum = factors.summed[factor] == "sum"
@@ -154,7 +155,7 @@ class PlacedValues:
         return self._factors[node]
 
     def is_computed_on_shards(self, value: Value) -> bool:
-        """Return whether shards of a value are computed on shards, not taken of the full value."""
+        """Return whether shards of a value are computed on shards, not cut from the full value."""
         if value in self.derived:
             return value not in self.terms or self.is_scattered(value)
         definition = self.program.of[value]

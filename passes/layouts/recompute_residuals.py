@@ -1,4 +1,4 @@
-"""Recompute gathered weights in the backward loop, which the forward loop would stack.
+"""Recompute in the backward loop the gathered weights that the forward loop would stack.
 
 JAX saves values of the forward pass for the backward pass. A weight that each layer converts or
 transposes is saved, too: the forward loop stacks the gathered weights of all layers, and they stay

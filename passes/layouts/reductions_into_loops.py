@@ -7,15 +7,15 @@ reduces the gradient of its own layer, and only shards are stacked. As many byte
 Before:  %gs = scan(..) { ..  return %g }   %c = convert(%gs)   %m = all_reduce(reshape(%c))
 After:   %ts = scan(..) { ..  %t = all_reduce(convert(%g))  return %t }   %m = reshape(%ts)
 
-A reduction is linear, so that it may run before or after operations that move elements, pad them
-with zeros or add them: the reduction moves before such operations, up to the stack. Elementwise
+A reduction is linear, so it may run before or after operations that move elements, pad them with
+zeros or add them. The reduction moves before such operations, up to the stack. Elementwise
 operations with literals stay before the reduction, and move into the loop with it. If a reduction
 moves before an addition, the order of additions changes, and with it the last bits of the results.
 
 A loop that adds up gradients, of microbatches or of the layer with the iteration's index, holds
 unsharded sums while it runs. If the sums of a loop take more than `most_bytes`, each iteration
-reduces its own gradient before it is padded and added. Then the gradients of each microbatch are
-sent.
+reduces its own gradient before the gradient is padded and added. Then the gradients of each
+microbatch are sent, instead of their sum.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class _Moves:
         return moved if sum(leaf.bytes for leaf in _leaves(moved)) <= whole.bytes else whole
 
     def _is_in_parts(self, tree: Tree) -> bool:
-        """Return whether the parts of a value are reduced one by one, without padding by zeros."""
+        """Return whether a value has several large parts, each of which is then reduced alone."""
         sizes = [leaf.bytes for leaf in _leaves(tree)]
         return len(sizes) > 1 and min(sizes) >= self.rules.smallest and 2 * max(sizes) <= sum(sizes)
 
@@ -290,7 +290,7 @@ def _leaves(tree: Tree) -> Iterator[_Leaf]:
 
 
 def _only_value(node: Node) -> int | None:
-    """Return the index of the only operand that is no literal, if the result has its size."""
+    """Return the index of the only operand that is no literal, if the result has the same size."""
     places = [place for place, operand in enumerate(node.operands) if type(operand) is Value]
     if len(places) != 1 or len(node.results) != 1:
         return None
@@ -326,7 +326,7 @@ def _is_zero(operand: Operand, graph: Graph) -> bool:
 
 
 def _addition(carry: Carry, reduction: Node, body: Graph, graph: Graph) -> Node | None:
-    """Return the node that adds to a carry, if the body does nothing else with the carry."""
+    """Return the node that adds to a carry; None if the body does anything else with the carry."""
     output, value = carry.following, carry.value
     node = producers(body).get(output) if type(output) is Value else None
     if node is None or node.op.name not in ADDITIONS or value not in node.operands:
@@ -342,7 +342,7 @@ def _addition(carry: Carry, reduction: Node, body: Graph, graph: Graph) -> Node 
 
 
 def _shared_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None:
-    """Return the reduction of the carry's initial value, if it is a mirrored value."""
+    """Return the carry's initial value after the reduction; None if that needs a collective."""
     start = carry.first
     made = producers(graph).get(start) if type(start) is Value else None
     if made is not None and made.op is TO_PARTIAL:
@@ -401,7 +401,7 @@ class _Building:
         return self.added(self.reduction, [value], None)
 
     def _in_dtype(self, operand: Operand, dtype: str, of: Node) -> Operand:
-        """Return an operand that stays: zeros, converted to the reduced dtype, or an index."""
+        """Return an operand that is not reduced: an index, or zeros, which get the new `dtype`."""
         if operand.type.dtype != of.results[0].type.dtype or operand.type.dtype == dtype:
             return operand
         type_ = operand.type._replace(dtype=dtype)
@@ -426,7 +426,3 @@ class _Building:
             types=None if node.op.rule else types,
             hint=node.results[0].hint,
         )[0]
-
-
-"""
-"""

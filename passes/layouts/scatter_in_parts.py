@@ -1,10 +1,11 @@
 """Convert and reduce_scatter a large gradient in parts, instead of converting all of it first.
 
 A gradient is computed in bfloat16 and reduced in float32, as the program says. The float32 value is
-twice as large as the gradient and used by one collective only; for the matrices of a large
-vocabulary it determines the peak memory of the step. So if it takes more than `most_bytes`, each
-iteration of a loop converts and scatters one part of the bfloat16 value. As many bytes are sent,
-and each element is the same, to the bit.
+twice as large as the gradient and used by one collective only. For the matrices of a large
+vocabulary it determines the peak memory of the step. So if the float32 value takes more than
+`most_bytes`, each iteration of a loop converts and scatters one part of the bfloat16 value. As many
+bytes are sent, and each element is the same, to the bit. Below, R is the number of replicas, and P
+the number of parts.
 
 Before:  %w = jax.convert_element_type(%x) {new_dtype=dtype<f32>, ..} : f32[n,m]
          %s = reduce_scatter(%w) {axis=0, ..} : f32[n/R,m]
@@ -42,7 +43,7 @@ from graphdist.ir.types import MIRRORED, Type
 NAME = "scatter_in_parts"
 
 _SMALLEST_SHARE = 4
-"""A part has at least the largest number of bytes that it may have, divided by this."""
+"""A part has at most `most_bytes` bytes, and at least `most_bytes` divided by this number."""
 _TILE = (16, 128)
 """The tile of a TPU's memory: rows and columns of the last two dimensions of 16-bit values."""
 
@@ -127,7 +128,7 @@ class ScatterInParts:
     def _cut(self, scatter: _Scatter) -> _Cut | None:
         """Return how to divide the value into few parts, at the edges of tiles if possible.
 
-        It is None if no dimension can be divided.
+        Return None if no dimension can be divided.
         """
         type, scattered = scatter.wide.type, scatter.axis
         fewest = -(-type.bytes // self.most_bytes)
@@ -163,7 +164,7 @@ def _widened(graph: Graph) -> Iterator[_Scatter]:
 def _made_alone(operand: Operand, graph: Graph) -> Node | None:
     """Return the node that makes a value, if it is elementwise in one other value.
 
-    It is None if the value is used more than once.
+    Return None if the value is used more than once.
     """
     if type(operand) is not Value or use_counts(graph)[operand] != 1:
         return None

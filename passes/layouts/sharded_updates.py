@@ -3,9 +3,10 @@
 Data-parallel training all_reduces a gradient; then every replica makes the same update of all
 parameters, and keeps all of the optimizer's state. In a sharded update the gradient is
 reduce_scattered, each replica updates its shard, and the new parameters are gathered. Each of R
-replicas computes 1/R of the elements and sends as many bytes. Variables that only updates read, an
-optimizer's slots, are stored sharded. (Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight
-Update in Data-Parallel Training"; stage 1 of Rajbhandari et al. 2020, "ZeRO".)
+replicas computes 1/R of the elements, and sends as many bytes as with an all_reduce. Variables that
+only updates read, such as an optimizer's slots, are stored sharded. (Xu et al. 2020, "Automatic
+Cross-Replica Sharding of Weight Update in Data-Parallel Training"; stage 1 of Rajbhandari et al.
+2020, "ZeRO".)
 
 Variables that a strategy stores sharded stay sharded. At first the update of every other large
 variable is sharded. A variable gains if its new value is computed from the shards of a
@@ -35,17 +36,18 @@ from graphdist.passes.layouts.sharding_propagation import is_scanned
 __all__ = ["UPDATE_SHARDING", "UpdateSharding", "choose_sharded_updates", "rules_of", "text_of"]
 
 _ROUNDS = 16
-"""The number of tries with fewer and fewer variables, before all are left unsharded."""
+"""The number of rounds, each with fewer variables, after which all variables stay unsharded."""
 
 _SMALL = 4
-"""A sharded gradient may send a quarter more bytes, since then the optimizer's state is sharded."""
+"""A sharded gradient may send up to 1/4 more bytes, because it lets slots be sharded."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateSharding:
-    """Which variables are worth it: at least `smallest` elements; none if `is_on` is False.
+    """Which variables may be updated sharded: those of at least `smallest` elements.
 
-    Sums are not taken of shards unless `reduces`: that changes the order of additions.
+    If `is_on` is False, no variable is. Sums over shards are allowed only if `reduces`, because
+    they change the order of additions.
     """
 
     is_on: bool = True
@@ -105,9 +107,9 @@ def choose_sharded_updates(
                 name: each for name, each in dimensions.items() if name not in made_unsharded
             }
             continue
-        dear = dict(_dear(placed))
-        if dear:
-            without |= dear
+        expensive = dict(_expensive(placed))
+        if expensive:
+            without |= expensive
             continue
         gaining = _of_gradients(placed)
         beside = _beside(gaining, placed)
@@ -167,7 +169,7 @@ def _candidate(
     return dimension
 
 
-def _dear(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
+def _expensive(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
     """Yield the reductions that would send more bytes sharded than unsharded, and why.
 
     Up to a quarter more bytes is accepted (`_SMALL`): small values, such as sums of rows, may be
@@ -219,7 +221,7 @@ def _of_gradients(placed: PlacedValues) -> set[Operand]:
 def _beside(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
     """Return the values that nodes combine on shards with these values, directly or indirectly.
 
-    A variable that is only compared with a parameter is stored as the parameter is.
+    A variable that is only compared with a parameter is stored like the parameter.
     """
 
     def following(value: Value) -> Iterator[Operand]:
@@ -270,7 +272,7 @@ def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]
 
 
 def text_of(because: Node | str) -> str:
-    """Return in words the reason why a value is unsharded: a node, or a text as it is."""
+    """Return the text of a reason, a node or a text, for which a value is unsharded."""
     if isinstance(because, str):
         return because
     return f"{because.op.name} at {because.source} needs the full value"

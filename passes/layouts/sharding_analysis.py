@@ -98,7 +98,7 @@ def _position(placed: PlacedValues, found: AbstractSet[Value], roots: set[Value]
         asked = {
             value for value in placed.unsharded if value in placed.derived and value not in region
         }
-        roots &= placed.unsharded  # the others were roots with fewer gathers in front of loops
+        roots &= placed.unsharded  # drops roots of rounds with fewer gathers in front of loops
         if not asked:
             return
         roots |= asked
@@ -155,7 +155,7 @@ class _Asking:
                 self.placed.because[operand] = because
 
     def _ask_for_shards(self, operand: Operand, dimension: int, because: Node | str = "") -> None:
-        """Ask for the shards along a dimension; ask for the full value if it has another one."""
+        """Ask for shards along `dimension`, or for the full value if its own is another one."""
         if type(operand) is not Value:
             return
         if self.placed.dimension.get(operand) != dimension:

@@ -1,12 +1,12 @@
-"""Along which dimension each value of a program is sharded, if it is.
+"""The dimension along which each value of a program is sharded, if any.
 
 A variable that is stored sharded has a sharded dimension. From there sharded dimensions are
 propagated over the factors of operations (`graphdist.ir.factors`): both operands of an addition are
 sharded along the same dimension, a transpose along the permuted one, and the slice that a loop
-scans one dimension earlier. A value keeps the first dimension that reaches it, and large values
-propagate theirs first: a vector of statistics that is broadcast over a matrix must not decide how
-the matrix is sharded. If the operands of an operation have different ones, the operand that differs
-is converted.
+scans one dimension earlier. A value keeps the first dimension that reaches it. Large values
+propagate their dimension first, because a vector of statistics that is broadcast over a matrix must
+not decide how the matrix is sharded. If the operands of an operation have different sharded
+dimensions, the operand that differs is converted.
 
 Only mirrored values can be sharded, along dimensions that the number of replicas divides.
 """
@@ -30,11 +30,11 @@ def propagate_sharding(
 ) -> Mapping[Value, int]:
     """Return the dimensions along which values may be sharded over `count` replicas.
 
-    `stages` are the values with a given dimension. The values of one stage spread through the
-    program before those of the next stage do.
+    `stages` has values with given dimensions. The dimensions of one stage are propagated through
+    the program before those of the next stage.
     """
     found: dict[Value, int] = {}
-    order = itertools.count()  # among values of one size the first answer counts
+    order = itertools.count()  # among values of equal size, the first in the queue comes first
     for given in stages:
         pending = [(-value.type.bytes, next(order), value, along) for value, along in given]
         heapify(pending)

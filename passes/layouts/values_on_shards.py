@@ -64,7 +64,10 @@ def _is_of_inputs(definition: Definition, placed: PlacedValues) -> bool:
 
 
 def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
-    """Return whether a node can be applied to shards; note a result that is a sum over shards."""
+    """Return whether a node can be applied to shards.
+
+    A result that is a sum over shards is added to `placed.terms`.
+    """
     if value in placed.dimension and (
         gathers_stored_shards(node, value, placed) or is_full_reduction(node)
     ):
@@ -105,7 +108,7 @@ def _may_be_added_up(value: Value, placed: PlacedValues) -> bool:
 
 
 def _is_taken_by_all(definition: Definition) -> bool:
-    """Return whether all replicas run the loop or branch of a value, so it may hold collectives."""
+    """Return whether all replicas run a value's loop or branch, so that it may have collectives."""
     node = definition.node
     if node is None or node.op is WHILE:
         return False

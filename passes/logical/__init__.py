@@ -1,1 +1,1 @@
-"""Passes: what the strategy means, before variables are placed."""
+"""Passes on logical graphs: layouts, local steps, and the placement of variables."""

@@ -1,10 +1,11 @@
-"""Give every value a layout, and refuse per-replica values where one value is needed.
+"""Give every value a layout; raise an error for per-replica values where one value is needed.
 
 Nodes are visited in order: the type rule of each operation gives the layout of its result, from
 the layouts of its operands (`graphdist.ir.ops`). Only the bodies of loops are visited more than
-once. A carry starts with the layout of its initial value, which is joined with the layout that the
-body gives it, until nothing changes. The lattice has two levels, so there is at most one more visit
-for each carry that changes. `refused_per_replica_values.py` refuses programs.
+once. A carry starts with the layout of its initial value. This layout is joined with the layout
+that the body returns for the carry, until nothing changes. The lattice has two levels, so there is
+at most one more visit for each carry that changes. `refused_per_replica_values.py` raises the
+errors.
 
 Before:  %c = scan(%x) {..} : f32[4]             After:  %c = scan(%x) {..} : f32[4] per_replica
 """
@@ -36,7 +37,7 @@ def infer_layouts(graph: Graph) -> Graph:
 
 
 Derive: TypeAlias = Callable[[Graph, Sequence[Layout | None]], Graph]
-"""A function that returns a nested graph with these input layouts and all types derived again."""
+"""A function that returns a nested graph with given layouts of inputs; other types are derived."""
 
 
 def _infer_node(node: Node, operands: Operands, builder: Builder) -> Answer:
@@ -77,7 +78,7 @@ def _fixpoint(
     slices: Sequence[Type],
     derive: Derive,
 ) -> Graph:
-    """Return the body with layouts of its inputs for which each carry keeps its layout."""
+    """Return the body with layouts for its inputs such that each carry keeps its layout."""
     carried = _layouts(first)
     while True:
         entering = [*_layouts(constants), *carried, *_layouts(slices)]
@@ -94,7 +95,7 @@ def _layouts(types: Sequence[Type]) -> list[Layout | None]:
 
 
 def _with_inputs(graph: Graph, layouts: Sequence[Layout | None]) -> Graph:
-    """Return the graph with these layouts of its inputs, and all other types derived again."""
+    """Return the graph with these layouts for its inputs, and all other types derived again."""
     copier = Copier(NAME)
     inputs = with_layouts(graph.inputs, layouts)
     copier.put(graph.inputs, inputs)
@@ -109,7 +110,7 @@ def _with_inputs(graph: Graph, layouts: Sequence[Layout | None]) -> Graph:
 
 
 def with_layouts(values: Sequence[Value], layouts: Sequence[Layout | None]) -> tuple[Value, ...]:
-    """Return values of these layouts; a value that has its layout stays as it is."""
+    """Return values with these layouts. A value that has its layout already is not replaced."""
     return tuple(
         value if value.type.layout is layout else Value(value.type.with_layout(layout), value.hint)
         for value, layout in zip(values, layouts, strict=True)

@@ -22,29 +22,30 @@ How it works. The graph is the logical one, of an unchanged program.
 
 1. A reduction is *removed* if it is a sum or a mean of floats that differ between replicas, and an
    assigned mirrored variable depends on its result (`ir/flow.py`). A mean is replaced by the
-   replica's own value, a sum by R times that value: then the mean of the copies is the sum over the
-   replicas, and sums that are kept in variables stay correct. A reduction of values that were equal
-   on all replicas is removed, too, if they differ now.
+   replica's own value. A sum is replaced by the replica's own value times the number of replicas:
+   the mean of these over the replicas is the sum, so sums that are kept in variables stay correct.
+   A reduction of values that were equal on all replicas is removed, too, if the values differ now.
 2. The *parameters* are the trainable variables of floats that the graph assigns, and on which the
-   operand of a removed reduction depends, as a gradient depends on what it is taken of. They are
-   synchronized; an optimizer's slots and running statistics are not. A graph without parameters is
-   no training step.
-3. Each variable that is now assigned a value which differs between replicas becomes local: its type
-   is per replica. A schedule's count stays mirrored. This is repeated, since values that depend on
-   a local variable differ, too.
-4. A step is one run of the outermost graph that assigns parameters outside of its nested loops: of
-   the program, or of a loop's body. The count and the `cond` are added at its end. All replicas
-   have the same count, so that all take the same branch.
-5. An output that the program returns as one value, and that differs now, is averaged; of integers
-   and booleans it becomes the maximum, since these have no mean.
+   operand of a removed reduction depends: a gradient depends on the parameters that it is taken of.
+   Parameters are synchronized; an optimizer's slots and running statistics are not. A graph without
+   parameters is no training step.
+3. Each variable that is now assigned a value which differs between replicas becomes local: its
+   layout is `per_replica`. The step count of a schedule, which is equal on all replicas, stays
+   mirrored. This is repeated, because values that depend on a local variable differ, too.
+4. A step is one run of the outermost graph that assigns parameters outside of its nested loops.
+   This is the program's graph, or a loop's body. The count and the `cond` are added at the end of
+   that graph. All replicas have the same count, so all take the same branch.
+5. An output that the program returns as one value, but that now differs between replicas, becomes
+   the mean over the replicas. Integers and booleans have no mean, so their maximum is returned.
 
 In a graph that is no training step, all replicas see one value of a variable that is stored in
-copies: the mean of the copies, or their maximum as in 5. It is computed once, at the start, into a
-local variable that replaces the variable. If the graph assigns that, the new value is written to
-all copies and to the anchor.
+copies: the mean of the copies, or their maximum as in 5. This value is computed once, at the start,
+and stored in a new variable that only this graph has. The graph reads and assigns the new variable
+in place of the copies. If the graph assigns it, its last value is written to all copies and to the
+anchor.
 
 Left alone: reductions that only outputs need, such as the mean of the loss; reductions of integers;
-max and min; and gathers, except if their values are only added up (`sums_of_gathers.py`).
+max and min; and gathers, unless their values are only added up (`sums_of_gathers.py`).
 `declined` lists the collectives that still run in every step.
 """
 
@@ -99,7 +100,8 @@ class OuterUpdate(Protocol):
     def graph(self, parameters: tuple[Type, ...], num_replicas: int) -> Graph:
         """Return the graph from (anchors, copies, slots) to (new anchors, new slots).
 
-        Anchors and slots are mirrored, the copies per replica. Equal arguments give one graph.
+        Anchors and slots are mirrored, copies are per replica. Equal arguments give the same graph
+        object.
         """
 
     def slots(self, parameters: Sequence[Any]) -> list[Any]:
@@ -159,7 +161,7 @@ class _Localizer:
     is_divergent: bool = False
     """Whether only some replicas may run the nodes that are being built."""
     has_more: bool = False
-    """Whether a variable became local in this pass over the graph, so that another is needed."""
+    """Whether a variable became local during this walk of the graph, so that it is walked again."""
 
     def run(self) -> Graph:
         """Return the new graph, without the checks of `infer_layouts`."""
@@ -189,18 +191,18 @@ class _Localizer:
         self.has_more = True
 
     def _add_variables(self, declared: dict[str, GraphVariable]) -> None:
-        served = self.step.parameters
+        parameters = self.step.parameters
         names = set(declared)
         if self.options.every > 1:
-            self._add(StepCount(served), Type("i32", (), MIRRORED), names)
+            self._add(StepCount(parameters), Type("i32", (), MIRRORED), names)
         if self.options.outer is None:
             return
-        types = [declared[name].type for name in served]
-        for name, type in zip(served, types, strict=True):
+        types = [declared[name].type for name in parameters]
+        for name, type in zip(parameters, types, strict=True):
             self._add(Anchor((name,)), type, names)
         update = self._outer_graph()
-        for index, slot in enumerate(update.inputs[2 * len(served) :]):
-            self._add(OuterSlot(served, index), slot.type, names)
+        for index, slot in enumerate(update.inputs[2 * len(parameters) :]):
+            self._add(OuterSlot(parameters, index), slot.type, names)
 
     def _add(self, role: AddedRole, type: Type, names: set[str]) -> None:
         self.added[role] = added_variable(role, type, names)

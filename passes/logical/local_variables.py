@@ -1,9 +1,10 @@
 """Variables of which each replica stores its own copy, and the value that represents all copies.
 
-`local_steps.py` makes them in training steps. In a graph that is no training step, all replicas see
-one value of such a variable: the mean of the copies, or the maximum for integers and booleans,
-which have no mean. It is computed once, at the start, into a local variable that replaces the
-variable. If the graph assigns that, the new value is written to all copies and to the anchor.
+`local_steps.py` stores variables of training steps in copies. In a graph that is no training step,
+all replicas see one value of such a variable: the mean of the copies, or the maximum for integers
+and booleans, which have no mean. This value is computed once, at the start, and stored in a *cell*,
+a new variable that only this graph has. The graph reads and assigns the cell in place of the
+copies. If the graph assigns the cell, its last value is written to all copies and to the anchor.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ _NAME = "local_steps"
 
 
 def read_as_means(graph: Graph, anchored: bool) -> Graph:
-    """Return the graph with one value for each variable stored in copies; it is no step."""
+    """Return a graph that is no training step, with one value for each variable stored in copies.
+
+    `anchored` says whether the variables have anchors.
+    """
     stored = {
         variable.name: variable for variable in graph.variables if has_hidden_copies(variable)
     }
@@ -102,7 +106,7 @@ def added_variable(role: AddedRole, type: Type, names: set[str]) -> GraphVariabl
 
 
 def free_name(name: str, names: set[str]) -> str:
-    """Return a name that is not among `names`, similar to this one, and add it there."""
+    """Append underscores to `name` until it is not in `names`; add it to `names` and return it."""
     while name in names:
         name += "_"
     names.add(name)

@@ -5,16 +5,16 @@ assigns an output. A read becomes the value assigned last. Loops carry the varia
 assign, and branches return them. An assigned value is combined over the replicas as the variable's
 aggregation says:
 
-* mirrored variable, replica context: SUM and MEAN an `all_reduce`; ONLY_FIRST_REPLICA the first
-  replica's value, as an `all_reduce` of it and zeros; NONE nothing, since the value is known to be
-  mirrored;
-* ON_READ variable, or cross-replica context: the value itself.
+* for a mirrored variable in replica context, SUM and MEAN become an `all_reduce`.
+  ONLY_FIRST_REPLICA becomes an `all_reduce` of the first replica's value and the zeros of other
+  replicas. NONE keeps the value, which is known to be mirrored;
+* for an ON_READ variable, or in cross-replica context, the value is kept.
 
 A variable that is stored sharded is gathered where it is first read, and its new value is sharded
-where it is returned. `place_conversions.py` moves both to where they cost least, or removes them.
-Loops carry it sharded, and each iteration that reads it gathers it. If it is sharded along the
-dimension that a loop scans, it is stored along another dimension from then on, so that each
-iteration can gather its own slice.
+where it is returned. `place_conversions.py` moves both conversions to where they cost least, or
+removes them. Loops carry the variable sharded, and each iteration that reads the variable gathers
+it. If a variable is sharded along the dimension that a loop scans, it is stored along another
+dimension from then on, so that each iteration can gather its own slice.
 
 Before:  %w = read() {variable=@w}   %a = aggregate(%g) {variable=@w, ..}   assign(%a) ..
 After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output
@@ -100,7 +100,7 @@ def _stored(variable: GraphVariable, graph: Graph) -> GraphVariable:
 
 @kept_analysis
 def _reads(graph: Graph) -> Mapping[str, Sequence[Value]]:
-    """Return the values that are read of each variable, by its name."""
+    """Return the results of each variable's reads, by the variable's name."""
     found: dict[str, list[Value]] = {}
     for node in walk(graph):
         if node.op is READ:
@@ -134,7 +134,7 @@ class _State:
     def assign(self, variable: GraphVariable, value: Operand, at: Source) -> None:
         """Set a variable's value, given unsharded or in the form in which it is stored."""
         name = variable.name
-        self.variables.setdefault(name, variable)  # a cell begins with its first assignment
+        self.variables.setdefault(name, variable)  # variables of the graph alone have no input
         is_slice = value.type.shape != variable.type.shape
         kept, stale = (self._slices, self._fulls) if is_slice else (self._fulls, self._slices)
         kept[name], self._at[name] = value, at
@@ -257,9 +257,9 @@ class _Placer:
     ) -> Graph:
         """Return a nested graph that takes its variables' values, and returns the assigned ones.
 
-        Inputs for variables that it only reads are inserted before the first position, inputs for
-        variables that it assigns before the second. The new values are inserted before output
-        `returns_at`; None if there are none.
+        Inputs for variables that the graph only reads are inserted before the first of `positions`,
+        inputs for variables that it assigns before the second. The new values are inserted before
+        output `returns_at`, which is None for a graph that does not return them.
         """
         reads, writes = (
             tuple(Value(variable.held(self.mesh), variable.name) for variable in variables)
@@ -304,9 +304,9 @@ class _Placer:
 
 
 def _is_run_by_all(node: Node) -> bool:
-    """Return whether all replicas run the nested graphs together, so these may have collectives.
+    """Return whether all replicas run the nested graphs, so that these may have collectives.
 
-    They do so in the iterations of a `while` loop if its condition is the same on all replicas.
+    All replicas run the iterations of a `while` loop if its condition is the same on all replicas.
     Branches get no collectives from this pass: `place_conversions.py` shards their operands and
     results.
     """

@@ -1,8 +1,8 @@
-"""Refuse per-replica values where all replicas need one value.
+"""Raise errors for per-replica values where all replicas need one value.
 
 If a branch or loop has a per-replica predicate, replicas may run different branches or numbers of
 iterations. A collective inside would wait for replicas that never reach it, and a mirrored variable
-would be written on some replicas only. Both are refused, as are:
+would be written on some replicas only. Both raise an error, and so does:
 
 * a per-replica value assigned to a mirrored variable that does not say how to aggregate it;
 * a per-replica value given to `run` as one value, or returned from cross-replica code as one value.

@@ -40,11 +40,11 @@ class TrainingStep:
     removed: frozenset[Node]
     """The reductions whose operand replaces their result."""
     redundant: frozenset[Node]
-    """Such reductions of values that were mirrored, and may be per replica now."""
+    """The sums and means of values that were mirrored, and may differ between replicas now."""
     parameters: tuple[str, ...]
     """The names of the variables that are synchronized."""
     bodies: frozenset[Graph]
-    """The graphs of which one run is one step."""
+    """The graphs that run once in each step, and assign the parameters."""
     source: Source
     """The user's line of the first removed reduction."""
 
@@ -141,7 +141,7 @@ def why_kept(node: Node) -> str:
 
 
 def _bodies(graph: Graph, updates: set[Node]) -> Iterator[Graph]:
-    """Yield the outermost bodies of loops that assign parameters, or the graph if it does.
+    """Yield the outermost bodies of loops that assign parameters, or `graph` if it assigns them.
 
     A branch belongs to the body that contains it.
     """
@@ -154,7 +154,7 @@ def _bodies(graph: Graph, updates: set[Node]) -> Iterator[Graph]:
 
 
 def _assigns(node: Node, updates: set[Node]) -> bool:
-    """Return whether a node is one of the updates, or a branch with an update outside any loop."""
+    """Return whether a node is in `updates`, or is a `cond` with an update outside any loop."""
     if node.op is not COND:
         return node in updates
     return any(_assigns(inner, updates) for branch in node.graphs for inner in branch.nodes)

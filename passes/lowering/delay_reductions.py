@@ -1,11 +1,11 @@
 """Keep values partial through linear operations, and reduce them where the fewest bytes are sent.
 
-A reduction over the replicas by sum or mean is linear. So an operation that is linear in its result
-can be applied to each replica's term instead, and the reduction can follow later: in between the
-value is *partial*. The sum of two reductions becomes one reduction. Gradients that a loop adds up
-are reduced once after the loop, where a reduction in each iteration would send them once per
-iteration. XLA does this on GPU and TPU for additions alone, and not on CPU; a division by the
-number of microbatches or a conversion prevents it.
+A reduction over the replicas by sum or mean is linear. So an operation that is linear in the
+reduction's result can be applied to each replica's term instead, and the reduction can follow
+later. In between, the value is *partial*. The sum of two reductions becomes one reduction.
+Gradients that a loop adds up are reduced once after the loop, instead of once per iteration. XLA
+does this on GPU and TPU for additions alone, and not on CPU. A division by the number of
+microbatches, or a conversion, keeps XLA from doing it.
 
 How it works. The table of operations says in which operands an operation is linear. A value that is
 computed from a reduction may be partial if all operations between are linear, through carries and
@@ -78,7 +78,7 @@ class DelayReductions:
         return graph
 
     def declined(self, graph: Graph) -> list[str]:
-        """Return the reductions in loops whose results carries add up, and why they stay there."""
+        """Return the reductions in loops that are added to carries, and why they stay there."""
         return [why for params in _kinds(graph) for why in _PartialValues(graph, params).declined()]
 
 
@@ -93,10 +93,12 @@ def _kinds(graph: Graph) -> list[Reducing]:
 class _PartialValues:
     """The values that may be partial for one kind of reduction.
 
-    `made_of` has the operands among them from which each is computed. A *source*, the result of a
-    reduction of the program, has none. `wanted` are the values that a node takes reduced, with that
-    node. A carry of a loop is one more value, which stands for the body's input and the loop's
-    result: these two are reduced in its place.
+    `made_of` maps such a value to those of its operands that may be partial, too. A *source*, which
+    is the result of a reduction of the program, has no such operands. `wanted` maps each value that
+    a node takes reduced to that node.
+
+    A carry of a loop has one more value, which stands for both the body's input and the loop's
+    result. This value is never reduced: the input and the result are reduced instead.
     """
 
     def __init__(self, graph: Graph, params: Reducing) -> None:
@@ -136,7 +138,7 @@ class _PartialValues:
         return not any(self.made_of[value] for value in self.cut)
 
     def reduction_of(self, value: Value) -> Node | None:
-        """Return the reduction whose result a value is; None if it is not such a result."""
+        """Return the reduction that has `value` as its result; None if there is none."""
         definition = self.program.of.get(value)
         node = None if definition is None else definition.node
         if node is None or not is_full_reduction(node):
@@ -153,7 +155,7 @@ class _PartialValues:
         return {node: position for position, node in enumerate(walk(self.graph))}
 
     def _derived(self, carries: AbstractSet[Value]) -> dict[Value, tuple[Value, ...]]:
-        """Return the partial operands of each value that may be partial if these carries may be."""
+        """Return `made_of`, if these carries may be partial."""
         made_of: dict[Value, tuple[Value, ...]] = {}
         for value, definition in self.program.of.items():
             if definition.kind is ValueKind.COMPUTED:
@@ -222,14 +224,14 @@ class _PartialValues:
         """Return the approximate bytes that are sent to reduce a value."""
         definition = self.program.of.get(value)
         if definition is None:
-            return inf  # a carry
-        if definition.kind is ValueKind.STACK:  # dearer than in the loop, which holds less
+            return inf  # a carry, which is never reduced itself
+        if definition.kind is ValueKind.STACK:  # costs more than in the loop, which holds less
             (slice_out,) = definition.parents
             return self._cost(slice_out) + 1 if type(slice_out) is Value else _SMALL
         return (value.type.bytes + _SMALL) * definition.times
 
     def declined(self) -> Iterator[str]:
-        """Yield the reductions in loops whose results carries add up, and why they stay there."""
+        """Yield the reductions in loops that are added to carries, and why they stay there."""
         for scan in self.loops.values():
             for carry in scan.carries:
                 behind = _behind([carry.following], scan.body)

@@ -12,10 +12,12 @@ XLA keeps these collectives on every backend.
 Before:  %all = all_gather(%x) {axis=0, ..} : f32[8]   %mine = dynamic_slice(%all, replica_id * 4)
 After:   %mine is %x
 
-A slice is a replica's own if it is one of R equal slices along one dimension and begins at the
-replica's id times its length, as `lax.dynamic_slice_in_dim` and NumPy's indexing write it. Left
-alone: all_reduces whose result has other uses, slices of an all_gather along another dimension than
-the gathered one, and reductions by max or min, for which there is no reduce_scatter.
+With R replicas, a slice is a replica's own if it is one of R equal slices along one dimension, and
+begins at the replica's id times the slice's length. `lax.dynamic_slice_in_dim` and NumPy's indexing
+make such slices.
+
+Left alone: all_reduces whose result has other uses, slices of an all_gather along another dimension
+than the gathered one, and reductions by max or min, for which there is no reduce_scatter.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Answer:
     joined = sharded(params.axis, params.mesh.axis)
     if scatter is None or scatter.results[0].type.layout is not joined:
         return None
-    # If the shard has other uses, the reduce_scatter stays, and an all_reduce would be added to it.
+    # If the shard has other uses, the reduce_scatter stays, and an all_reduce would come on top.
     if rewriter.uses(operand) > 1:
         return None
     scattered = REDUCE_SCATTER.of(scatter)
@@ -72,7 +74,7 @@ def _layout_taken(gather: Node) -> Layout:
 
 
 def _converted_after(gather: Node, conversion: Node, rewriter: Rewriter) -> Answer:
-    """Gather a value before it is converted; `place_conversions.py` finds the fewest bytes."""
+    """Gather a value before it is converted; `place_conversions.py` may change the order again."""
     made = rewriter.add(ALL_GATHER, conversion.operands, gather.params, at=gather.source)
     (full,) = gather.results
     types, at = [full.type], conversion.source
@@ -114,8 +116,8 @@ def _own_axis(
 def _factor_of_number(operand: Operand, rewriter: Rewriter) -> int | None:
     """Return k if the operand is k times the replica's id.
 
-    There is no recursion, since chains of operations may be long: the loop collects the factors
-    from the operand back to the id.
+    There is no recursion, since chains of operations may be long. A loop collects the factors from
+    the operand back to the id.
     """
     factors: list[int | None] = []  # None: the product of the later factors must not be negative
     while operand.type.dtype in _NUMBERS:
@@ -149,7 +151,7 @@ def _product(factors: Sequence[int | None]) -> int | None:
 def _step(node: Node, rewriter: Rewriter) -> tuple[Operand, int | None] | None:
     """Return the operand that a node multiplies, and the factor.
 
-    The factor is None if the node returns an operand that is not negative unchanged.
+    The factor is None if the node returns its operand unchanged unless the operand is negative.
     """
     if node.op.name == "jax.convert_element_type":
         return node.operands[0], 1

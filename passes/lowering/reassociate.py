@@ -5,9 +5,10 @@ A reduction by sum or mean is linear, so
 * a constant factor, a sign or a broadcast of the operand can be applied to the result instead. A
   reduction before a broadcast sends fewer bytes, and a factor after the reduction can be joined
   with factors there. A mirrored factor, a reshape or a transpose moves only together with a
-  broadcast: a transpose of a gradient costs nothing in the product that computes it, and a copy
-  after the reduction (8 layers of 1024 on 2 CPU devices: a step takes 1.3 times as long);
-* several constant factors are one: 1/n of a mean, 1/k of an accumulation and 1/scale of a scaled
+  broadcast. Otherwise a transpose of a gradient, which costs nothing in the product that computes
+  the gradient, would cost a copy after the reduction (8 layers of 1024 on 2 CPU devices: a step
+  takes 1.3 times as long);
+* several constant factors become one: 1/n of a mean, 1/k of an accumulation and 1/scale of a scaled
   loss cost one multiplication;
 * the dot product of all elements of two values, `jnp.vdot`, needs no flattened operands.
 
@@ -110,7 +111,7 @@ def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Answe
 
 
 def _join_factors(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    """Multiply once by the product of constant factors."""
+    """Replace two multiplications by constants by one multiplication by their product."""
     outer = _factor(node, operands)
     made = None if outer is None else _single(outer[1], rewriter)
     inner = None if made is None else _factor(made, made.operands)
@@ -148,7 +149,7 @@ def _only_varying(node: Node) -> int | None:
 
 
 def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | None:
-    """Return the constant that a node multiplies an operand by, and that operand."""
+    """Return the constant by which a node multiplies an operand, and the operand."""
     name = node.op.name
     if name == "jax.neg":
         return -1.0, operands[0]
@@ -172,7 +173,7 @@ def _keeps_dtype(node: Node) -> bool:
 def _linear_in(node: Node) -> list[int]:
     """Return the indices of the operands in each of which a node is linear and keeps the dtype.
 
-    There are none for products and other operations that are not cheap: these do not move.
+    Products and other operations that are not cheap have none, because they do not move.
     """
     row, (result, *others) = row_of(node), node.results or (None,)
     if row is None or not row.is_cheap or result is None or others:

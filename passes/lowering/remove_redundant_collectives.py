@@ -1,6 +1,7 @@
-"""Remove collectives of values that are the same on every replica: no backend of XLA does it.
+"""Remove collectives of values that are the same on every replica, which no backend of XLA does.
 
-* the mean, max or min of a mirrored value is the value; its sum is R times the value;
+* over R replicas, the mean, max or min of a mirrored value is the value; its sum is R times the
+  value;
 * an all_gather of a mirrored value is R copies of it, concatenated;
 * a result without elements is a constant, and StableHLO has no gather of empty values;
 * over one replica every collective is the identity, except a permutation that sends nothing, and

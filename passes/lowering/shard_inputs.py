@@ -1,9 +1,9 @@
 """Give per-replica inputs and outputs the shape of their shard.
 
 As an input or output of a step, a per-replica value is one array: the replicas' values concatenated
-along dimension 0, with each replica's value on its own device. A scalar has no dimension 0: the R
-scalars are an array of shape [R], of which each device has a shard of shape [1]. This pass gives
-the graph's inputs and outputs that shape.
+along dimension 0, with each replica's value on its own device. A scalar has no dimension 0. So the
+scalars of R replicas are an array of shape [R], and each device has a shard of shape [1]. This pass
+gives scalar inputs and outputs the shape [1].
 
 Before:  (%x: f32[] per_replica) { return per_replica %x }
 After:   (%x: f32[1] per_replica) { %0 = reshape(%x) {shape=()}  %1 = reshape(%0) ..  return %1 }

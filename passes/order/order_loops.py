@@ -1,19 +1,20 @@
 """Run the loops of a graph one after the other, in the order of the program.
 
 A device runs one loop at a time. Compilers choose the next loop by the computation that it overlaps
-with, and consider memory only if it does not suffice. So the loop that computes the loss, which is
-only printed, may run last, and a gathered parameter that it shares with the backward loop stays in
-memory until then; or gradients stay in memory until all are computed, and are scattered only then.
-To prevent this, each loop starts when the previous loop in the program has ended.
+with, and consider memory only if memory does not suffice. For example, the loop that computes the
+loss may run last, because the loss is only printed. Then a gathered parameter that this loop shares
+with the backward loop stays in memory until the end. Or all gradients may be computed before the
+first is scattered, and stay in memory until then. To prevent this, each loop starts when the
+previous loop in the program has ended.
 
 Before:  %a = scan(%x) ..               %b = scan(%y) ..
 After:   %a = scan(%x) ..  %a1, %y1 = barrier(%a, %y)  %b = scan(%y1) ..
 
-How it works. If a loop does not depend on the previous one, the smallest used result of that one
-and the last computed operand of this one pass through a barrier. No value changes.
+How it works. If a loop does not depend on the previous loop, the smallest used result of the
+previous loop and the last computed operand of this loop pass through a barrier. No value changes.
 
-Left alone: loops of which no result is used but carries that the body does not change; `while`
-loops.
+Left alone: `while` loops, and loops whose only used results are carries that the body does not
+change.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def order_loops(graph: Graph) -> Graph:
 def _joined(graph: Graph) -> dict[Node, tuple[Value, Value]]:
     """Return the two values that pass the barrier before each loop.
 
-    They are a result of the loop in front and an operand of this loop.
+    One value is a result of the previous loop, the other an operand of the loop itself.
     """
     loops = [node for node in graph.nodes if node.op is SCAN]
     place = {value: number for number, value in enumerate(graph.inputs)}

@@ -4,10 +4,11 @@ The TPU compiler replaces two collectives over all chips of a slice by an all_re
 twice the bytes (libtpu 0.0.42, compiled for all TPUs from v4 on):
 
 * a reduce_scatter over 16 or more chips becomes an all_reduce, of which each chip keeps its shard;
-* an all_gather over 64 or more chips becomes an all_reduce of mostly zeros, which also need memory:
-  up to 16 MiB where chips are linked in two dimensions, of any size where in three.
+* an all_gather over 64 or more chips becomes an all_reduce of mostly zeros, which also need memory.
+  If chips are linked in two dimensions, this happens to all_gathers of up to 16 MiB. If they are
+  linked in three, it happens to all_gathers of any size.
 
-It does neither for collectives over groups of these chips, except that it joins small
+The compiler does neither for collectives over groups of these chips, except that it joins small
 reduce_scatters of several variables in one all_reduce.
 
 So the pass divides the collective into two stages over groups. The id of a replica is written as
@@ -23,8 +24,8 @@ After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(
 If each of several groups of replicas holds all shards, the id of a replica is its id in its group.
 
 Left alone: all_gathers above 16 MiB where chips are linked in two dimensions, which the compiler
-keeps; and collectives of all replicas over several TPU slices, since the compiler reduces within a
-slice first and sends only the result over the network, where stages would send all values.
+keeps; and collectives of all replicas over several TPU slices. For these the compiler reduces
+within a slice first and sends only the result over the network. Stages would send all values.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ How it works. A collective may be packed if it is small enough. Every value has 
 has level 0, a node the highest level of its operands, and the result of a packable collective one
 more. The packable collectives of one level, kind, reducer and dtype do not depend on each other.
 They share buffers, which are filled in order. Then nodes are sorted by level and keep their order
-within a level; the packed collectives of a level are at its end. Effects keep their order, since a
-later one never has a lower level. The time is linear in the size of the graph.
+within a level; the packed collectives of a level are at its end. Effects keep their order, because
+a later effect never has a lower level. The time is linear in the size of the graph.
 
 Before:  %a = all_reduce(%x) ..  %b = all_reduce(%y) ..
 After:   %p = pack(%x, %y)  %r = all_reduce(%p) ..  %a, %b = unpack(%r) {shapes=..}
@@ -133,7 +133,7 @@ def _is_packed(node: Node, graph: Graph) -> bool:
 
 
 def _fill(packable: dict[Key, list[Node]], limits: PackLimits) -> dict[int, list[list[Node]]]:
-    """Return the collectives that share a buffer, by level; at least two share one."""
+    """Return the collectives that share a buffer, at least two for each buffer, by level."""
     buckets: dict[int, list[list[Node]]] = {}
     for (level, *_), nodes in packable.items():
         filled, size = list[list[Node]]([[]]), 0

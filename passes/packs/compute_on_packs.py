@@ -65,7 +65,7 @@ _BROADCAST = "jax.broadcast_in_dim"
 
 
 def _key(operand: Operand) -> Hashable:
-    """Return a key that differs for different operands, since 0.0 and -0.0 are equal literals."""
+    """Return a key that differs for different operands, also for the literals 0.0 and -0.0."""
     if isinstance(operand, Literal):
         return repr(operand.value), operand.type
     return operand
@@ -199,7 +199,7 @@ def _are_alike(nodes: Sequence[Node]) -> bool:
 def _bottom_up(
     row: Row, rows_of: Callable[[Row], Sequence[Row]], done: Container[Key]
 ) -> Iterator[Row]:
-    """Yield a row after all rows that it needs; `done` grows meanwhile by the yielded rows."""
+    """Yield each row after all rows that it needs. The caller adds the yielded rows to `done`."""
     pending = [row]
     while pending:
         current = pending[-1]
@@ -226,7 +226,7 @@ def _places(graph: Graph) -> Mapping[Node, int]:
 
 
 class _Rewriting:
-    """The new graph in the making: its nodes, and the new values of rows and of old values."""
+    """The new graph while it is built: its nodes, and the new values of rows and of old values."""
 
     def __init__(self, graph: Graph, rows: _Rows) -> None:
         self.graph, self.rows = graph, rows
@@ -270,14 +270,14 @@ class _Rewriting:
         return found
 
     def _value(self, row: Row, at: Source) -> Operand:
-        """Return the flat value of a row, which is added if it is missing."""
+        """Return the flat value of a row. Nodes that compute it are added if they are missing."""
         for needed in _bottom_up(row, self._made_before, self.made):
             key = _row_key(needed)
             self.made[key] = self._made(needed, self.rows.plans[key], at)
         return self.made[_row_key(row)]
 
     def _made_before(self, row: Row) -> list[Row]:
-        """Return the rows whose flat values a row is computed from, without new packs."""
+        """Return the rows from whose flat values a row is computed, without new packs."""
         plan = self.rows.plans[_row_key(row)]
         needed = plan.operands if plan.kind == "computed" else ()
         return [each for each in needed if self.rows.of_operand(each, row).kind != "packed"]
@@ -295,7 +295,7 @@ class _Rewriting:
         if plan.kind in ("same", "buffer"):
             assert plan.operand is not None
             return self.copier.now((plan.operand,))[0]
-        if plan.kind in ("packed", "reduced"):  # another row's all_reduce made its pieces
+        if plan.kind in ("packed", "reduced"):  # "reduced": another row's all_reduce has its pieces
             return self.copier.add(PACK, self.copier.now(row), at=at)[0]
         first = plan.nodes[0]
         source = joined_source(tuple(node.source for node in plan.nodes))

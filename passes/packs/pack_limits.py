@@ -10,12 +10,12 @@ from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 @dataclass(frozen=True, slots=True)
 class PackLimits:
-    """What a target packs, into buffers of `buffer_bytes`.
+    """What a target packs into buffers of `buffer_bytes`.
 
-    all_reduces of up to `largest_all_reduce` bytes, reduce_scatters and all_gathers of values of up
-    to `largest_scatter_or_gather` bytes, variables of up to `largest_variable` bytes; 0 packs none.
-    Buffers of more than `most_constant_starts` pieces are unpacked at starts that XLA does not
-    know; None: none are.
+    A target packs all_reduces of up to `largest_all_reduce` bytes, reduce_scatters and all_gathers
+    of values of up to `largest_scatter_or_gather` bytes, and variables of up to `largest_variable`
+    bytes; 0 packs none. If a buffer has more than `most_constant_starts` pieces, their starts are
+    hidden from XLA (`runtime/pieces.py`); None hides no starts.
     """
 
     largest_all_reduce: int = 0
@@ -44,7 +44,7 @@ class PackLimits:
         return self.most_constant_starts is not None and pieces > self.most_constant_starts
 
     def largest(self, node: Node) -> int:
-        """Return the largest size of a collective's full value that is packed; 0: none is."""
+        """Return the largest size of a collective's full value that is packed; 0 if none is."""
         if node.op is ALL_REDUCE:
             return self.largest_all_reduce
         return self.largest_scatter_or_gather if node.op in (REDUCE_SCATTER, ALL_GATHER) else 0

@@ -1,7 +1,7 @@
 """Store small variables that are updated alike in one buffer, a pack.
 
-Each argument of a step costs the host: JAX's dispatch takes about 1.3 us for it on one device and
-9 us on 8 CPU devices. So small variables that a step assigns share a buffer. The step unpacks
+For each argument of a step, JAX's dispatch on the host takes about 1.3 us on one device and 9 us on
+8 CPU devices. So small variables that a step assigns share a buffer. The step unpacks
 the buffer when it begins, so that everything else, derivatives included, is computed on the
 pieces, and joins the new pieces at its end.
 
@@ -9,14 +9,14 @@ Before:  (%a: f32[2] = @a, %b: f32[3] = @b)  ..  return %a2 -> @a, %b2 -> @b
 After:   (%p: f32[5] = @pack_0)  %a, %b = unpack(%p)  ..
          %p2 = pack(%a2, %b2)  return %p2 -> @pack_0
 
-How it works. Variables that are stored in a pack already stay there: another program made that
+How it works. Variables that are stored in a pack already stay there. Another program has made that
 pack, and if each program made its own packs, values would be moved back and forth. The parts of
 such a pack that this program does not use are returned unchanged. Other variables are packed if
 they are assigned, mirrored, small, and updated by the same computation, since `compute_on_packs`
 can then update them as one.
 
-The runtime stores variables as the final graph of the program that ran last states
-(`graphdist.state.program_storage`).
+The final graph of a program says how its variables are stored. Before the program runs, the runtime
+stores them in this way (`graphdist.state.program_storage`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PackVariables:
 
 
 class _Part(NamedTuple):
-    """A part of a pack: the name and shape of a variable, or "" for one that is not used here."""
+    """A part of a pack: a variable's name and shape; the name is "" for an unused part."""
 
     name: str
     shape: tuple[int, ...]
@@ -135,7 +135,7 @@ def _unused(taken: set[str]) -> str:
 
 
 class _Rewriting:
-    """The new graph in the making."""
+    """The new graph while it is built."""
 
     def __init__(self, graph: Graph, packs: Sequence[_Pack], limits: PackLimits) -> None:
         self.graph, self.packs, self.limits = graph, packs, limits
@@ -203,7 +203,7 @@ class _Rewriting:
 
 
 def _update_kinds(graph: Graph) -> dict[str, Hashable]:
-    """Return for each assigned variable a key, equal for variables with the same update.
+    """Return a key for each assigned variable. Variables with the same update have equal keys.
 
     Such variables can be updated as one if they share a buffer.
     """

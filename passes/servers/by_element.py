@@ -1,8 +1,8 @@
 """Operations that change a variable element by element: the part of a step that servers compute.
 
-An element of the result is made of one element of the variable, and of other values. Beside
-elementwise operations (`ir/operation_table.py`) these are operations that only rearrange elements,
-scatters into the variable, which leave the other elements as they are, and branches of such
+An element of the result is computed from one element of the variable, and from other values.
+Besides elementwise operations (`ir/operation_table.py`) these are operations that only rearrange
+elements, scatters into the variable, which leave its other elements unchanged, and branches of such
 operations.
 """
 
@@ -20,7 +20,7 @@ MOVABLE = frozenset(
     | {"constant", "jax.iota", "jax.scatter-add"}
 )
 """The operations that a server may compute itself if their results are larger than their operands.
-Matrix products are not among them, since one server serves many workers."""
+Matrix products are not among them, since one server works for many workers."""
 
 
 def is_scatter(node: Node) -> bool:
@@ -37,7 +37,10 @@ def is_rearranged(node: Node) -> bool:
 
 
 def is_by_element(node: Node, of: Collection[Operand], sizes: Collection[int]) -> bool:
-    """Return whether a node changes values `of` variables of these sizes element by element."""
+    """Return whether a node changes values element by element.
+
+    `of` are values computed from variables, whose numbers of elements are `sizes`.
+    """
     if any(result.type.size not in sizes for result in node.results):
         return False
     if node.op is COND:

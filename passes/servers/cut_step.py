@@ -1,10 +1,10 @@
 """A step with parameter servers, as the graphs that run: the worker's, and one for each update.
 
-`cut_updates.py` makes it. In a call the worker runs `rows`, if its step looks rows up, to compute
-the indices of the rows that it reads. It reads variables and rows from the servers, and runs
-`worker` on the arguments and these values. It sends the last outputs to the servers, which run
-`updates`. Each graph is lowered by its own passes, verified and shown. The text of a step has all
-of them:
+`cut_updates.py` makes these graphs. In a call, the worker first runs `rows` if its step looks rows
+up, to compute the indices of the rows that it reads. Then the worker reads variables and rows from
+the servers, and runs `worker` on the arguments and these values. It sends the last outputs of
+`worker` to the servers, which run `updates`. Each graph is lowered by its own passes, verified and
+shown. The text of a step has all graphs:
 
     # the worker reads %w: @w, 8 bytes from server 1
     graph step on 1 replica, stage spmd
@@ -128,7 +128,7 @@ class CutStep:
 
     @property
     def bytes_read(self) -> int:
-        """Return the most bytes that the worker reads of variables."""
+        """Return the largest number of bytes that the worker may read from variables."""
         return sum(read.type.bytes for read in self.reads)
 
     @property

@@ -17,24 +17,24 @@ After:   (%x, %w)  %g = jax.dot_general(%x, %w)  return %loss, %g
 How it works.
 
 1. *Which variables belong together.* A variable is *read by the worker* if a result of the step
-   depends on it, or the new values of several such variables do, or if the worker combines it with
-   arguments. These are the parameters, and the count of steps that many updates use. Every other
-   variable is a slot, and is updated together with the one variable read by the worker whose new
-   value depends on it (`ir/flow.py`).
+   depends on it, if the worker combines it with arguments, or if the new values of several
+   variables that are read by the worker depend on it. These are the parameters, and the count of
+   steps that many updates use. Every other variable is a slot. It is updated together with the one
+   variable read by the worker whose new value depends on the slot (`ir/flow.py`).
 2. *Which nodes the server computes.* From the new values backwards, a node belongs to an update if
    it depends on a slot; or on the variables of the update alone; or if it changes a variable, or
    the result of another such node, element by element (`passes/servers/by_element.py`). So an
    update may reduce its slots and multiply them as matrices, while the worker computes gradients,
    and scalars that depend on several gradients, such as a global norm. A gradient that is computed
-   element by element and added to a variable is computed by the worker if it has fewer bytes than
-   the values that it is computed from.
+   element by element and added to a variable is computed by the worker if the gradient has fewer
+   bytes than the values from which it is computed.
 3. *Which values are sent.* An update needs values that are computed outside of it. A server may
    also run some of the operations that compute them. A minimum cut finds the values with the
    fewest bytes from which the server can compute the rest. So a gradient that is used twice is
    sent once; a table of gradients that was scattered from the rows of an embedding is sent as rows
    and indices, and a broadcast scalar as the scalar; a constant is not sent. On one replica a
    reduction returns its operand, so that the rows before it are found.
-4. *Which values are read.* A variable, or the rows of it that the worker looks up
+4. *Which values are read.* An entire variable, or only the rows that the worker looks up
    (`passes/servers/server_reads.py`).
 
 A count of steps that several updates need is read by the worker, which sends the scalars computed
@@ -120,7 +120,7 @@ class _Group:
 
     names: list[str]
     region: set[Node] = field(default_factory=set)
-    """The nodes of the update; the worker also computes the ones that it needs itself."""
+    """The nodes of the update. The worker computes those of them that it needs, too."""
 
 
 class _Cut:
@@ -154,7 +154,7 @@ class _Cut:
         return {v for v in reachable(uses(self.graph), values) if isinstance(v, Value)}
 
     def _grow(self, group: _Group, candidates: set[Node], end: Collection[Operand]) -> set[Node]:
-        """Return the candidates from the group's new values back to the values in `end`."""
+        """Return the candidates that compute the group's new values, but not values in `end`."""
         region = set[Node]()
         pending: list[Operand] = [self.new[name] for name in group.names]
         while pending:
@@ -240,8 +240,8 @@ class _Cut:
     def _fewest_bytes(self, outside: set[Value], inside: set[Operand]) -> set[Value]:
         """Return the values to send so that the server can compute the values `outside`.
 
-        It is a minimum cut. Of several minimum cuts it is the one farthest from the update, since
-        several updates of a server may share its values.
+        These values are a minimum cut. Of several minimum cuts, the one farthest from the update is
+        chosen, since several updates of a server may share its values.
         """
         if not any(map(self._is_made_by_servers, outside)):
             return outside

@@ -9,10 +9,11 @@ Before:  %f = jax.concatenate(%w, %v)   %n = jax.sub(%f, %g)   %a, %b = jax.spli
 After:   %g1, %g2 = jax.split(%g)   %a = jax.sub(%w, %g1)   %b = jax.sub(%v, %g2)
 
 The nodes are visited in order, and the parts of each value that has the shape of a joined value are
-recorded: of a concatenation its operands, of an elementwise operation the results on the parts. If
-rows are added to a table of zeros, as in the gradient of a lookup, they are added to each part,
-with their indices in that part; rows out of range are dropped. The parts of all other values are
-slices, made where a part is needed. Joined values without uses are removed.
+recorded. The parts of a concatenation are its operands. The parts of an elementwise operation are
+its results on the operands' parts. If rows are added to a table of zeros, as in the gradient of a
+lookup, they are added to each part, with their indices in that part; rows out of range are dropped.
+The parts of all other values are slices, made where a part is needed. Joined values without uses
+are removed.
 
 Left alone: loops and branches over joined values, and joined values of one shape that are split at
 different indices.
@@ -103,12 +104,12 @@ class _Parts:
             operands = self.copier.now(node.operands)
             found = self._taken(node, operands)
             if found is None:
-                self._note(node, operands, self.copier.copy(node))
+                self._record(node, operands, self.copier.copy(node))
             else:
                 self.copier.put(node.results, found)
         return eliminate_dead_code(self.copier.changed(self.graph))
 
-    def _note(self, node: Node, operands: Sequence[Operand], results: Sequence[Value]) -> None:
+    def _record(self, node: Node, operands: Sequence[Operand], results: Sequence[Value]) -> None:
         """Record the parts of a node's result, if it has the shape of a joined value."""
         partition = self.partitions.get(results[0].type.shape) if len(results) == 1 else None
         if partition is None:
@@ -130,7 +131,7 @@ class _Parts:
             self.parts[result] = self._rows_added(node, operands, partition)
 
     def _parts_of(self, value: Operand, partition: _Partition, node: Node) -> Sequence[Operand]:
-        """Return the parts of an operand: slices if none are known, a scalar for each part."""
+        """Return the parts of an operand: known parts or slices, a scalar again for each part."""
         count = len(partition.lengths)
         if not value.type.shape:
             return [value] * count

@@ -16,11 +16,11 @@ concatenation), the result is old if one of them is. Writes are lost if the new 
 is old. A variable is not reported if its new value does not depend on it: the last write wins, as
 the program says.
 
-A choice can lose writes, too. Say that a worker decides by a count that it has read, and by no
-argument, to change a variable in every tenth step. Other workers change the count meanwhile: of two
-workers that read the same count, none may see the tenth step, or both. Then gradients that were
-added up are lost. A choice of a scalar, such as a learning rate, is not reported: it is only
-behind by some steps.
+A choice can lose writes, too. Suppose that workers change a variable in every tenth step, and that
+a worker decides this only by a count that it has read. Other workers change the count meanwhile. So
+it may happen that no worker sees the tenth step, or that two workers do. Then gradients that were
+added up are lost. A choice of a scalar, such as a learning rate, is not reported, because the
+scalar is only behind by some steps.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _choice_by_state(worker: _Worker, update: Update) -> Source | None:
 def _is_mask(
     value: Operand, made: Mapping[Operand, Node], of_worker: Mapping[Operand, Operand]
 ) -> bool:
-    """Return whether a value is a comparison as 0 or 1, which makes a product a choice."""
+    """Return whether a value is a comparison's result as 0 or 1: a factor that makes a choice."""
     pending = [value]
     while pending:
         found = pending.pop()

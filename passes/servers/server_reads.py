@@ -1,4 +1,4 @@
-"""What a worker reads of variables on servers: the full value, or the rows that its step looks up.
+"""What a worker reads from variables on servers: the full value, or rows that its step looks up.
 
 A variable is read by rows if its only uses are lookups of rows along dimension 0, and these have
 fewer bytes than the variable. A table whose shards are variables, which the step joins along
@@ -70,12 +70,12 @@ class _Reads:
         self.arguments = graph.inputs[len(graph.variables) :]
         self.lookups: dict[Node, _Lookup] = {}
         self.tables: dict[Operand, Operands] = {}
-        """The values whose only uses are lookups, with the variables that they are made of."""
+        """The values whose only uses are lookups, with the variables of which they consist."""
         for node in graph.nodes:
             if self._joins_rows(node):
-                self._note(node.results[0], node.operands)
+                self._record(node.results[0], node.operands)
         for value in graph.inputs[: len(graph.variables)]:
-            self._note(value, (value,))
+            self._record(value, (value,))
 
     def apart(self) -> tuple[Graph, Graph | None, tuple[ServerRead, ...]]:
         """Return the worker's graph, the graph of its indices, and its reads."""
@@ -138,7 +138,7 @@ class _Reads:
     def _is_table(self, node: Node) -> bool:
         return any(result in self.tables for result in node.results)
 
-    def _note(self, table: Value, shards: Operands) -> None:
+    def _record(self, table: Value, shards: Operands) -> None:
         """Record a table that is read by rows, with its lookups."""
         if found := self._lookups_of(table):
             self.tables[table] = shards

@@ -59,7 +59,7 @@ class _Parts:
             self.found = {node: parts for node, parts in split.items() if len(parts) > 1}
 
     def _group_of_outputs(self) -> Mapping[Operand, int]:
-        """Return the index of the group of variables that each new value belongs to."""
+        """Return, for each new value, the index of the group of its variable."""
         found = UpdateGroups(self.graph, reads_all=self.reads_all)
         indices = {name: index for index, names in enumerate(found.groups) for name in names}
         return {output: indices[name] for name, output in found.new.items()}
@@ -84,7 +84,7 @@ def _is_splittable(node: Node) -> bool:
 def _add_part(
     builder: Builder, node: Node, operands: Sequence[Operand], positions: Sequence[int]
 ) -> tuple[Value, ...]:
-    """Add a branch that returns some of the results, and takes the operands that they need."""
+    """Add a branch that returns the results at `positions`, and takes the operands they need."""
     branches = [
         eliminate_dead_code(branch.replace(outputs=tuple(branch.outputs[p] for p in positions)))
         for branch in node.graphs

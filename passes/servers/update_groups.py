@@ -25,7 +25,7 @@ class UpdateGroups:
         self.graph = graph
         self.reads_all = reads_all
         self.held = dict(zip(graph.inputs, graph.variables, strict=False))
-        """The variables by the inputs that are their values."""
+        """The variables, by the inputs of the graph that have their values."""
         self.inputs = {variable.name: value for value, variable in self.held.items()}
         self.new = {
             variable.name: output
@@ -48,8 +48,9 @@ class UpdateGroups:
     def parameters(self) -> frozenset[str]:
         """Return the variables that the worker reads, since results or gradients depend on them.
 
-        A variable that the worker combines with arguments may still be a slot, if it only serves a
-        variable on which results depend: some optimizers multiply gradients with such statistics.
+        A variable that the worker combines with arguments is still a slot if the new value of a
+        variable on which results depend is computed from it: some optimizers multiply gradients
+        with such statistics.
         """
         of_results = {name for name in self.new if "" in self.reached[name]}
         return frozenset(
@@ -98,10 +99,10 @@ class UpdateGroups:
             others = self.reached[name] - {name, ""}
             if name in self.parameters or not others:
                 continue
-            served = others & self.parameters
-            if len(served) == 1:
-                found[name] = next(iter(served))
-            elif not served and len(others) == 1:
+            owners = others & self.parameters
+            if len(owners) == 1:
+                found[name] = next(iter(owners))
+            elif not owners and len(others) == 1:
                 found[name] = next(iter(others))
         return found
 
@@ -118,10 +119,10 @@ class UpdateGroups:
                 name = leaders[name]
             return name
 
-        for slot, served in self.slots.items():
-            for other in (served, *(self.reached[slot] - self.parameters - {""})):
+        for slot, owner in self.slots.items():
+            for other in (owner, *(self.reached[slot] - self.parameters - {""})):
                 leaders[leader(other)] = leader(slot)
-        for name in self.new:  # such as an average of a parameter's new values
+        for name in self.new:  # followers are, for example, averages of a parameter's new values
             for other in self._followers(name):
                 leaders[leader(other)] = leader(name)
         groups: dict[str, list[str]] = {}
@@ -131,7 +132,7 @@ class UpdateGroups:
         return sorted(groups.values(), key=lambda names: order[names[0]])
 
     def _followers(self, name: str) -> list[str]:
-        """Return the variables computed from this one's new value that are no parameters."""
+        """Return the variables, other than parameters, computed from a variable's new value."""
         output = self.new[name]
         if not isinstance(output, Value) or output in self.held or output.type.size == 1:
             return []

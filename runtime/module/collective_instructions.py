@@ -4,8 +4,8 @@ XLA combines, splits, fuses and moves collectives; only its optimised module sho
 
     %all-reduce.1 = (f32[8]{0}, f32[]) all-reduce(%a, %b), replica_groups={{0,1}}, ...
 
-The arrays of the type are the results. Some starts of asynchronous collectives list operands and
-handles there, too.
+The arrays of the type are the results. The type of some starts of asynchronous collectives lists
+operands and handles, too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ModuleCollective:
     is_async: bool
     is_fused: bool
     every: int = 1
-    """It runs in one of this many steps: more than 1 in the branch of local steps."""
+    """The collective runs in one of this many steps; more than 1 in the branch of local steps."""
 
     @property
     def exchange(self) -> Exchange:
@@ -105,7 +105,7 @@ def exchange_of(instruction: Instruction, kind: str, num_devices: int) -> Exchan
 
 
 def kind_of(instruction: Instruction, inside: str = "") -> str | None:
-    """Return the kind of the collective that an instruction runs or starts; None if it has none.
+    """Return the kind of the collective that an instruction runs or starts; None for no collective.
 
     `inside` is the name of the computation that contains the instruction, if it is known.
     """

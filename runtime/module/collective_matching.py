@@ -9,7 +9,7 @@ a loose rule takes no value that a strict rule would match:
 2. an all_gather over fewer replicas with larger parts, after a transfer between TPU slices;
 3. an all_gather as the all_reduce of the joined value, with zeros for the other replicas' shards;
 4. another kind, since XLA splits an all_reduce into a reduce_scatter and an all_gather;
-5. another dtype, since XLA widens some;
+5. another dtype, since XLA widens some values;
 6. all unmatched collectives of a kind as one packed buffer;
 7. a slightly larger size, since XLA pads shards to complete tiles.
 """
@@ -138,7 +138,7 @@ class _Matching:
         """The values of the module that are not matched yet."""
 
     def apply(self, rule: _Rule, *, is_padded: bool = False) -> None:
-        """Match by a rule; the smallest value fits best if it is padded, else the first."""
+        """Match collectives by a rule: with the smallest value if padded, else with the first."""
         for i, asked in enumerate(self.asked):
             if self.found[i] is not None:
                 continue

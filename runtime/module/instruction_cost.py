@@ -49,7 +49,7 @@ class ModuleCost:
         return instruction.opcode in _FREE
 
     def products(self, instruction: Instruction) -> tuple[str, int]:
-        """Return the dtype and the number of operations of its matrix products; 0 without any."""
+        """Return the dtype and number of operations of an instruction's products; 0 without any."""
         if instruction.opcode == "fusion":
             inner = (each for name in instruction.called for each in self._module[name])
             return max(map(self.products, inner), key=lambda found: found[1], default=("", 0))
@@ -90,7 +90,7 @@ class ModuleCost:
         return 2 * count
 
     def _of_call(self, instruction: Instruction, operands: Sequence[ModuleArray]) -> int:
-        """Return the operations of a cuDNN call; gradients have the forward pass's labels."""
+        """Return the operations of a cuDNN call. Calls of gradients have the forward labels."""
         output, kernel = instruction.arrays[0], operands[1]
         if "BackwardInput" in instruction.target:
             output = operands[0]
@@ -103,7 +103,7 @@ class ModuleCost:
         return 2 * prod(output.dimensions) * prod(kernel.dimensions) // features
 
     def bytes(self, instruction: Instruction) -> int:
-        """Return the bytes that it reads and writes."""
+        """Return the bytes that an instruction reads and writes."""
         if instruction.opcode == "fusion" and instruction.called:
             return self._of_fusion(instruction)
         if instruction.opcode in _SLICES:

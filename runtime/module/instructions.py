@@ -55,7 +55,7 @@ class ModuleArray:
 
     @property
     def memory_space(self) -> int:
-        """Return the id of its memory: 0 is the device's, 1 the core's own, 5 the host's."""
+        """Return the id of the array's memory: 0 the device's, 1 the core's own, 5 the host's."""
         found = _SPACE.search(self.layout)
         return int(found[1]) if found else 0
 
@@ -94,8 +94,8 @@ class Instruction:
 
     @cached_property
     def called(self) -> tuple[str, ...]:
-        """Return the names of the computations that it runs; for a loop only the body."""
-        # Most instructions have long lines and call nothing: the regular expressions are slower.
+        """Return the names of the computations that the instruction runs; for a loop, the body."""
+        # Most lines are long and call nothing. This test is faster than the regular expressions.
         if not any(word in self.line for word in _CALLING):
             return ()
         branches = _BRANCHES.search(self.line)
@@ -109,12 +109,12 @@ class Instruction:
 
     @property
     def uses_host_memory(self) -> bool:
-        """Return whether it moves an array to or from the memory of the host."""
+        """Return whether the instruction moves an array to or from the memory of the host."""
         return any(each.memory_space == HOST_MEMORY for each in self.arrays)
 
     @property
     def writes_host_memory(self) -> bool:
-        """Return whether it moves an array to the memory of the host."""
+        """Return whether the instruction moves an array to the memory of the host."""
         if self.opcode == "copy-start":
             return self.arrays[0].memory_space == HOST_MEMORY
         return self.uses_host_memory and "update" in self.opcode
@@ -127,7 +127,7 @@ class Instruction:
 
     @cached_property
     def op_name(self) -> str:
-        """Return the scopes and the operation of the program that it came from, as a path."""
+        """Return the scopes and the operation from which the instruction came, as a path."""
         return self.matched(_OP_NAME)
 
     @cached_property
@@ -185,7 +185,7 @@ class CompiledModule:
         return [name for name in instruction.called if self[name]] if runs else []
 
     def trips(self, loop: Instruction) -> int:
-        """Return the number of iterations of a loop; 1 if it is unknown, and for no loop."""
+        """Return the number of iterations of a loop; 1 if unknown, or if `loop` is no loop."""
         if loop.opcode != "while":
             return 1
         if stated := loop.matched(_TRIPS):

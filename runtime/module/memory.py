@@ -57,8 +57,8 @@ class Memory:
     def needed_bytes(self, platform: str) -> int:
         """Return the peak memory.
 
-        The TPU compiler reports it. The peak that other compilers report leaves out some temporary
-        memory, so for them it is the sum of all memory.
+        The TPU compiler reports the peak. The peak that other compilers report leaves out some
+        temporary memory, so for other platforms the sum of all memory is returned.
         """
         if platform == "tpu" and self.peak_bytes:
             return self.peak_bytes
@@ -135,7 +135,7 @@ class ModuleMemory:
         return self.of(self._module.entry)
 
     def of(self, computation: str) -> Held:
-        """Return the memory that a computation holds; a loop's body is without the loop's state."""
+        """Return the memory that a computation holds. For a loop's body, the state is left out."""
         if computation not in self._found:
             is_entry = computation == self._module.entry
             aliased = self._module.aliased_results if is_entry else None
@@ -162,8 +162,8 @@ class ModuleMemory:
     def at_peak(self) -> tuple[Instruction, list[Buffer]]:
         """Return the instruction at the peak, and the buffers held there, the largest first.
 
-        If a loop runs at the peak, it is the instruction of its body, and the buffers of the body
-        are included.
+        If a loop runs at the peak, the instruction is one of the loop's body, and the buffers of
+        the body are included.
         """
         held, buffers = self.entry, []
         while True:
@@ -198,8 +198,8 @@ class _Walk:
     ) -> None:
         """Start the walk.
 
-        `aliased` are the indices of an entry's results that are in arguments' buffers; None for a
-        body.
+        `aliased` are the indices of the step's results that are in arguments' buffers. It is None
+        for a computation that is not the entry.
         """
         self._body, self._updates, self._aliased = body, updates, aliased
         self._by_name = {each.name: each for each in body}
@@ -289,7 +289,7 @@ class _Walk:
         return given[start : start + len(instruction.arrays)]
 
     def _ended(self, instruction: Instruction, given: list[Buffer]) -> list[Buffer]:
-        """Return the results of the start that an instruction ends; its operands precede them."""
+        """Return the buffers of the results of an asynchronous operation, which this ends."""
         start = self._by_name.get(instruction.operands[0]) if instruction.operands else None
         if start is None or start.opcode == "copy-start":
             return given[:1]

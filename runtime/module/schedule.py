@@ -33,9 +33,9 @@ _COMPUTE = {
 class LoopCollective:
     """A collective in the body of a loop.
 
-    `times` is the number of its runs per step, `beside` the number of instructions that compute
-    while it runs. `beside_cycles` is the compiler's estimate for these instructions; it has no
-    estimate for kernels and loops.
+    `times` is the number of its runs per step. `beside` has the names of the instructions that
+    compute while it runs. `beside_cycles` is the compiler's estimate for these instructions; the
+    compiler has no estimate for kernels and loops.
     """
 
     name: str
@@ -56,9 +56,9 @@ class LoopCollective:
 class ScheduledStep:
     """An instruction of a schedule, and its role there.
 
-    `collective` is the kind of the collective that it runs or starts, `inner` the instruction of
-    that collective, which may be inside a fusion. `start` names the asynchronous operation that it
-    starts, `end` the one that it waits for.
+    `collective` is the kind of the collective that the instruction runs or starts. `inner` is the
+    instruction of that collective, which may be inside a fusion. `start` names the asynchronous
+    operation that the instruction starts, `end` the operation that it waits for.
     """
 
     instruction: Instruction

@@ -9,7 +9,7 @@ each of which runs one instruction at a time:
 * `links` and `network`: a collective takes the time of the bytes that a chip sends. It overlaps
   with the instructions between its start and its end; the end waits for the rest of that time.
 * `copies`: copies between the memories of a chip, in the order of their starts; copies to and from
-  the host have lanes of their own. The end of a copy waits for it, too.
+  the host have lanes of their own. The end of a copy waits for the rest of its time, too.
 
 So the time of a step is the sum of computation, exposed communication, and waits for copies. A loop
 is laid out for one iteration, and counted for all. A branch that every H-th step takes counts 1/H.
@@ -35,8 +35,8 @@ LANES = (COMPUTE, LINKS, NETWORK, COPIES, TO_HOST, FROM_HOST)
 class Event:
     """An instruction on the timeline: `start` and `seconds` within one run of its computation.
 
-    `wait` are the seconds that the compute lane waits for it. The `body` of a loop or a call is the
-    computation that it runs, `times` times in one of `every` steps.
+    `wait` are the seconds that the compute lane waits for the instruction. The `body` of a loop or
+    a call is the computation that it runs, `times` times in one of `every` steps.
     """
 
     instruction: Instruction
@@ -72,7 +72,7 @@ class Turn:
 def predicted_turn(
     module: CompiledModule, topology: Topology, timing: ChipTiming, kernels: KernelFlops
 ) -> Turn:
-    """Return the timeline of a step on a topology; `kernels` are the operations of kernels."""
+    """Return the timeline of a step on a topology. `kernels` has the operations of its kernels."""
     return laid_out(module, durations_of(topology, timing, module, kernels))
 
 
@@ -113,7 +113,7 @@ class _Layout:
 
 
 class _Lanes:
-    """The lanes of one run while instructions are put on them."""
+    """The lanes of one run, on which `run` places one instruction after the other."""
 
     def __init__(
         self,

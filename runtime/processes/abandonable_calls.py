@@ -19,7 +19,7 @@ SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Runner:
-    """One thread that makes calls, in order; it is replaced when a call is abandoned."""
+    """One thread that makes calls, in order. A new thread replaces it when a call is abandoned."""
 
     def __init__(self, name: str) -> None:
         """Name the thread."""
@@ -28,9 +28,9 @@ class Runner:
         self._calls: SimpleQueue[Any] | None = None
 
     def start(self, call: Future[Any], fn: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function on the thread.
+        """Call a function on the thread; `call` gets its result.
 
-        The caller makes the future: if Ctrl-C interrupts it here, it still has the call.
+        The caller makes `call`, so that it has the future even if Ctrl-C interrupts `start`.
         """
         with self._lock:
             if self._calls is None:
@@ -48,7 +48,7 @@ class Runner:
 
 def _make_calls(calls: SimpleQueue[Any]) -> None:
     while True:
-        _make(*calls.get())  # which keeps nothing: arguments and results may be large
+        _make(*calls.get())  # no name here keeps arguments and results, which may be large
 
 
 def _make(call: Future[Any], fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -70,9 +70,10 @@ def has_ended(call: Future[Any], seconds: float) -> bool:
 def called_while(
     check: Callable[[], None], fn: Callable[[], Result], given_up: Callable[[], None]
 ) -> Result:
-    """Return a function's result; meanwhile raise the error of `check`, or KeyboardInterrupt.
+    """Return the result of `fn`, which runs on another thread.
 
-    If that raises, `given_up` is called, and the function continues on an abandoned thread.
+    While `fn` runs, `check` is called again and again. If it raises an error, or Ctrl-C comes,
+    `given_up` is called, the error is raised, and `fn` continues on the abandoned thread.
     """
     call: Future[Result] = Future()
     threading.Thread(target=_make, args=(call, fn, ()), name="graphdist-call", daemon=True).start()

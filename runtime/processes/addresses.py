@@ -28,11 +28,11 @@ _LONGEST_NAME = 254
 
 
 class WorkerError(RuntimeFailure):
-    """A worker did not start, died, left, or runs another program than the others."""
+    """A worker did not start, died, left, or runs another program than the other workers."""
 
 
 def split_address(address: str, at: Source = UNKNOWN) -> tuple[str, int]:
-    """Return host and port of an address like "host:port"; raises `WorkerError` for another.
+    """Return host and port of an address like "host:port"; raises `WorkerError` for another text.
 
     >>> split_address("10.0.0.1:2222"), split_address("[fd00::1]:2222")
     (('10.0.0.1', 2222), ('fd00::1', 2222))
@@ -70,7 +70,7 @@ def is_host(text: str) -> bool:
             return False
         return True
     try:
-        name = text.encode("idna").decode()  # refuses labels that are empty or too long
+        name = text.encode("idna").decode()  # raises for labels that are empty or too long
     except UnicodeError:
         return False
     return len(name) <= _LONGEST_NAME and re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
@@ -90,7 +90,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def numeric_addresses(address: str, cluster: Sequence[str], at: Source = UNKNOWN) -> list[str]:
-    """Return the IP addresses at which this process can reach the worker of an address.
+    """Return the IP addresses at which this process can reach the worker with an address.
 
     `cluster` has the addresses of all workers. Raises `OSError` for a name that does not resolve.
     """
@@ -138,7 +138,7 @@ def listen(host: str, port: int, who: str, at: Source = UNKNOWN) -> socket.socke
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)  # a port in use is noticed here
+        listener.listen(128)  # raises if the port is in use
     except OSError as error:
         listener.close()
         raise WorkerError(
@@ -157,10 +157,11 @@ _HINTS = {
 
 
 class ReservedPort:
-    """A port of an IP address that the system reserves until it is closed.
+    """A port of an IP address that the system reserves until `close`.
 
-    A program that knows its number can listen there meanwhile, if it sets `SO_REUSEADDR`. Systems
-    other than Linux would refuse that, so there the port is only free, not reserved.
+    A program that knows the port's number can listen at the port before `close`, if it sets
+    `SO_REUSEADDR`. Systems other than Linux do not allow this. There, the port was free when it was
+    chosen, but is not reserved.
     """
 
     def __init__(self, host: str) -> None:
@@ -177,5 +178,5 @@ class ReservedPort:
             self.close()
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the port."""
         self._socket.close()

@@ -6,9 +6,8 @@ service; then `jax.distributed` and the devices are started. Every problem befor
 a port, a missing worker) is an error within a time limit.
 
 Failure. After the rendezvous this package reports failures, not JAX (`jax_service.py`). When the
-coordination server reports that a worker failed, that becomes this process's `failure`, and every
-call that waits for other workers raises it. A thread of this package that fails has the same
-effect.
+coordination server reports that a worker failed, this process has a `failure`, and every call that
+waits for other workers raises it. A thread of this package that fails has the same effect.
 
 End. A worker tells the server that it leaves. Worker 0 stays until the others have left, because
 they disconnect from JAX's service in worker 0 and wait for its answer. If worker 0 failed, the
@@ -43,7 +42,7 @@ from graphdist.runtime.processes.server import Server
 from graphdist.runtime.processes.workers import WorkerTimeouts
 
 SECONDS_TO_LEAVE = 5.0
-"""How long a failing worker 0 keeps JAX's service running, and others wait for its answer."""
+"""How long a failing worker 0 keeps JAX's service, and other workers wait for its answer."""
 SECONDS_FOR_OTHERS_TO_END = 30.0
 """How long worker 0, interrupted at its end, waits for the others to finish writing."""
 SECONDS_TO_NOTICE = 2.0
@@ -56,7 +55,7 @@ _log = logging.getLogger("graphdist")
 
 
 class CollectiveTimeoutError(WorkerError, TimeoutError):
-    """Workers did not arrive in time at a point where the others wait for them."""
+    """Workers did not arrive in time at a point where other workers wait for them."""
 
 
 class ClusterWorkers:
@@ -74,7 +73,7 @@ class ClusterWorkers:
         """Describe the workers; `start` connects to them.
 
         `bind` is the address at which worker 0 listens; the default is its own. `server` is the
-        address of its server, if `addresses` are names only.
+        address of worker 0's server, if `addresses` are names only.
         """
         self.addresses, self.index, self.timeouts = tuple(addresses), index, timeouts
         self.failure: WorkerError | None = None
@@ -103,7 +102,7 @@ class ClusterWorkers:
         return ", ".join(map(self.name, workers))
 
     def start(self, at: Source = UNKNOWN, jax_service: JaxService | None = None) -> None:
-        """Connect to the others and start JAX; raises `WorkerError` if that fails.
+        """Connect to the other workers and start JAX; raises `WorkerError` if that fails.
 
         `jax_service` is the connection to JAX's service if this package made one already.
         """
@@ -152,10 +151,10 @@ class ClusterWorkers:
 
     def supervise(self, fn: Callable[[], Result]) -> Result:
         """Return the result of a function on another thread; raise if a worker fails meanwhile."""
-        return called_while(self.check, fn, self.note_stuck)
+        return called_while(self.check, fn, self.set_stuck)
 
     def rendezvous(self, at: Source = UNKNOWN) -> ServiceAddress:
-        """Connect to the others, and return the address for JAX's coordination service.
+        """Connect to the other workers, and return the address for JAX's coordination service.
 
         Raises `WorkerError` if the workers do not all arrive.
         """
@@ -193,7 +192,7 @@ class ClusterWorkers:
                 )
         stream = rendezvous.connection(listener)
         own, host = rendezvous.own_address(stream, listener), str(stream.getpeername()[0])
-        self._connection = Connection(stream, self._note_failure, self.timeouts.silence)
+        self._connection = Connection(stream, self._set_failure, self.timeouts.silence)
         bind = host if listener is None else bound
         if self.index == 0:
             self._jax_port = ReservedPort(bind)
@@ -211,8 +210,8 @@ class ClusterWorkers:
     ) -> list[Any]:
         """Return all workers' values for a key, in the order of workers.
 
-        Raises `WorkerError` if one has failed, `CollectiveTimeoutError` if one sends no value
-        within `seconds`; the default is the time limit of the start.
+        Raises `WorkerError` if a worker has failed, `CollectiveTimeoutError` if a worker sends no
+        value within `seconds`; the default is the time limit of the start.
         """
         limit = self.timeouts.start if seconds is None else seconds
         self._connection.put(key, value)
@@ -222,7 +221,7 @@ class ClusterWorkers:
             raise self._ended_early(max(left.args[0], 0), what, at) from None
         if values is None:
             missing = self._missing(key)
-            values = self._connection.take(key, 0.0, self._raise_failure)  # it may be complete now
+            values = self._connection.take(key, 0.0, self._raise_failure)  # may be complete by now
         if values is None:
             self.fail(
                 CollectiveTimeoutError(
@@ -265,7 +264,7 @@ class ClusterWorkers:
         return cast("str | None", text)
 
     def ordinal(self, kind: str) -> int:
-        """Return how often this was called for a kind before: the same count on all workers."""
+        """Return how often this was called for `kind` before. All workers get the same count."""
         number = self._ordinals[kind] = self._ordinals.get(kind, -1) + 1
         return number
 
@@ -276,9 +275,10 @@ class ClusterWorkers:
         return number
 
     def is_check_due(self, every: int | None) -> bool:
-        """Return whether values are compared before the next step: the same on all workers.
+        """Return whether values are compared before the next step.
 
-        They are compared every `every` steps, with None never.
+        Values are compared every `every` steps, or never if `every` is None. All workers get the
+        same answer.
         """
         number = self._connection.steps + 1
         if every is None or number // every == self._last_check // every:
@@ -330,8 +330,8 @@ class ClusterWorkers:
         if self._server is not None:
             self._server.stop()
 
-    def note_stuck(self) -> None:
-        """Note that a thread is blocked for ever, so that the interpreter cannot shut down."""
+    def set_stuck(self) -> None:
+        """Record that a thread is blocked for ever, so that Python cannot shut down."""
         self._is_stuck = True
 
     def _missing(self, key: str) -> str:
@@ -343,9 +343,9 @@ class ClusterWorkers:
 
     # Failures.
 
-    def _note_failure(self, worker: int, why: str) -> None:
+    def _set_failure(self, worker: int, why: str) -> None:
         if worker == 0 and why == "died":
-            self.note_stuck()  # JAX would wait for its service
+            self.set_stuck()  # JAX would wait for its service
         self._reasons.setdefault(worker, why)
         if self.failure is not None or self._crash:
             return
@@ -385,7 +385,7 @@ class ClusterWorkers:
             raise kind(failure.what, source=failure.source, hint=failure.hint)
 
     def _crashed(self, error: BaseException) -> None:
-        """Tell the others of an exception that ends this worker; print a failure that caused it."""
+        """Tell the others of an exception that ends this worker. Print the failure behind it."""
         self._crash = f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if isinstance(error, KeyboardInterrupt):
             self._was_interrupted, self._crash = True, "was interrupted"
@@ -400,7 +400,10 @@ class ClusterWorkers:
     # The end of the process.
 
     def leave_at_exit(self) -> None:
-        """Leave, wait for workers that need this process, and let Python end, or end it at once."""
+        """Leave the job, and wait for workers that need this process.
+
+        Then let Python end the process. If Python cannot, end the process at once.
+        """
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._end_interrupted)
@@ -408,8 +411,8 @@ class ClusterWorkers:
         self._connection.leave()
         self._wait_for_others(self.timeouts.step if is_well else SECONDS_TO_LEAVE)
         limit = self.timeouts.silence if is_well else SECONDS_TO_LEAVE
-        # Python's shutdown joins threads and waits for the devices, which a blocked call prevents.
-        # Where the program initialized JAX itself, JAX leaves its service by itself.
+        # Python's shutdown joins threads and waits for the devices. With a blocked call it would
+        # never end. If the program initialized JAX itself, JAX leaves its service by itself.
         if self._is_stuck or (self._jax is not None and not self._jax.leave(limit)):
             self.failure = self.failure or WorkerError(
                 f"{self.name(0)} did not answer within {limit:g} s, where {self.name(self.index)} "
@@ -445,9 +448,10 @@ class ClusterWorkers:
             time.sleep(0.02)
 
     def _end_interrupted(self, number: int, frame: FrameType | None) -> None:
-        """Handle Ctrl-C at the end of the program, where an exception would skip the other steps.
+        """Handle Ctrl-C in `leave_at_exit`, where an exception would skip what is still to do.
 
-        The others need worker 0 while they write; after a second Ctrl-C it does not wait for them.
+        Other workers need worker 0 while they write checkpoints. After a second Ctrl-C worker 0
+        does not wait for them.
         """
         has_others = self._server is not None and self._server.has_others()
         if self._is_interrupted_at_end or not has_others:

@@ -1,10 +1,10 @@
 """A worker's connection to the coordination server: exchanges, announcements, heartbeats.
 
-Any thread may send; the lock `_sending` keeps the lines of two threads apart. One thread receives:
-only it reads the socket, and it changes the state below under `_changed`, and wakes its waiters.
-Another thread sends heartbeats. If the server is silent, worker 0 counts as dead. An error of one
-of the two threads ends the job, with the error as the reason: otherwise every wait would last for
-ever.
+Any thread may send; the lock `_sending` keeps the lines of two threads apart. One thread receives.
+Only this thread reads the socket. It changes the connection's state under the lock `_changed`, and
+wakes the threads that wait for a change. Another thread sends heartbeats. If the server is silent,
+worker 0 counts as dead. An error of the receiving or the heartbeat thread ends the job, with the
+error as the reason. Otherwise every wait would last for ever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Connection:
     """A connection to the server, after the handshake.
 
     `on_failure(worker, why)` is called when a worker fails, on a thread of the connection. Worker 0
-    fails when its server is gone.
+    counts as failed when its server is gone.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Threads that serve sockets by an event loop, without a wait for any one connection."""
+"""Threads that run all their socket connections in one event loop, and block on none of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SECONDS_AFTER_REFUSAL = 0.05
 
 
 class EventLoopThread(threading.Thread):
-    """A thread that runs `serve` until `stop`, and closes the listening socket.
+    """A thread that runs `serve` until `stop`, and then closes the listening socket.
 
-    `what` names it in errors. If it fails, it passes the reason to `crashed`, on this thread.
+    `what` names the thread in errors. If the thread fails, it calls `crashed` with the reason.
     """
 
     def __init__(self, what: str, listener: socket.socket, crashed: Callable[[str], None]) -> None:
-        """Take a listening socket; `start` begins to serve it."""
+        """Take a listening socket; `start` begins to accept its connections."""
         super().__init__(name=f"graphdist-{what.replace(' ', '-')}", daemon=True)
         self._what, self._crashed = what, crashed
         # Not the policy's loop: Ray sets uvloop, whose transports are other classes.
@@ -27,7 +27,7 @@ class EventLoopThread(threading.Thread):
         self.listener = ready(listener)
 
     def run(self) -> None:
-        """Serve."""
+        """Run the event loop until `stop`, or until it fails."""
         try:
             with self.listener, suppress(asyncio.CancelledError):
                 self._loop.run_until_complete(self.serve())
@@ -46,7 +46,7 @@ class EventLoopThread(threading.Thread):
 
     def stop(self) -> None:
         """End the thread soon, and with it the connections."""
-        with suppress(RuntimeError):  # it has ended
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -55,7 +55,7 @@ class EventLoopThread(threading.Thread):
 
     @abstractmethod
     async def serve(self) -> None:
-        """Serve the connections until it is cancelled."""
+        """Accept and handle connections until the task is cancelled."""
 
 
 def ready(stream: socket.socket) -> socket.socket:
@@ -72,6 +72,6 @@ async def accepted(listener: socket.socket) -> socket.socket:
         try:
             stream, _ = await asyncio.get_running_loop().sock_accept(listener)
         except OSError:
-            await asyncio.sleep(_SECONDS_AFTER_REFUSAL)  # out of files: it would be refused again
+            await asyncio.sleep(_SECONDS_AFTER_REFUSAL)  # no file is free: wait before a retry
         else:
             return ready(stream)

@@ -6,8 +6,9 @@ proof: the HMAC (RFC 2104, with SHA-256) of its identity and both nonces, keyed 
 server proves itself in the same way. So the token is never sent, and a recorded connection cannot
 be replayed.
 
-An empty token proves nothing: every program that knows the id of the job is accepted. A refusal has
-a reason: before the proof one that reveals nothing to a stranger, after it one with the details.
+An empty token proves nothing: every program that knows the id of the job is accepted. The server
+says why it refuses a worker. Before the proof, the reason reveals nothing to a stranger. After the
+proof, it has the details.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ import threading
 from typing import Any  # Any: what Python passes to the hook has no public type
 
 _SECONDS_UNTIL_AGAIN = 0.05
-"""The delay until the callback has ended: within the hook the interrupt would be lost again."""
+"""The delay before the interrupt is raised again. Before the callback ends, it would be lost."""
 
 
 def raise_ignored_interrupts() -> None:
-    """From now on, raise interrupts again that Python ignores."""
+    """From now on, raise each interrupt again that Python has ignored."""
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:

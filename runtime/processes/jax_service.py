@@ -2,17 +2,19 @@
 
 By default JAX aborts the process when another process fails; `jax_enable_recoverability` leaves
 failures to graphdist. JAX still aborts when its service, which runs in worker 0, disappears. So the
-other workers connect to the service through a relay that hides its end from JAX (`relay.py`), and
-JAX's own heartbeats, which would reveal it, are a day apart. A process whose service is gone must
-not disconnect from it: JAX would wait for an answer, even when its client is garbage collected.
+other workers connect to the service through a relay that hides the service's end from JAX
+(`relay.py`), and JAX's own heartbeats, which would reveal the end, are a day apart. A process whose
+service is gone must not disconnect from the service: JAX would wait for an answer, even when its
+client is garbage collected.
 
 A launcher (Slurm, Open MPI, ..) tells each process where the others are, and JAX reads that itself
-(`LaunchedJaxService`). Only the function of jaxlib that creates JAX's client sees the address of
-the service then, so it is replaced by one that connects through the relay.
+(`LaunchedJaxService`). Then only the function of jaxlib that creates JAX's client sees the address
+of the service. So this function is replaced by one that connects through the relay.
 
 Gloo, which runs the collectives of CPUs, listens at the address that the machine's own name
-resolves to, and JAX has no setting for that. The function of jaxlib that creates it takes an
-address, so it is replaced by one with this worker's address in the cluster.
+resolves to, and JAX has no setting for that. The function of jaxlib that creates Gloo's collectives
+takes an address. So this function is replaced by one that passes this worker's address in the
+cluster.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def join_named(
     jax_service: JaxService | None = None,
     at: Source = UNKNOWN,
 ) -> ClusterWorkers:
-    """Return workers of which only the address of worker 0's server is known, connected.
+    """Connect to workers of which only the address of worker 0's server is known; return them.
 
     `jax_service` is the connection to JAX's service if this package made one already.
     """

@@ -1,7 +1,7 @@
 """Checks JSON from files and from the network against a schema, before anything reads it.
 
-It may be damaged, or written by somebody else. A schema describes every field that is read, so that
-code behind the check can rely on it.
+The JSON may be damaged, or written by somebody else. A schema describes every field that is read,
+so that code behind the check can rely on the fields.
 """
 
 from __future__ import annotations

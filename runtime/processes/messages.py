@@ -2,8 +2,8 @@ r"""The messages between workers and their server: one line of JSON each.
 
 A message is a flat dataclass. A line from the network becomes a message only if it is a JSON object
 of a kind that is allowed at this point, with exactly the fields of that kind and their types. The
-values that workers exchange are text in a field, which the server forwards and never parses. So
-only the limit of a line matters for the nesting and size of a stranger's input.
+values that workers exchange are text in a field, which the server forwards and never parses. So the
+limit on the length of a line also limits the nesting and size of a stranger's input.
 
     {"kind": "put", "key": "program 3", "value": "\"5c1f..\""}
 """

@@ -48,10 +48,10 @@ def join_processes_of_jax(
     service: JaxService | None = None,
     at: Source = UNKNOWN,
 ) -> ClusterWorkers:
-    """Return the processes of JAX as workers, connected; a process connects once.
+    """Connect the processes of JAX as workers, and return them; a process connects once.
 
     `service` is the connection to JAX's service if this package made it. Raises `WorkerError` if
-    not all processes come here in time.
+    not all processes call this function in time.
     """
     workers = current_workers()
     if workers is not None:

@@ -26,7 +26,7 @@ MAX_CONNECTIONS = 16
 
 
 class Relay(EventLoopThread):
-    """Forwards connections to a port of this process to an address, until `stop`."""
+    """Accepts connections at a port of this process, and forwards them to an address."""
 
     def __init__(self, host: str, port: int, crashed: Callable[[str], None]) -> None:
         """Listen on loopback, for connections that are forwarded to a host and port."""
@@ -34,12 +34,12 @@ class Relay(EventLoopThread):
         self._service = host, port
         self._family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        """The address to connect to instead."""
+        """The address to which JAX's client connects instead of the service's."""
         self._has_connected = False
         self._num_clients = 0
 
     async def serve(self) -> None:
-        """Forward bytes."""
+        """Accept connections, and forward their bytes, until the task is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 client = await accepted(self.listener)

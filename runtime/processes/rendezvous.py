@@ -41,7 +41,7 @@ class Rendezvous:
     """The workers' names, this process's index among them, the job, and the deadline.
 
     `server` is the address of worker 0. `cluster` has the addresses of all workers, as far as they
-    are known: they tell which address of this machine the others reach.
+    are known. From them this process finds out which of its addresses other workers can reach.
     """
 
     names: Sequence[str]
@@ -161,7 +161,7 @@ class _RefusedError(Exception):
 
 def _next(stream: socket.socket) -> ms.Message:
     line, until = bytearray(), time.monotonic() + _SECONDS_TO_ANSWER
-    while not line.endswith(b"\n"):  # byte by byte: `Connection` reads the following bytes
+    while not line.endswith(b"\n"):  # byte by byte, since `Connection` reads what follows the line
         if time.monotonic() > until:
             raise TimeoutError
         byte = stream.recv(1)

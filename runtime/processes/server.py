@@ -117,7 +117,7 @@ class Peer(asyncio.Protocol):
         """Begin the handshake."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self._server.meet(self)
+        self._server.begin_handshake(self)
 
     def data_received(self, data: bytes) -> None:
         """Answer the messages in the bytes that were received."""
@@ -148,7 +148,7 @@ class Peer(asyncio.Protocol):
             self._server.read_lines(self)
 
     def send(self, line: bytes) -> None:
-        """Send a line, or keep it until it can be sent; end a connection that keeps too many."""
+        """Send a line, or keep it until it can be sent. Abort if too many bytes are kept."""
         if not self.transport.is_closing():
             self.transport.write(line)
             if self.transport.get_write_buffer_size() > 2 * ms.MAX_LINE_BYTES:
@@ -158,7 +158,7 @@ class Peer(asyncio.Protocol):
 class Server(EventLoopThread):
     """The server of a cluster; runs until `stop`.
 
-    If it fails, it passes the reason to `crashed`, on this thread.
+    If the server fails, it calls `crashed` with the reason, on its own thread.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Server(EventLoopThread):
         job: JobIdentity,
         crashed: Callable[[str], None],
     ) -> None:
-        """Serve at a listening socket, from `start` on."""
+        """Take a listening socket; `start` begins to accept its connections."""
         super().__init__("coordination server", listener, crashed)
         self._num_workers, self._job = num_workers, job
         self.silence_seconds = silence_seconds
@@ -185,7 +185,7 @@ class Server(EventLoopThread):
         self._refused = CountedWarnings(partial(_log.warning, "coordination server: %s"))
 
     async def serve(self) -> None:
-        """Serve; at the end, send the unsent messages."""
+        """Accept and handle connections; at the end, send the unsent messages."""
         loop = asyncio.get_running_loop()
         failed: asyncio.Future[None] = loop.create_future()
         loop.set_exception_handler(partial(_fail_with, failed))
@@ -203,7 +203,7 @@ class Server(EventLoopThread):
         finally:
             for peer in [*self._strangers, *self._peers.values()]:
                 peer.transport.abort()
-            await asyncio.sleep(0)  # asyncio closes them in the next round
+            await asyncio.sleep(0)  # asyncio closes aborted connections in the loop's next round
 
     async def _send_last(self) -> None:
         """Wait until nothing more is received and all is sent, for a second at most."""
@@ -217,7 +217,7 @@ class Server(EventLoopThread):
                 return
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets; its parent still serves."""
+        """Close a forked child's copies of the sockets. The parent still uses its own."""
         for stream in (self.listener, *(peer.stream for peer in self._peers.values())):
             if stream.fileno() >= 0:
                 os.close(stream.detach())
@@ -240,7 +240,7 @@ class Server(EventLoopThread):
             except OSError:  # the connection has ended already
                 stream.close()
 
-    def meet(self, peer: Peer) -> None:
+    def begin_handshake(self, peer: Peer) -> None:
         """Send the first message to a stranger."""
         self._strangers[peer] = None
         self._send(peer, peer.challenge)
@@ -271,7 +271,7 @@ class Server(EventLoopThread):
     # Workers.
 
     def read_lines(self, peer: Peer) -> None:
-        """Answer the full lines of a peer; raises `MessageError` for what is no message."""
+        """Answer the full lines of a peer; raises `MessageError` for a line that is no message."""
         while not peer.is_refused and (end := peer.unread.find(b"\n")) >= 0:
             line = bytes(peer.unread[:end])
             del peer.unread[: end + 1]

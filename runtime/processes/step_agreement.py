@@ -25,7 +25,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class StepAgreement:
-    """Counts this worker's steps, and agrees with the others on the last one.
+    """Counts this worker's steps, and agrees with the other workers on the last step.
 
     `name` distinguishes the agreements of a program. `timeout_seconds` is how long to wait for the
     other workers.
@@ -96,7 +96,7 @@ class StepAgreement:
         self._workers.publish(f"{self._name}/request", str(self._workers.index))
 
     def _follow(self) -> None:
-        """Wait for the request, and agree on the step; the function of the thread."""
+        """Wait for the request, and agree on the step. The thread runs this function."""
         try:
             while self._workers.heard(f"{self._name}/request", _SECONDS_BETWEEN_LOOKS) is None:
                 if self._is_closed:

@@ -1,4 +1,4 @@
-"""The constants of predictions that chips' published figures do not give.
+"""The constants of predictions that are not among the published figures of chips.
 
 `docs/estimates.md` compares predictions with published runs.
 """

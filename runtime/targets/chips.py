@@ -1,10 +1,10 @@
 """The accelerators that programs are compiled for ahead of time, with their published figures.
 
-`CHIPS` is one table, with the source of each figure beside it. Figures are per chip; rates are
-dense, without structured sparsity. Bandwidths of links and networks are published as the sum of
-both directions. Here they are for one direction, half of that, since a collective sends and
-receives at once. Memory is the amount that the compiler lets a program use where that is known,
-else the published amount.
+`CHIPS` is one table, with the source of each figure beside the figure. Figures are numbers per
+chip; rates are dense, without structured sparsity. Bandwidths of links and networks are published
+as the sum of both directions. Here they are for one direction, half of that, since a collective
+sends and receives at once. Memory is the amount that the compiler lets a program use where that is
+known, else the published amount.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GIB = 2**30
 
 
 class Figure(NamedTuple):
-    """A figure with the page, paper or program that states it."""
+    """A number with the page, paper or program that states it."""
 
     value: float
     source: str
@@ -31,8 +31,9 @@ class Chip:
     Figures are per chip, in bytes, bytes per second, operations per second and hertz. `devices` is
     the number of devices that JAX shows for it. A chip has `links` links to the other chips of its
     slice or host, or to their switch, each of bandwidth `link`; `network` is the bandwidth between
-    slices or hosts. `closes_at` is the length at which a row of TPU chips is closed to a ring: in
-    two dimensions each side of this length is, in three all sides are if all are multiples of it.
+    slices or hosts. `closes_at` is the length at which a row of TPU chips is closed to a ring. In
+    two dimensions, the rows along each side of this length are closed. In three, all rows are
+    closed if all sides are multiples of this length.
     `configuration` is the compiler's name for the mode of the chip, if it is not the default.
     `product` are the operations per second that large products of bfloat16 were measured to reach.
     """
@@ -101,7 +102,9 @@ class Chip:
         return self.peaks.get(dtype, self.peaks["bf16"]).value
 
     def reached(self, dtype: str) -> float:
-        """Return the operations per second of a large product: bf16's share of the dtype's peak.
+        """Return the operations per second that large products of a dtype reach.
+
+        They are assumed to reach the same share of the peak as products of bf16 do.
 
         >>> CHIPS["a100"].reached("bf16") / 1e12
         271.2

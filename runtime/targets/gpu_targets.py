@@ -1,6 +1,6 @@
 """The description of an absent GPU for XLA: its `GpuTargetConfig`, as text.
 
-The figures come from XLA's own repository, from `xla/backends/gpu/target_config/specs`:
+The numbers come from XLA's own repository, from `xla/backends/gpu/target_config/specs`:
 `a100_sxm_80.txtpb`, `h100_sxm.txtpb`, `h200.txtpb` and `b200.txtpb`. Fields that only XLA's cost
 models read are left out.
 """

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import graphdist as gd
 from graphdist.ir.graph import Graph
 from graphdist.passes import Target, pipeline, pipelines
-from graphdist.passes.cleanup.simplify import STEPS
+from graphdist.passes.cleanup.simplify import ROUND
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
 from graphdist.strategies.local_steps import OuterOptimizer
@@ -66,7 +66,7 @@ def passes_for(target: Target) -> list[Pass]:
     found: list[Pass] = []
     for entry in pipeline(target):
         if entry.name == "simplify":
-            found += [Pass(step.__name__, step) for step in STEPS]
+            found += [Pass(step.__name__, step) for step in ROUND]
         found.append(entry)
     return found
 

@@ -4,8 +4,8 @@
 table of operations, `errors.md` of the error classes. `--check` writes nothing; it names the pages
 that are not what the code says now, and exits with 1 if there are any.
 
-Docstrings are taken as they are: paragraphs and lists are wrapped again, examples and the graphs
-after `Before:` become code.
+The words of docstrings are copied unchanged. Paragraphs and lists are wrapped again, examples and
+the graphs after `Before:` become code.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _paragraph(text: str) -> str:
 
 
 def _filled(text: str) -> Iterator[str]:
-    """Yield the lines of a paragraph, or of the items of a list, as long as they may be."""
+    """Yield the lines of a paragraph or of a list's items, filled up to `WIDTH` characters."""
     items: list[list[str]] = [[]]
     for line in text.splitlines():
         if _ITEM.match(line):
@@ -195,7 +195,7 @@ def _parameters_section() -> str:
 
 
 def _value(pipeline: Sequence[Pass], field: str, parameter: str) -> str:
-    """Return a parameter of the passes that have such a field; "" where none of them is there."""
+    """Return a parameter of the passes that have a field; "" if the pipeline has no such pass."""
     settings = (getattr(entry.run, field, None) for entry in pipeline)
     return str(getattr(next(filter(None, settings), None), parameter, ""))
 

@@ -1,7 +1,7 @@
 """`python -m graphdist.tools.pictures`: take the pictures of docs/images, with Chromium.
 
-Each is the page of `graphdist-viz` for a step of an example, as a browser shows it, in a light
-theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choose some of them.
+Each picture is the page of `graphdist-viz` for a step of an example, as a browser shows it, in a
+light theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choose pictures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Picture:
     options: tuple[str, ...] = ("--strategy", "mirrored:4")
     address: str = ""
     earlier: tuple[str, ...] = ()
-    """The options of an earlier program that it is compared with, if there are any."""
+    """The options of the earlier program with which the page compares the step, if any."""
 
 
 PICTURES = {
@@ -42,7 +42,7 @@ PICTURES = {
 }
 SIZE = (1440, 860)
 THEMES = {"": 1, "-dark": 0}
-"""By the end of a picture's name, the colour scheme that Chromium tells the page of."""
+"""The colour scheme that Chromium reports to the page, by the end of a picture's name."""
 _MILLISECONDS_TO_DRAW = 8000
 
 

@@ -6,8 +6,8 @@
     python -m graphdist.tools.truth --row 1 --again      # compiled again: this takes minutes
     python -m graphdist.tools.truth --write docs
 
-The slowdown of a chip is fitted to the rows of all families but that of the row that is judged.
-Rows for GPUs are compiled if the CUDA plugin of JAX is installed, rows for TPUs if libtpu is.
+For each row, the slowdown of its chip is fitted to the rows of all other families. Rows for GPUs
+are compiled if the CUDA plugin of JAX is installed, rows for TPUs if libtpu is.
 
 A chip has one fitted constant, the slowdown of its computation. It is a mean of logarithms that is
 drawn towards the other chips, since runs are few, and the runs of a family agree with each other
@@ -49,7 +49,7 @@ from graphdist.tools.truth.runs import (
 
 
 def judged(runs: Sequence[CompiledRun]) -> list[Judged]:
-    """Return each run with its prediction, by a slowdown fitted without its family."""
+    """Return each run with its prediction, with a slowdown fitted without the run's family."""
     observed = [_observed(compiled) for compiled in runs]
     results = []
     for compiled in runs:
@@ -201,8 +201,8 @@ class Observed(NamedTuple):
 def slowdown_at(measured: float, ends: tuple[float, float]) -> float:
     """Return the slowdown that gives a step's measured seconds.
 
-    `ends` are the predicted seconds with slowdowns of 0.7 and 1.3. Between them the overlap of
-    communication changes little, so that a line is near enough.
+    `ends` are the predicted seconds with slowdowns of 0.7 and 1.3. Between these slowdowns the
+    overlap of communication changes little, so linear interpolation is exact enough.
 
     >>> round(slowdown_at(3.0, ends=(1.7, 2.3)), 6)
     2.0
