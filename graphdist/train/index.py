@@ -148,7 +148,8 @@ def _own_parts(entry: ArrayEntry, is_mine: bool) -> Iterator[tuple[Array, dict[s
     if span is None:
         dimension = next(each for each, size in enumerate(array.shape) if size >= least)
         span = Span(dimension, 0, array.shape[dimension])
-    size = -(-(span.stop - span.start) // max(count, 1))
+    bytes_of_each = max(1, array.nbytes // max(1, span.stop - span.start))
+    size = max(1, MOST_BYTES_IN_A_FILE // bytes_of_each)
     for start in range(span.start, span.stop, size):
         part = Span(span.dimension, start, min(start + size, span.stop))
         where = {"sliced_along": part.dimension, "start": start, "size": part.stop - start}

@@ -18,7 +18,7 @@ from graphdist.runtime.files.checkpoint_lock import SECONDS_BETWEEN_SIGNS, requi
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess
 
 
-def record_of(stem: str) -> str:
+def record_key(stem: str) -> str:
     """Return the key of the record of a name."""
     return f".{stem}.writer"
 
@@ -32,7 +32,7 @@ class ObjectLock:
         """Hold a record that was just written."""
         self.key: Hashable = (objects.url, stem)
         self.users, self.process = 0, owner.process
-        self._objects, self._record, self._owner = objects, record_of(stem), owner
+        self._objects, self._record, self._owner = objects, record_key(stem), owner
         self._generation: bytes | None = generation
         """The generation of the record; None once another process has written it."""
         self._signs = 1
@@ -68,27 +68,27 @@ class ObjectLock:
         """Do nothing: a record holds nothing of this process."""
 
 
-def take(objects: BucketObjects, stem: str) -> ObjectLock:
+def take_record(objects: BucketObjects, stem: str) -> ObjectLock:
     """Write the record of the checkpoints named `stem`.
 
     Raises `CheckpointError` if another process holds it.
     """
     owner = OwnerProcess.this_process()
     while True:
-        found = objects.read(record_of(stem))
+        found = objects.read(record_key(stem))
         _require_silence(objects, stem, found.content)
-        generation = objects.write(record_of(stem), owner.record(1), found.generation)
+        generation = objects.write(record_key(stem), owner.record(1), found.generation)
         if generation is not None:  # else another process wrote it first
             return ObjectLock(objects, stem, owner, generation)
 
 
-def require_free(objects: BucketObjects, stem: str) -> None:
+def require_record_free(objects: BucketObjects, stem: str) -> None:
     """Raise `CheckpointError` if another process holds the record of a name."""
-    _require_silence(objects, stem, objects.read(record_of(stem)).content)
+    _require_silence(objects, stem, objects.read(record_key(stem)).content)
 
 
 def _require_silence(objects: BucketObjects, stem: str, content: bytes | None) -> None:
     owner = OwnerProcess.of(content or b"")
     if owner is not None and not owner.is_this_process():  # this one was interrupted at a request
-        read = lambda: objects.read(record_of(stem)).content or b""  # noqa: E731
+        read = lambda: objects.read(record_key(stem)).content or b""  # noqa: E731
         require_silence(owner, False, read, stem, objects.url)

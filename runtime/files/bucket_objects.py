@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple  # Any: tensorstore, which is imported when a bucket is opened
 
@@ -127,7 +127,7 @@ class BucketObjects:
             ) from error
 
 
-@cache
+@lru_cache(maxsize=64)
 def _opened(objects: BucketObjects) -> Any:
     scheme, _, path = objects.url.partition("://")
     bucket, _, prefix = path.partition("/")

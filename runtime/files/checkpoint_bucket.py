@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from graphdist.runtime.files.bucket_lock import ObjectLock, require_free, take
+from graphdist.runtime.files.bucket_lock import ObjectLock, require_record_free, take_record
 from graphdist.runtime.files.bucket_objects import BucketObjects
 from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.checkpoint_index import INDEX, read_index
@@ -205,7 +205,7 @@ class BucketFolder:
 
     def lock(self, stem: str) -> ObjectLock:
         """Take the record of a name."""
-        return take(self.objects, stem)
+        return take_record(self.objects, stem)
 
     def lock_key(self, stem: str) -> tuple[str, str]:
         """Return the address and name of a record."""
@@ -213,4 +213,4 @@ class BucketFolder:
 
     def require_free(self, stem: str) -> None:
         """Check the record of a name."""
-        require_free(self.objects, stem)
+        require_record_free(self.objects, stem)

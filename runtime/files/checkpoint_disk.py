@@ -38,7 +38,7 @@ from graphdist.runtime.files.checkpoint_files import (
 from graphdist.runtime.files.checkpoint_index import INDEX
 from graphdist.runtime.files.checkpoint_lock import check_free
 from graphdist.runtime.files.checkpoint_storage import UnfinishedCheckpoint
-from graphdist.runtime.files.disk_lock import FileLock, file_of, require_free, take
+from graphdist.runtime.files.disk_lock import FileLock, file_of, require_file_free, take_file
 
 PARTIAL, REPLACED = ".partial", ".replaced"
 _MARK = "kept"
@@ -264,7 +264,7 @@ class DiskFolder:
 
     def lock(self, stem: str) -> FileLock:
         """Lock the file of a name."""
-        return take(file_of(self.folder, stem), stem)
+        return take_file(file_of(self.folder, stem), stem)
 
     def lock_key(self, stem: str) -> Path:
         """Return the file of a name."""
@@ -272,4 +272,4 @@ class DiskFolder:
 
     def require_free(self, stem: str) -> None:
         """Check the file of a name."""
-        require_free(file_of(self.folder, stem), stem)
+        require_file_free(file_of(self.folder, stem), stem)

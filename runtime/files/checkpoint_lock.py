@@ -198,7 +198,7 @@ def require_silence(
     if is_gone:
         return
     if is_gone is False:
-        raise refused(stem, folder, owner)
+        raise writer_refused(stem, folder, owner)
     _log.warning(
         "checkpoints %r of %s were written by %s: waiting %g s for a sign of its life",
         *(stem, folder, owner, SECONDS_OF_SILENCE),
@@ -208,10 +208,10 @@ def require_silence(
     while time.monotonic() < deadline:
         time.sleep(min(0.5, SECONDS_OF_SILENCE / 10))
         if (now := read()) != before and (other := OwnerProcess.of(now)) is not None:
-            raise refused(stem, folder, other)
+            raise writer_refused(stem, folder, other)
 
 
-def refused(stem: str, folder: object, owner: OwnerProcess | None) -> CheckpointError:
+def writer_refused(stem: str, folder: object, owner: OwnerProcess | None) -> CheckpointError:
     """Return the error for a name whose checkpoints another process writes."""
     return CheckpointError(
         f"checkpoints {stem!r} of {folder} are written by {owner or 'another process'}",

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from graphdist.runtime.files.checkpoint_files import CheckpointError, not_written, read_small
-from graphdist.runtime.files.checkpoint_lock import refused, require_silence
+from graphdist.runtime.files.checkpoint_lock import require_silence, writer_refused
 from graphdist.runtime.files.checkpoint_owner import LENGTH, OwnerProcess
 from graphdist.runtime.files.regular_files import NotAFileError, open_regular
 
@@ -81,7 +81,7 @@ class FileLock:
         os.close(self._descriptor)
 
 
-def take(file: Path, stem: str) -> FileLock:
+def take_file(file: Path, stem: str) -> FileLock:
     """Open and lock the file of the checkpoints named `stem`.
 
     Raises `CheckpointError` if another process holds the file, or it cannot be written.
@@ -114,7 +114,7 @@ def _taken(file: Path, stem: str) -> FileLock:
             raise
 
 
-def require_free(file: Path, stem: str) -> None:
+def require_file_free(file: Path, stem: str) -> None:
     """Raise `CheckpointError` if another process holds the file of a name."""
     try:
         descriptor = _opened(file, os.O_RDONLY)
@@ -145,7 +145,7 @@ def _opened(file: Path, flags: int) -> int:
 def _has_locked(descriptor: int, is_shared: bool = False) -> bool:
     """Lock a file; return False if there are no locks, raise `BlockingIOError` if it is locked.
 
-    It tries three times, since `require_free` of another process locks the file briefly.
+    It tries three times, since `require_file_free` of another process locks the file briefly.
     """
     if fcntl is None:
         return False
@@ -168,7 +168,7 @@ def _refused(stem: str, file: Path) -> CheckpointError:
         if (owner := _owner_in(file)) is not None:
             break
         time.sleep(0.01)  # the holder has locked the file, but not written its record yet
-    return refused(stem, file.parent, owner)
+    return writer_refused(stem, file.parent, owner)
 
 
 def _owner_in(file: Path) -> OwnerProcess | None:

@@ -14,6 +14,7 @@ import graphdist as gd
 from graphdist.runtime.files.checkpoint_disk import DiskFiles
 from graphdist.runtime.processes.workers import OneWorker, set_workers
 from graphdist.runtime.spans import Span
+from graphdist.train import index as train_index
 from graphdist.train.index import SavedCheckpoint
 from graphdist.train.leaves import ArrayEntry
 from graphdist.train.status import read_by_all
@@ -51,6 +52,23 @@ def test_any_span_is_read_from_any_slices(folder: Path, name: str, span: Span | 
     (read,) = saved.read(["w"], [span])
     np.testing.assert_array_equal(read, VALUES if span is None else VALUES[span.index])
     assert read.base is None or read.base.size == read.size, "it keeps more in memory"
+
+
+@pytest.mark.parametrize(
+    ("shape", "files"), [((7, 3), 4), ((1, 21), 3), ((2, 11), 3), ((1, 1), 1), ((), 1), ((0, 9), 0)]
+)
+def test_a_large_array_is_saved_in_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], files: int
+) -> None:
+    monkeypatch.setattr(train_index, "MOST_BYTES_IN_A_FILE", 28 if shape == (7, 3) else 32)
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    gd.train.Checkpoint(w=values, v=gd.Variable(values)).write(tmp_path / "large")
+    found = gd.train.Checkpoint(w=np.zeros_like(values), v=gd.Variable(np.zeros_like(values)))
+    found.restore(tmp_path / "large").assert_consumed()
+    np.testing.assert_array_equal(found.w, values)
+    np.testing.assert_array_equal(found.v.read_value(), values)
+    saved = SavedCheckpoint("large", DiskFiles(tmp_path / "large"))
+    assert len([file for file in saved.arrays["w"].slices if file.num_bytes]) == files
 
 
 @pytest.mark.parametrize("name", ["rows", "columns"])
