@@ -134,28 +134,6 @@ def test_every_operation_is_described() -> None:
     assert DESCRIPTIONS.keys() == OPS.keys()
 
 
-def test_the_tour_names_every_source_file(root: Path, packages: dict[str, str]) -> None:
-    on_disk = {
-        str(path.relative_to(root))
-        for folder in packages.values()
-        for path in (root / folder).rglob("*.py")  # does not follow the links in graphdist/
-        if path.name != "__init__.py" and "node_modules" not in path.parts
-    }
-    named = set(named_in_the_tour((root / "ARCHITECTURE.md").read_text(encoding="utf-8")))
-    assert sorted(on_disk - named) == [], "ARCHITECTURE.md has no line for these"
-    assert sorted(named - on_disk) == [], "ARCHITECTURE.md names these, which are not there"
-
-
-def named_in_the_tour(text: str) -> Iterator[str]:
-    """Yield the paths of the files listed: `name.py` in a list below the heading of its folder."""
-    folder = ""
-    for line in text.splitlines():
-        if heading := re.match(r"##+ .*`(?P<folder>[\w/]+)/`", line):
-            folder = heading["folder"]
-        elif item := re.match(r"\* `(?P<name>\w+\.py)`: ", line):
-            yield f"{folder}/{item['name']}"
-
-
 @pytest.mark.parametrize(
     "page", [*PAGES, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"], ids=str
 )

@@ -1,7 +1,8 @@
 """`python -m graphdist.tools.documents`: write the pages of docs/ that tables and docstrings make.
 
 `passes.md` is made of the table of passes and the docstrings of their modules, `ops.md` of the
-table of operations, `errors.md` of the error classes. `--check` writes nothing; it names the pages
+table of operations, `errors.md` of the error classes, `files.md` of the docstrings of all modules.
+`--check` writes nothing; it names the pages
 that are not what the code says now, and exits with 1 if there are any.
 
 The words of docstrings are copied unchanged. Paragraphs and lists are wrapped again, examples and
@@ -10,6 +11,7 @@ the graphs after `Before:` become code.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -77,6 +79,14 @@ each replica differently. The join is mirrored if all operands are, and per_repl
 operation that computes each element by itself keeps slices that are cut along one dimension; see
 [layouts.md](layouts.md).
 """
+
+
+_OF_FILES = """
+Every source file, with the first lines of its docstring. The way of a program through them is in
+[ARCHITECTURE.md](../ARCHITECTURE.md).
+"""
+
+SOURCES = ("graphdist", "passes", "runtime", "tools")
 
 
 def markdown(docstring: str | None) -> str:
@@ -262,10 +272,28 @@ def _public(base: type) -> type:
     return _public(base.__bases__[0]) if base.__name__.startswith("_") else base
 
 
+def files_page() -> str:
+    """Return the page of the source files, folder by folder in the order of their names."""
+    sections = []
+    for top in SOURCES:
+        for package in sorted((FOLDER.parent / top).rglob("__init__.py")):
+            files = sorted(set(package.parent.glob("*.py")) - {package})
+            title = f"## `{package.parent.relative_to(FOLDER.parent)}/`"
+            lines = [f"* `{file.name}`: {_summary_of(file)}" for file in files]
+            sections += [title, _summary_of(package), "\n".join(lines)]
+    return _page("The files", markdown(_OF_FILES), *sections)
+
+
+def _summary_of(file: Path) -> str:
+    """Return the first paragraph of a module's docstring, without importing the module."""
+    return summary(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "passes.md": passes_page,
     "ops.md": ops_page,
     "errors.md": errors_page,
+    "files.md": files_page,
 }
 
 
