@@ -171,38 +171,47 @@ def resumed_parts(
     Raises `ArgumentError` if this many workers cannot read the parts that were saved.
     """
     whole = node.whole if isinstance(node, DatasetParts) else node
-    parts = whole.parts if isinstance(whole, OtherDataset) else None
     _, states = sources.before(taken)
-    state = states and states[0]
+    state: Any = None if states is None else states[0]
+    parts = whole.parts if isinstance(whole, OtherDataset) else None
     if not is_state_of_parts(state):
         if whole is node:
             return Resumed(node, sources)
+        assert isinstance(whole, OtherDataset)
         if parts is not None and parts.starts_anywhere:
             return _divided_anew(whole, taken, taken, num_workers, worker)
         return Resumed(whole, sources)
-    if parts is None:
+    if parts is None or not isinstance(whole, OtherDataset):
         raise ArgumentError(
             f"the position is of one of {state[_COUNT]} parts of a dataset, and this dataset is "
             f"not read in parts",
             hint="make the dataset the same way as when the position was saved",
         )
-    count, start, of_parts = int(state[_COUNT]), int(state[_START]), state[_PARTS]
+    count = int(state[_COUNT])
     if count % num_workers == 0:
         each = count // num_workers
         own = range(worker * each, (worker + 1) * each)
-        _require_states(own, of_parts)
+        _require_states(own, state[_PARTS])
         return Resumed(DatasetParts(whole, count, own), sources)
-    used = {(part["elements"], part["pieces"]) for part in of_parts.values()}
-    if parts.starts_anywhere and len(of_parts) == count and len(used) == 1:
-        elements, pieces = used.pop()
-        if pieces == 0:
-            first = start + count * elements
-            return _divided_anew(whole, first, taken, num_workers, worker)
-    raise _not_shared(count, num_workers, parts)
+    start = _common_start(state, parts)
+    if start is None:
+        raise _not_shared(count, num_workers, parts)
+    return _divided_anew(whole, start, taken, num_workers, worker)
+
+
+def _common_start(state: Mapping[str, Any], parts: Parts) -> int | None:
+    """Return the first element that no part has read; None if some after it were read."""
+    of_parts = state[_PARTS].values()
+    if not parts.starts_anywhere or len(of_parts) < int(state[_COUNT]):
+        return None
+    elements = [int(part["elements"]) for part in of_parts]
+    start = int(state[_START]) + sum(elements)
+    is_even = min(elements) == max(elements) or start == parts.most
+    return start if is_even and all(part["pieces"] == 0 for part in of_parts) else None
 
 
 def _divided_anew(
-    whole: DatasetNode, start: int, taken: int, num_workers: int, worker: int
+    whole: OtherDataset, start: int, taken: int, num_workers: int, worker: int
 ) -> Resumed:
     """Return the rest of a dataset, from element `start` on, in a part for each worker."""
     state = {_COUNT: num_workers, _START: start, _PARTS: {str(worker): _AT_START}}

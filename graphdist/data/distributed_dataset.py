@@ -51,7 +51,6 @@ from graphdist.data.sources import Batching, DatasetNode, ElementStream, Files, 
 from graphdist.data.transformations import for_a_thread, observed_spec
 from graphdist.data.worker_input import Agreement, rows_of_steps
 from graphdist.errors import ArgumentError, DatasetError
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.values.type_variables import Element_co
@@ -345,9 +344,7 @@ class DistributedDataset(Generic[Element_co]):
         The steps between the state of the sources and the position are skipped. So are all steps of
         one of several workers without a state: it splits an element into steps of its own.
         """
-        return islice(
-            self._steps_of_all(begun), begun.position.taken - begun.num_steps, None
-        )
+        return islice(self._steps_of_all(begun), begun.position.taken - begun.num_steps, None)
 
     def _steps_of_all(self, begun: Begun) -> Iterator[Step]:
         num_steps = begun.num_steps

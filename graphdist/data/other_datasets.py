@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from types import GeneratorType
 from typing import Any, NamedTuple  # Any: datasets of all kinds, their states
 
 from graphdist.data.elements import Element
@@ -38,9 +39,9 @@ class StatePair(NamedTuple):
 def state_pair(holder: Any) -> StatePair | None:
     """Return the methods of an object that read and set its state; None if it lacks them."""
     for names in _NAMES_OF_PAIRS:
-        methods = [getattr(holder, name, None) for name in names]
-        if all(map(callable, methods)):
-            return StatePair(*methods)
+        get, set_ = (getattr(holder, name, None) for name in names)
+        if callable(get) and callable(set_):
+            return StatePair(get, set_)
     return None
 
 
@@ -103,9 +104,13 @@ class OtherDataset(DatasetNode):
             pair = state_pair(elements)
             if state is not None:
                 self._restore(pair, state)
-        is_known = state is not None or (start == 0 and not is_shared)
+        # A generator has not begun: the iterable's state is still that of the iteration before.
+        is_new = start == 0 and not (is_shared and isinstance(elements, GeneratorType))
+        is_known = state is not None or is_new
         drawn = _Drawn(self, elements, pair, is_shared, is_known)
-        return ElementStream(drawn if state is not None else islice(drawn, start, None), drawn.state)
+        return ElementStream(
+            drawn if state is not None else islice(drawn, start, None), drawn.state
+        )
 
     def _restore(self, pair: StatePair | None, state: Any) -> None:
         if pair is None:

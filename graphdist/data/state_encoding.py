@@ -98,7 +98,7 @@ def decoded(value: Any) -> Any:
         return value
     if _TYPE not in value:
         return {key: decoded(item) for key, item in value.items()}
-    name, content = value[_TYPE], value.get(_CONTENT)
+    name, content = value[_TYPE], value[_CONTENT]
     if name in _COLLECTIONS:
         return _COLLECTIONS[name](decoded(content))
     if name == "bytes":

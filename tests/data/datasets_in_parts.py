@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,14 @@ class Sharded:
 
     def shard(self, num_shards: int, index: int) -> Sharded:
         of_shards = [self.indices[shard :: self.num_shards] for shard in range(self.num_shards)]
-        return Sharded(self.size, self.read, sum(of_shards[index::num_shards], []))
+        return Sharded(
+            self.size, self.read, list(chain.from_iterable(of_shards[index::num_shards]))
+        )
 
     def __iter__(self) -> Iterator[Any]:
         self._reader = _Reader(self.indices, self.read)
         self._reader.next, self._start = self._start, 0
-        return map(lambda batch: batch, self._reader)
+        return (batch for batch in self._reader)
 
     def state_dict(self) -> Any:
         return None if self._reader is None else {"next": self._reader.next}

@@ -1,8 +1,9 @@
-"""Workers that each read a part of a dataset: the same steps on fewer of them, each element once."""
+"""Workers that each read a part of a dataset: each element once, the same steps on fewer."""
 
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from graphdist.data.adapters import other_dataset
 from graphdist.data.dataset_parts import DatasetParts, joined_states, resumed_parts
 from graphdist.data.positions import SourceStates
 from tests.data.datasets_in_parts import ROWS, Counted, Indexed, Sharded
+
 
 class Job:
     """Workers that read parts of a dataset together."""
@@ -62,7 +64,7 @@ def test_each_element_is_read_by_one_worker(kind: Any, size: int) -> None:
     read: list[int] = []
     rest = Job(kind(size, read), 4).rest()
     assert sorted(read) == list(range(size))
-    assert sorted(sum(rest, [])) == list(range(size * ROWS))
+    assert sorted(chain.from_iterable(rest)) == list(range(size * ROWS))
     whole, incomplete = rest[: 4 * (size // 4)], rest[4 * (size // 4) :]
     assert {len(rows) for rows in whole} == {ROWS}
     assert sum(map(len, incomplete)) == size % 4 * ROWS
@@ -115,7 +117,7 @@ def test_elements_by_index_are_divided_anew(workers: int) -> None:
     states = resumed.states()
     resumed.resume(states, 8 + taken)
     rest += resumed.rest()
-    assert sorted(sum(filter(None, rest), [])) == list(range(8 * ROWS, 24 * ROWS))
+    assert sorted(chain.from_iterable(filter(None, rest))) == list(range(8 * ROWS, 24 * ROWS))
     assert sorted(read) == list(range(8, 24))
     job.step()
     with pytest.raises(gd.ArgumentError, match="save after a multiple of 4 steps"):
@@ -134,7 +136,7 @@ def test_more_workers_go_on_where_one_was(kind: Any) -> None:
         assert read == sorted(2 * list(range(3, 8)))
         return
     assert sorted(read) == list(range(3, 8))
-    assert sorted(sum(filter(None, seen + rest), [])) == list(range(8 * ROWS))
+    assert sorted(chain.from_iterable(filter(None, [*seen, *rest]))) == list(range(8 * ROWS))
 
 
 def test_one_worker_lacks_the_states_of_others() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,14 @@ def told(workers: int, folder: Path, kind: str, stop: str) -> tuple[list[list[in
     assert outcome.status == 0, outcome.err
     said: list[Any] = [outcome.said[worker][0] for worker in range(workers)]
     steps = zip(*(each["rows"] for each in said), strict=True)
-    return [sum(step, []) for step in steps], sum((each["read"] for each in said), [])
+    return [list(chain(*step)) for step in steps], list(chain(*(each["read"] for each in said)))
 
 
 KINDS = [
     "indexed",
     "sharded",
-    pytest.param("grain", marks=pytest.mark.needs("grain")),
-    pytest.param("datasets", marks=pytest.mark.needs("datasets")),
+    "grain",
+    "datasets",
     pytest.param("torchdata", marks=pytest.mark.needs("torchdata")),
 ]
 
@@ -35,15 +37,17 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_workers_stop_and_as_many_or_half_go_on(kind: str, tmp_path: Path) -> None:
     whole, read = told(2, tmp_path / "whole", kind, "end")
-    assert sorted(sum(whole, [])) == list(range(SIZE * ROWS)), "a row was left out or seen twice"
-    readers = 2 if kind == "torchdata" else 1
+    assert sorted(chain(*whole)) == list(range(SIZE * ROWS)), "a row was left out or seen twice"
+    readers = 2 if kind == "torchdata" else 1  # all workers read a loader
+    unit = ROWS if kind in ("indexed", "sharded") else 1  # these count batches
     assert set(Counter(read).values()) == {readers}
+    before, _ = told(2, tmp_path / "saved", kind, "4")
     for workers in (2, 1):
         folder = tmp_path / str(workers)
-        before, _ = told(2, folder, kind, "4")
+        shutil.copytree(tmp_path / "saved", folder)
         after, read = told(workers, folder, kind, "end")
         assert before + after == whole
         assert set(Counter(read).values()) == {workers if kind == "torchdata" else 1}
-        seen = set(sum(before, []))
-        if kind not in ("indexed", "sharded"):  # these count batches
-            assert not seen & set(read), "read again"
+        again = set(chain(*before)) & {unit * index for index in read}
+        # Hugging Face reads the last batch of each of the two parts again, by itself.
+        assert len(again) == (2 * ROWS if kind == "datasets" else 0)

@@ -53,7 +53,7 @@ def of_torchdata() -> Any:
     import torch
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    class Rows(torch.utils.data.Dataset[Any]):
+    class Rows:
         def __len__(self) -> int:
             return SIZE * ROWS
 
