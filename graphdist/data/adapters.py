@@ -16,7 +16,6 @@ iterated once. A second attempt is an error: it would look like an empty epoch.
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
 import logging
@@ -114,30 +113,50 @@ def _is_divided(dataset: Any, workers: ClusterWorkers) -> bool:
     return place == (len(workers), workers.index)
 
 
-def other_dataset(dataset: Any) -> OtherDataset:
-    """Return an iterable as a source."""
-    opened = opener(dataset)
-    if _is_hugging_face(dataset):
+def other_dataset(dataset: Any, *, as_it_is: bool = False) -> OtherDataset:
+    """Return an iterable as a source; `as_it_is` keeps the format of its elements."""
+    opened = _opener(dataset)
+    if _is_hugging_face(dataset) and not as_it_is:
         opened = partial(_in_numpy, dataset)
-    return OtherDataset(dataset, Description(cardinality=_length(dataset)), opened, _parts(dataset))
+    has_state = not _has_buffer(getattr(dataset, "_ex_iterable", None))
+    if not has_state:
+        _log.info(
+            "the rows in a shuffle buffer are not in the state of a %s: a position in it is the "
+            "number of elements, which are read again and dropped",
+            type_name(dataset),
+        )
+    declared = Description(cardinality=_length(dataset))
+    return OtherDataset(dataset, declared, opened, _parts(dataset), has_state)
 
 
-def opener(dataset: Any) -> Callable[[], Any]:
+def _has_buffer(node: Any) -> bool:
+    """Return whether a stream of Hugging Face has a shuffle buffer, the rows of which it loses."""
+    if type(node).__name__.startswith("BufferShuffled") and node.buffer_size > 1:
+        return True
+    sources = [getattr(node, "ex_iterable", None), *getattr(node, "ex_iterables", ())]
+    return any(_has_buffer(source) for source in sources if source is not None)
+
+
+def _opener(dataset: Any) -> Callable[[], Any]:
     """Return a function that returns the iterable of an iteration.
 
-    A streaming dataset of Hugging Face is copied: every iteration of it would start at a state that
-    it once was given.
+    Iterations of a stream of Hugging Face share its state, and all start at a state that was set.
+    So each has a stream of its own: the only one of one shard.
     """
-    is_stream = _is_hugging_face(dataset) and not hasattr(dataset, "select")
-    return partial(copy.copy, dataset) if is_stream else partial(_itself, dataset)
+    is_stream = _is_hugging_face(dataset) and _takes_a_shard(dataset) and not _has_rows(dataset)
+    return partial(_alone if is_stream else _itself, dataset)
 
 
 def _itself(dataset: Any) -> Any:
     return dataset
 
 
+def _alone(dataset: Any) -> Any:
+    return _with_epoch_of(dataset, dataset.shard(num_shards=1, index=0))
+
+
 def _in_numpy(dataset: Any) -> Any:
-    return _with_epoch_of(dataset, dataset.with_format("numpy"))
+    return _with_epoch_of(dataset, _opener(dataset)().with_format("numpy"))
 
 
 def _with_epoch_of(dataset: Any, made: Any) -> Any:
@@ -149,6 +168,11 @@ def _with_epoch_of(dataset: Any, made: Any) -> Any:
 
 def _is_hugging_face(dataset: Any) -> bool:
     return hasattr(dataset, "with_format") and hasattr(dataset, "features")
+
+
+def _has_rows(dataset: Any) -> bool:
+    """Return whether a dataset of Hugging Face has rows by index, and is no stream."""
+    return hasattr(dataset, "select")
 
 
 def _parts(dataset: Any) -> Parts | None:
@@ -165,7 +189,7 @@ def _parts(dataset: Any) -> Parts | None:
 
         return Parts(len(dataset), every, starts_anywhere=True)
     if _is_hugging_face(dataset):
-        return _parts_of_rows(dataset) if hasattr(dataset, "select") else _parts_of_stream(dataset)
+        return _parts_of_rows(dataset) if _has_rows(dataset) else _parts_of_stream(dataset)
     if not _takes_a_shard(dataset):
         return None
 

@@ -72,6 +72,8 @@ class OtherDataset(DatasetNode):
     opened: Callable[[], Any]
     """Returns the iterable of one iteration."""
     parts: Parts | None = None
+    has_state: bool = True
+    """Whether a pair of methods that it has is to be used."""
     is_used_up: bool = False
     """Whether the only iterator was handed out."""
     newest: object = None
@@ -87,7 +89,7 @@ class OtherDataset(DatasetNode):
         another kind of dataset.
         """
         iterable = self.opened()
-        pair = state_pair(iterable)
+        pair = state_pair(iterable) if self.has_state else None
         if self.is_used_up and (state is None or pair is None):
             raise ArgumentError(
                 f"a {type_name(self.dataset)} can be iterated once, and this one was",
@@ -101,7 +103,7 @@ class OtherDataset(DatasetNode):
         self.is_used_up = elements is self.dataset
         is_shared = pair is not None and elements is not iterable
         if pair is None:
-            pair = state_pair(elements)
+            pair = state_pair(elements) if self.has_state else None
             if state is not None:
                 self._restore(pair, state)
         # A generator has not begun: the iterable's state is still that of the iteration before.

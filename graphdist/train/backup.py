@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal  # Any: datasets and their elements, JSON
 
-from graphdist.data.adapters import opener
+from graphdist.data.adapters import other_dataset
 from graphdist.data.dataset import Dataset
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.failures import element_or_raise
 from graphdist.data.iterators import ElementIterator
-from graphdist.data.other_datasets import OtherDataset
-from graphdist.data.sources import Description, ElementStream
+from graphdist.data.sources import ElementStream
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint_folders import remove_all
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
@@ -35,7 +34,7 @@ class _OfOtherDataset:
     """
 
     def __init__(self, dataset: Iterable[Any]) -> None:
-        self._node = OtherDataset(dataset, Description(), opener(dataset))
+        self._node = other_dataset(dataset, as_it_is=True)
         self._stream: ElementStream | None = None
         self._taken, self._state = 0, None
 
