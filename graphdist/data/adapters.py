@@ -16,8 +16,10 @@ iterated once. A second attempt is an error: it would look like an empty epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple  # Any: datasets of all kinds
 
@@ -25,20 +27,23 @@ import jax
 import numpy as np
 
 from graphdist.data.dataset import Dataset
-from graphdist.data.elements import UNKNOWN, Element
-from graphdist.data.failures import caught
+from graphdist.data.dataset_parts import DatasetParts
+from graphdist.data.elements import UNKNOWN
 from graphdist.data.input_options import AutoShardPolicy
+from graphdist.data.other_datasets import OtherDataset, Parts
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     DatasetNode,
     Description,
 )
-from graphdist.data.worker_input import sharded_for_worker
-from graphdist.errors import ArgumentError, DatasetError
+from graphdist.data.worker_input import part_of_worker, sharded_for_worker
+from graphdist.errors import DatasetError
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.values.distributed import type_name
 from graphdist.values.specs import ArraySpec
 
+_log = logging.getLogger("graphdist")
 _NO_END = 2**48
 """A length from here on means no end: grain's is `sys.maxsize`, divided by the size of a batch."""
 
@@ -55,40 +60,12 @@ class DatasetSource(NamedTuple):
     declares: bool = False
 
 
-@dataclass(eq=False)
-class OtherDataset(DatasetNode):
-    """The elements of a dataset of another library, or of any iterable."""
-
-    dataset: Any
-    declared: Description
-    iterate: Callable[[], Iterator[Element]]
-    _is_used_up: bool = False
-    """Whether the only iterator was handed out."""
-
-    def __iter__(self) -> Iterator[Element]:
-        if self._is_used_up:
-            raise ArgumentError(
-                f"a {type_name(self.dataset)} can be iterated once, and this one was",
-                hint="distribute a list, or an object whose __iter__ starts again",
-            )
-        elements = self.iterate()
-        self._is_used_up = elements is self.dataset
-        return caught(lambda: elements)
-
-    @property
-    def description(self) -> Description:
-        """Return what the dataset declares."""
-        return self.declared
-
-
 def dataset_source(dataset: Any) -> DatasetSource:
     """Return a dataset as a source; raises `DatasetError` for anything else."""
     if isinstance(dataset, Dataset):
         return _of_dataset(dataset)
     if hasattr(dataset, "as_numpy_iterator") and hasattr(dataset, "element_spec"):
         return _of_tf_data(dataset)
-    if hasattr(dataset, "with_format") and hasattr(dataset, "features"):
-        dataset = dataset.with_format("numpy")
     kind = type_name(dataset)
     if isinstance(dataset, Mapping | str | bytes | np.ndarray | jax.Array):
         raise DatasetError(
@@ -100,8 +77,160 @@ def dataset_source(dataset: Any) -> DatasetSource:
             f"a dataset is an iterable of batches, and {kind} has no __iter__",
             hint="distribute a list of batches, or an object whose __iter__ gives them",
         )
+    return DatasetSource(other_dataset(dataset))
+
+
+def source_of_worker(dataset: Any, workers: ClusterWorkers) -> DatasetSource:
+    """Return the part of a dataset that this worker reads; all workers call it together."""
+    source = dataset_source(part_of_worker(dataset, workers))
+    if not isinstance(source.node, OtherDataset) or source.policy is not AutoShardPolicy.AUTO:
+        return source
+    if _is_divided(dataset, workers):
+        return source._replace(policy=AutoShardPolicy.OFF)
+    parts = source.node.parts
+    if parts is None:
+        return source
+    is_enough = parts.most >= len(workers)
+    if workers.index == 0:
+        what = "each reads its own" if is_enough else "each reads all and keeps its rows"
+        say = _log.info if is_enough else _log.warning
+        kind = type_name(dataset)
+        say("%d parts of a %s for %d workers: %s", parts.most, kind, len(workers), what)
+    if not is_enough:
+        return source
+    return source._replace(node=DatasetParts(source.node, len(workers), (workers.index,)))
+
+
+def _is_divided(dataset: Any, workers: ClusterWorkers) -> bool:
+    """Return whether the program has divided a dataset among the workers.
+
+    It has by `split_dataset_by_node` of Hugging Face, and by torch's `DistributedSampler`.
+    """
+    if getattr(dataset, "_distributed", None) is not None and hasattr(dataset, "with_format"):
+        return True
+    sampler = getattr(dataset, "sampler", None)
+    place = (getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None))
+    return place == (len(workers), workers.index)
+
+
+def other_dataset(dataset: Any, *, as_it_is: bool = False) -> OtherDataset:
+    """Return an iterable as a source; `as_it_is` keeps the format of its elements."""
+    opened = _opener(dataset)
+    if _is_hugging_face(dataset) and not as_it_is:
+        opened = partial(_in_numpy, dataset)
+    has_state = not _has_buffer(getattr(dataset, "_ex_iterable", None))
+    if not has_state:
+        _log.info(
+            "the rows in a shuffle buffer are not in the state of a %s: a position in it is the "
+            "number of elements, which are read again and dropped",
+            type_name(dataset),
+        )
     declared = Description(cardinality=_length(dataset))
-    return DatasetSource(OtherDataset(dataset, declared, partial(iter, dataset)))
+    return OtherDataset(dataset, declared, opened, _parts(dataset), has_state)
+
+
+def _has_buffer(node: Any) -> bool:
+    """Return whether a stream of Hugging Face has a shuffle buffer, the rows of which it loses."""
+    if type(node).__name__.startswith("BufferShuffled") and node.buffer_size > 1:
+        return True
+    sources = [getattr(node, "ex_iterable", None), *getattr(node, "ex_iterables", ())]
+    return any(_has_buffer(source) for source in sources if source is not None)
+
+
+def _opener(dataset: Any) -> Callable[[], Any]:
+    """Return a function that returns the iterable of an iteration.
+
+    Iterations of a stream of Hugging Face share its state, and all start at a state that was set.
+    So each has a stream of its own: the only one of one shard.
+    """
+    is_stream = _is_hugging_face(dataset) and _takes_a_shard(dataset) and not _has_rows(dataset)
+    return partial(_alone if is_stream else _itself, dataset)
+
+
+def _itself(dataset: Any) -> Any:
+    return dataset
+
+
+def _alone(dataset: Any) -> Any:
+    return _with_epoch_of(dataset, dataset.shard(num_shards=1, index=0))
+
+
+def _in_numpy(dataset: Any) -> Any:
+    return _with_epoch_of(dataset, _opener(dataset)().with_format("numpy"))
+
+
+def _with_epoch_of(dataset: Any, made: Any) -> Any:
+    """Return a dataset that was made of another one, with its epoch, which decides the order."""
+    if hasattr(made, "set_epoch"):
+        made.set_epoch(dataset.epoch)
+    return made
+
+
+def _is_hugging_face(dataset: Any) -> bool:
+    return hasattr(dataset, "with_format") and hasattr(dataset, "features")
+
+
+def _has_rows(dataset: Any) -> bool:
+    """Return whether a dataset of Hugging Face has rows by index, and is no stream."""
+    return hasattr(dataset, "select")
+
+
+def _parts(dataset: Any) -> Parts | None:
+    """Return how a dataset reads a part of itself; None if it cannot.
+
+    grain's `MapDataset` and Hugging Face's datasets in files have any element by its index. A
+    streaming dataset of Hugging Face has shards. So has any object with a method `shard` that takes
+    `num_shards` and `index`.
+    """
+    if hasattr(dataset, "to_iter_dataset") and hasattr(dataset, "__getitem__"):
+
+        def every(count: int, index: int, start: int) -> OtherDataset:
+            return other_dataset(dataset[start + index :: count])
+
+        return Parts(len(dataset), every, starts_anywhere=True)
+    if _is_hugging_face(dataset):
+        return _parts_of_rows(dataset) if _has_rows(dataset) else _parts_of_stream(dataset)
+    if not _takes_a_shard(dataset):
+        return None
+
+    def shard(count: int, index: int, start: int) -> OtherDataset:
+        return other_dataset(dataset.shard(num_shards=count, index=index))
+
+    return Parts(getattr(dataset, "num_shards", _NO_END), shard)
+
+
+def _parts_of_rows(dataset: Any) -> Parts:
+    def rows(count: int, index: int, start: int) -> OtherDataset:
+        rest = dataset.skip(start)
+        return other_dataset(rest.shard(num_shards=count, index=index, contiguous=False))
+
+    return Parts(len(dataset), rows, starts_anywhere=True)
+
+
+def _parts_of_stream(dataset: Any) -> Parts | None:
+    """Return the shards of a stream; None for an earlier version, which does not count them."""
+    num_shards = getattr(dataset, "num_shards", None)
+    if num_shards is None:
+        return None
+    library = type(dataset).__module__.partition(".")[0]
+
+    def shards(count: int, index: int, start: int) -> OtherDataset:
+        if num_shards % count:
+            part = dataset.shard(num_shards=count, index=index, contiguous=False)
+        else:
+            split = importlib.import_module(f"{library}.distributed").split_dataset_by_node
+            part = split(dataset, rank=index, world_size=count)
+        return other_dataset(_with_epoch_of(dataset, part))
+
+    return Parts(num_shards, shards)
+
+
+def _takes_a_shard(dataset: Any) -> bool:
+    try:
+        parameters = inspect.signature(dataset.shard).parameters
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return {"num_shards", "index"} <= set(parameters)
 
 
 def _of_dataset(dataset: Dataset) -> DatasetSource:

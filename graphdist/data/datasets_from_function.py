@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any  # Any: whatever the function returns
 import jax
 import numpy as np
 
-from graphdist.data.adapters import dataset_source
+from graphdist.data.adapters import DatasetSource, dataset_source
 from graphdist.data.chunks import Step, StepInput
 from graphdist.data.distributed_dataset import (
     Begun,
@@ -19,9 +19,9 @@ from graphdist.data.distributed_dataset import (
 )
 from graphdist.data.elements import Array, Flat, leaf_name
 from graphdist.data.input_options import InputContext
+from graphdist.data.positions import Position
 from graphdist.data.sources import DatasetNode
 from graphdist.errors import BatchDimensionError, DatasetError
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import Dimensions
 from graphdist.values.type_variables import Element_co
@@ -88,8 +88,15 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     def _check_declared(self) -> None:
         """Accept any dataset: nothing is split."""
 
-    def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
-        return dataset  # its context told the function which part to make
+    def _source_of(self, dataset: Any) -> DatasetSource:
+        return dataset_source(dataset)  # its context told the function which part to make
+
+    def _divide(self, position: Position) -> None:
+        """Leave the parts to the function."""
+
+    @property
+    def _divided_by(self) -> int | None:
+        return 1 if self.workers is None else len(self.workers)
 
     def _steps_of(self, element: tuple[Any, ...]) -> list[Step]:
         flat = [self._checked(part) for part in element if part is not _NOTHING]

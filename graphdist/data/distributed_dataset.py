@@ -27,8 +27,9 @@ from typing import (  # Any: states, specs, placed values
 
 import jax
 
-from graphdist.data.adapters import dataset_source
+from graphdist.data.adapters import DatasetSource, dataset_source, source_of_worker
 from graphdist.data.chunks import Chunk, ChunkSize, Step, StepInput, by_one_worker, grouped, placed
+from graphdist.data.dataset_parts import DatasetParts, resumed_parts
 from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.elements import (
     UNKNOWN,
@@ -42,15 +43,14 @@ from graphdist.data.elements import (
 from graphdist.data.failures import FailedElement, attempted, element_or_raise
 from graphdist.data.input_options import AutoShardPolicy
 from graphdist.data.iterators import DistributedIterator, refuse_inside_a_function
-from graphdist.data.positions import Position
+from graphdist.data.positions import Position, check_division
 from graphdist.data.prefetch import OrdersAhead, Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes, parts_of
 from graphdist.data.shuffle_orders import ShuffleOrders
-from graphdist.data.sources import Batching, DatasetNode
+from graphdist.data.sources import Batching, DatasetNode, ElementStream, Files, nodes_of
 from graphdist.data.transformations import for_a_thread, observed_spec
-from graphdist.data.worker_input import Agreement, part_of_worker, rows_of_steps
+from graphdist.data.worker_input import Agreement, rows_of_steps
 from graphdist.errors import ArgumentError, DatasetError
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.values.type_variables import Element_co
@@ -77,6 +77,17 @@ class Begun(NamedTuple):
     position: Position
     sources: list[Iterator[Element]]
     orders: OrdersAhead
+    streams: list[ElementStream]
+    """The sources as they were opened, with their states."""
+    num_steps: int
+    """How many steps come before the first element of the sources."""
+
+    def note(self, steps: int) -> None:
+        """Keep the states of the sources, of which the elements of so many steps were drawn."""
+        if self.position.sources.is_asked_for:
+            states = [stream.state() for stream in self.streams]
+            if None not in states:
+                self.position.sources.add(steps, states, self.position.taken)
 
 
 class DistributedDataset(Generic[Element_co]):
@@ -105,9 +116,7 @@ class DistributedDataset(Generic[Element_co]):
         """
         refuse_distributed(dataset)
         self.workers = strategy.devices.workers
-        if self.workers is not None:
-            dataset = self._of_this_worker(dataset, self.workers)
-        self._source = dataset_source(dataset)
+        self._source = self._source_of(dataset)
         self.strategy = strategy
         self._num_replicas = strategy.num_replicas_in_sync
         self._local = strategy.devices.local_replicas
@@ -132,8 +141,29 @@ class DistributedDataset(Generic[Element_co]):
         """Return the elements from a saved position on; drop `elements`, prepared for another."""
         elements.stop()  # its thread would still take elements from the source, for nobody
         position = Position.of_state(state, self._datasets())
+        check_division(position.divided_by, self._divided_by)
+        position.divided_by = self._divided_by
+        self._divide(position)
         self._begun = None
         return self._prefetched(self._begin(position)), position
+
+    def _divide(self, position: Position) -> None:
+        """Read the dataset from now on in the parts that it had where a position was saved."""
+        (node,) = position.datasets
+        workers = self.workers
+        place = (1, 0) if workers is None else (len(workers), workers.index)
+        resumed = resumed_parts(node, position.sources, position.taken, *place)
+        if resumed.node is not node:
+            self._source = self._source._replace(node=resumed.node)
+            position.datasets, position.sources = [resumed.node], resumed.sources
+
+    @property
+    def _divided_by(self) -> int | None:
+        """Return the number of workers, if each has elements of its own that no position names."""
+        count = 1 if self.workers is None else len(self.workers)
+        reads_files = any(isinstance(node, Files) for node in nodes_of(self._source.node))
+        is_divided = self._source.policy not in _EVEN_POLICIES if self.workers else reads_files
+        return count if is_divided else None
 
     def _prefetched(self, begun: Begun) -> Prefetched:
         """Return the steps, each a chunk of its own."""
@@ -176,6 +206,7 @@ class DistributedDataset(Generic[Element_co]):
     def begin_steps(self) -> tuple[Iterator[Step], OrdersAhead]:
         """Return this worker's steps from the first, and the orders of the dataset's shuffles."""
         begun = self._next_begun()
+        begun.position.sources.is_asked_for = False
         return self._steps(begun), begun.orders
 
     def chunks_of(
@@ -235,23 +266,34 @@ class DistributedDataset(Generic[Element_co]):
 
     def _next_begun(self) -> Begun:
         """Return an iteration from the first element, which `element_spec` may have begun."""
-        begun, self._begun = self._begun or self._begin(Position.at_start(self._datasets())), None
+        begun, self._begun = self._begun or self._begin(self._at_start()), None
         return begun
+
+    def _at_start(self) -> Position:
+        position = Position.at_start(self._datasets())
+        position.divided_by = self._divided_by
+        return position
 
     def _begin(self, position: Position) -> Begun:
         """Open the sources at a position."""
         orders: list[tuple[ShuffleOrders, ShuffleOrders]] = []
-        sources = []
-        start = 0 if self.workers else self._start(position.taken)
-        for dataset in position.datasets:
+        streams = []
+        num_steps, states = position.sources.before(position.taken)
+        start = 0
+        if states is None and self.workers is None:
+            num_steps, start = position.taken, self._start(position.taken)
+        for index, dataset in enumerate(position.datasets):
             nodes, of_source = for_a_thread(dataset)
             orders.extend(of_source)
-            sources.append(nodes.elements_from(start))
-        return Begun(position, sources, orders)
+            streams.append(nodes.stream(start, states and states[index]))
+        begun = Begun(position, list(streams), orders, streams, num_steps)
+        if states is None:
+            begun.note(num_steps)
+        return begun
 
     def _first(self) -> Flat | None:
         """Return the first element; the next iteration still begins with it."""
-        begun = self._begun = self._begun or self._begin(Position.at_start(self._datasets()))
+        begun = self._begun = self._begun or self._begin(self._at_start())
         first = list(islice(begun.sources[0], 1))
         begun.sources[0] = chain(first, begun.sources[0])
         return flattened(element_or_raise(first[0])) if first else None
@@ -299,15 +341,17 @@ class DistributedDataset(Generic[Element_co]):
     def _steps(self, begun: Begun) -> Iterator[Step]:
         """Return this worker's steps from the position on, or the failures to make them.
 
-        One of several workers skips the steps that it took before, and not elements: it splits an
-        element into steps of its own.
+        The steps between the state of the sources and the position are skipped. So are all steps of
+        one of several workers without a state: it splits an element into steps of its own.
         """
-        steps = self._steps_of_all(self._inputs(begun))
-        return steps if self.workers is None else islice(steps, begun.position.taken, None)
+        return islice(self._steps_of_all(begun), begun.position.taken - begun.num_steps, None)
 
-    def _steps_of_all(self, elements: Iterator[Any]) -> Iterator[Step]:
-        for steps in map(partial(attempted, self._steps_of), elements):
+    def _steps_of_all(self, begun: Begun) -> Iterator[Step]:
+        num_steps = begun.num_steps
+        for steps in map(partial(attempted, self._steps_of), self._inputs(begun)):
             left = [steps] if isinstance(steps, FailedElement) else steps
+            num_steps += len(left)
+            begun.note(num_steps)
             while left:  # nothing here keeps the arrays of a step that is in use
                 yield left.pop(0)
 
@@ -327,13 +371,18 @@ class DistributedDataset(Generic[Element_co]):
                 if not leaf.shape:
                     raise without_batch_dimension(spec, index)
 
-    def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
+    def _source_of(self, dataset: Any) -> DatasetSource:
         """Return the part of a dataset that this worker iterates."""
-        return part_of_worker(dataset, workers)
+        if self.workers is None:
+            return dataset_source(dataset)
+        return source_of_worker(dataset, self.workers)
 
     def _steps_of(self, element: Any) -> list[Step]:
         """Return this worker's steps of an element, with the parts of its own replicas."""
         flat = self._checked(element)
+        if self._has_own_rows:
+            sizes = even_sizes(batch_size(flat), len(self._local))
+            return [StepInput(flat.structure, [parts_of(array, sizes) for array in flat.arrays])]
         if self.workers is None or self._source.policy in _EVEN_POLICIES:
             sizes_of_all = self._sizes(flat)
             mine = slice(self._local.start, self._local.stop)
@@ -349,6 +398,11 @@ class DistributedDataset(Generic[Element_co]):
             steps.append(StepInput(flat.structure, parts))
             start = rows.stop
         return steps
+
+    @property
+    def _has_own_rows(self) -> bool:
+        """Return whether an element of the source is this worker's rows of one step."""
+        return self.workers is not None and isinstance(self._source.node, DatasetParts)
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         """Return the dimensions of a replica's part of an array, from those of the array."""
@@ -369,6 +423,8 @@ class DistributedDataset(Generic[Element_co]):
         if self._num_replicas == 1:
             return None
         rows = batch_size(flat)
+        if self.workers is not None and self._has_own_rows:
+            rows *= len(self.workers)
         batching = self._source.node.description.batching
         declared = batching and batching.size
         if self._source.policy in _EVEN_POLICIES or declared is None or rows > declared:

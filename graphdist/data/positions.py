@@ -10,15 +10,18 @@ often a function was called before.
 An iteration has its own copies of the nodes, whose shuffles count the orders of this iteration
 only. Other iterators of the dataset do not affect them.
 
-Elements of other libraries' datasets are iterated and dropped. A shuffle in such a dataset must
-therefore give the same order in a new program.
+The dataset of another library may have a state of its own (`other_datasets.py`). The position then
+has the state after the last step before it at which one is known, and the number of steps up to
+there; an iterator resumes from the state, and drops the steps between. Without a state all elements
+are iterated and dropped, and a shuffle in such a dataset must give the same order in a new program.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias  # Any: JSON, and nodes of all kinds
 
@@ -34,6 +37,34 @@ Begin: TypeAlias = Callable[[ShuffleSeed, int], list[ShuffleOrders]]
 """Begins the orders of a shuffle that occurs the given number of times in an iteration."""
 
 
+class SourceStates:
+    """The states of the iterated datasets after some of the steps; the last steps' are kept.
+
+    The thread that draws elements adds them, ahead of the caller, who asks for the ones nearest
+    its position.
+    """
+
+    def __init__(self, steps: int = 0, states: list[Any] | None = None) -> None:
+        """Begin with the states after a number of steps; None if they are not known."""
+        self._after = deque([(steps, states)])
+        self._lock = threading.Lock()
+        self.is_asked_for = True
+        """Whether a position may be saved: without an iterator there is none."""
+
+    def add(self, steps: int, states: list[Any], taken: int) -> None:
+        """Add the states after so many steps, and forget those before the `taken` steps in use."""
+        with self._lock:
+            self._after.append((steps, states))
+            # One more is kept, since a step that was taken may be put back.
+            while len(self._after) > 1 and self._after[1][0] < taken:
+                self._after.popleft()
+
+    def before(self, taken: int) -> tuple[int, list[Any] | None]:
+        """Return the last states that are known after at most `taken` steps, and those steps."""
+        with self._lock:
+            return [known for known in self._after if known[0] <= taken][-1]
+
+
 @dataclass
 class Position:
     """The position of an iteration."""
@@ -43,6 +74,9 @@ class Position:
     orders: list[Orders]
     """The orders of each iterated dataset, as of the start of the iteration."""
     taken: int = 0
+    sources: SourceStates = field(default_factory=SourceStates)
+    divided_by: int | None = None
+    """The number of workers, if each has elements of its own and the number decides which."""
 
     @classmethod
     def at_start(cls, datasets: Sequence[DatasetNode]) -> Position:
@@ -61,7 +95,10 @@ class Position:
                 [(_count(seed), _count(first)) for seed, first in of_dataset]
                 for of_dataset in state["orders"]
             ]
-        except (TypeError, KeyError, ValueError) as error:
+            steps, states = state.get("sources", (0, None))
+            known = SourceStates(_count(steps), states)
+            divided_by = state.get("divided_by")
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise ArgumentError(
                 f"{state!r} is not the position of an iterator", hint=_ALIKE
             ) from error
@@ -72,12 +109,16 @@ class Position:
                 f"the position is of datasets with {saved_counts} shuffles, these have {counts}",
                 hint=_ALIKE,
             )
-        states = {
+        if states is not None and len(states) != len(datasets):
+            raise ArgumentError(
+                f"the position is of {len(states)} datasets, these are {len(datasets)}", hint=_ALIKE
+            )
+        of_seeds = {
             shuffle.seed: order
             for shuffle, order in zip(chain(*shuffles), chain(*orders), strict=True)
         }
-        position = cls._begun(datasets, lambda seed, times: seed.resume(*states[seed], times))
-        position.taken = taken
+        position = cls._begun(datasets, lambda seed, times: seed.resume(*of_seeds[seed], times))
+        position.taken, position.sources, position.divided_by = taken, known, divided_by
         return position
 
     @classmethod
@@ -99,7 +140,27 @@ class Position:
     @property
     def state(self) -> Any:
         """Return the position as a value that JSON can hold."""
-        return {"taken": self.taken, "orders": self.orders}
+        state: dict[str, Any] = {"taken": self.taken, "orders": self.orders}
+        steps, states = self.sources.before(self.taken)
+        if states is not None:
+            state["sources"] = [steps, states]
+        if self.divided_by is not None:
+            state["divided_by"] = self.divided_by
+        return state
+
+
+def check_division(saved: int | None, now: int | None) -> None:
+    """Raise `ArgumentError` for a position whose number of workers is another one.
+
+    A single worker reads what all workers together do where elements are not divided.
+    """
+    if saved in (None, now) or (saved == 1 and now is None):
+        return
+    raise ArgumentError(
+        f"the position was saved by {saved} workers, each of which has elements of its own, and is "
+        f"restored on {1 if now is None else now}",
+        hint=f"restore it on {saved} workers, or leave the iterator out and begin the epoch again",
+    )
 
 
 _ALIKE = "make the dataset the same way as when the position was saved"

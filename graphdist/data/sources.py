@@ -57,6 +57,25 @@ class Description(NamedTuple):
     """The size of the batches; None if elements are not batches."""
 
 
+def no_state() -> None:
+    """Return None: the state of a source that has none."""
+
+
+@dataclass(eq=False)
+class ElementStream:
+    """The elements of one iteration, and the state of their source after the last one drawn."""
+
+    elements: Iterator[Element]
+    state: Callable[[], Any] = no_state
+    """Returns the state as a value of JSON, None if there is none."""
+
+    def __iter__(self) -> Iterator[Element]:
+        return self
+
+    def __next__(self) -> Element:
+        return next(self.elements)
+
+
 class DatasetNode:
     """A source or a transformation; the defaults suit a source that knows nothing.
 
@@ -72,6 +91,10 @@ class DatasetNode:
     def elements_from(self, start: int) -> Iterator[Element]:
         """Return an iterator over the elements from index `start` on."""
         return islice(iter(self), start, None)
+
+    def stream(self, start: int = 0, state: Any = None) -> ElementStream:
+        """Return the elements from index `start` on, or from a state that a stream had."""
+        return ElementStream(self.elements_from(start))
 
     @property
     def description(self) -> Description:

@@ -6,7 +6,12 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal  # Any: datasets and their elements, JSON
 
-from graphdist.data.failures import caught, element_or_raise
+from graphdist.data.adapters import other_dataset
+from graphdist.data.dataset import Dataset
+from graphdist.data.distributed_dataset import DistributedDataset
+from graphdist.data.failures import element_or_raise
+from graphdist.data.iterators import ElementIterator
+from graphdist.data.sources import ElementStream
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint_folders import remove_all
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
@@ -22,25 +27,36 @@ PROGRESS = "backup"
 _NAME = "backup"
 
 
-class _Counted:
-    """Counts the elements of an iterator that cannot save its position. Resuming skips as many."""
+class _OfOtherDataset:
+    """An iterator over a dataset that is not of graphdist, with its state if it has one.
 
-    def __init__(self, elements: Iterable[Any]) -> None:
-        self._elements = caught(lambda: elements)
-        self._taken = 0
+    Elements are counted. Without a state they are read again on resuming, and dropped.
+    """
+
+    def __init__(self, dataset: Iterable[Any]) -> None:
+        self._node = other_dataset(dataset, as_it_is=True)
+        self._stream: ElementStream | None = None
+        self._taken, self._state = 0, None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
 
     def __next__(self) -> Any:
-        element = next(self._elements)
+        if self._stream is None:
+            self._stream = self._node.stream()
+        element = next(self._stream)
         self._taken += 1
+        # Not in `get_state`: past the last element a loader's state may be of the next epoch.
+        self._state = self._stream.state()
         return element_or_raise(element)
 
     def get_state(self) -> Any:
-        return {"taken": self._taken}
+        has_state = self._state is not None
+        return {"taken": self._taken, **({"state": self._state} if has_state else {})}
 
     def set_state(self, state: Any) -> None:
-        for _ in itertools.islice(self._elements, state["taken"]):
-            pass
-        self._taken = state["taken"]
+        self._taken, self._state = state["taken"], state.get("state")
+        self._stream = self._node.stream(self._taken, self._state)
 
 
 class _Progress:
@@ -65,7 +81,8 @@ class _Progress:
     def begin(self, epoch: int, dataset: Iterable[Any]) -> Any:
         """Return an iterator over the epoch, or over the rest of an epoch that is resumed."""
         iterator = _positioned(dataset)
-        if self._restored is not None and not (self.is_done and isinstance(iterator, _Counted)):
+        is_counted = isinstance(iterator, _OfOtherDataset) and "state" not in (self._restored or {})
+        if self._restored is not None and not (self.is_done and is_counted):
             iterator.set_state(self._restored)
             if self.is_done:
                 for _ in iterator:  # so that shuffles have drawn their random order of that epoch
@@ -77,8 +94,9 @@ class _Progress:
 
 
 def _positioned(dataset: Iterable[Any]) -> Any:
-    iterator = iter(dataset)
-    return iterator if hasattr(iterator, "set_state") else _Counted(iterator)
+    if isinstance(dataset, Dataset | DistributedDataset | ElementIterator):
+        return iter(dataset)
+    return _OfOtherDataset(dataset)
 
 
 class BackupAndRestore:

@@ -10,8 +10,8 @@ Objects are pytrees. The name of a leaf is the path to it, `params/dense/0/w`. A
 * an array, a key of `jax.random`, a number or a string. These values cannot be assigned, so the
   pytree around them is rebuilt with the restored values, and replaces the old pytree in the
   checkpoint object;
-* an iterator over a dataset, or another object with `get_state` and `set_state`: its state, a JSON
-  value, separate for each worker;
+* an iterator over a dataset, another object with `get_state` and `set_state`, or an iterable with
+  `state_dict` and `load_state_dict`: its state, separate for each worker;
 * another checkpoint: its entries;
 * an object of a user's class: the variables, metrics, generators and iterators in its attributes.
 
@@ -31,6 +31,7 @@ from typing import Any  # Any: pytrees
 import jax
 
 from graphdist.data.iterators import ElementIterator
+from graphdist.data.other_datasets import state_pair
 from graphdist.errors import ArgumentError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
@@ -286,9 +287,13 @@ def _attributes(name: str, holder: Any) -> list[_Position]:
 
 
 def _has_state(leaf: Any) -> bool:
-    return isinstance(leaf, ElementIterator) or (
-        callable(getattr(leaf, "get_state", None)) and callable(getattr(leaf, "set_state", None))
-    )
+    if isinstance(leaf, ElementIterator):
+        return True
+    if state_pair(leaf) is None:
+        return False
+    # A model of torch has a `state_dict` as well, of arrays; it is called, and not iterated.
+    is_iterated = hasattr(leaf, "__iter__") and not callable(leaf)
+    return is_iterated or callable(getattr(leaf, "get_state", None))
 
 
 def _is_users_object(leaf: Any) -> bool:

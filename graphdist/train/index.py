@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any  # Any: JSON
 
+from graphdist.data.dataset_parts import joined_states
 from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_arrays import read_arrays
 from graphdist.runtime.files.checkpoint_files import CheckpointError
@@ -215,13 +216,14 @@ class SavedCheckpoint:
         states = self.states[name]
         if len(states) == workers.count:
             return states[workers.index]
-        if any(state != states[0] for state in states):
+        try:
+            return joined_states(states)
+        except ValueError:
             raise CheckpointError(
                 f"{name!r} of checkpoint {self.path} was saved by {len(states)} workers at "
                 f"different positions, and is restored on {workers.count}",
                 hint=f"restore on {len(states)} workers, or leave {name!r} out",
-            )
-        return states[0]
+            ) from None
 
 
 def can_take(value: Any, saved: Any) -> bool:

@@ -2,8 +2,8 @@
 
 An array holds numbers in the byte order of the host. Its dtype is the same on every host, whether
 JAX's 64-bit mode is on or not. A value that would be restored as another value or another type
-raises an error: masked arrays and other subclasses of arrays, subclasses of numbers and strings,
-states that JSON changes. An array in a memory map is saved as its values, and restored in memory.
+raises an error: masked arrays and other subclasses of arrays, subclasses of numbers and strings. An
+array in a memory map is saved as its values, and restored in memory.
 
 A restored array of JAX is committed to its devices if the array that it replaces was committed. It
 is weakly typed if the array that it replaces was a weakly typed scalar, because JAX makes weakly
@@ -22,10 +22,11 @@ from typing import Any, TypeAlias  # Any: JSON, values of numpy and JAX
 import jax
 import numpy as np
 
+from graphdist.data.other_datasets import state_pair
+from graphdist.data.state_encoding import decoded, encoded
 from graphdist.errors import ArgumentTypeError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
-from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored
 from graphdist.runtime.spans import Span, array_of_full
 from graphdist.state.sharded_variable import ShardedVariable
@@ -38,10 +39,6 @@ PutBack: TypeAlias = Callable[[Any], None]
 
 _FLOATS = {"bfloat16", "float16", "float32", "float64"}
 _OF_64_BITS = {"float64", "int64", "uint64", "complex128"}
-_OF_JSON = {dict, list, str, bool, int, float, type(None)}
-"""The types of values that JSON restores unchanged."""
-_MOST_LEVELS = 200
-"""How deep a state may be nested. JSON is read by recursion, and the stack may be deep already."""
 
 
 @dataclass
@@ -217,51 +214,30 @@ def _in_64_bits(dtype: Any) -> AbstractContextManager[None]:
 
 
 def of_state(name: str, holder: Any) -> StateEntry:
-    """Return the entry of an object with `get_state` and `set_state`."""
-    return StateEntry(name, partial(_state_of, name, holder), holder.set_state, holder)
+    """Return the entry of an object with a pair of methods that read and set its state."""
+    pair = state_pair(holder)
+    assert pair is not None
+
+    def write(state: Any) -> None:
+        pair.set(decoded(state))
+
+    return StateEntry(name, partial(_state_of, name, pair.get), write, holder)
 
 
-def _state_of(name: str, holder: Any) -> Any:
+def _state_of(name: str, get: Callable[[], Any]) -> Any:
     """Return a copy of the state of an object: the state may change while the copy is written.
 
     Raises `ArgumentTypeError` for a state that would not be restored unchanged.
     """
-    state = holder.get_state()
+    state = get()
     try:
-        _require_json(state)
-        return json.loads(as_json(state))
+        return json.loads(as_json(encoded(state)))
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
             f"the state of entry {name!r} of a checkpoint cannot be saved: {error}",
-            hint="get_state returns a value of JSON: dicts with text as keys, lists, text, bool, "
-            "int, float and None",
+            hint="a state has dicts, lists, tuples, sets, text, bytes, bool, int, float, None, and "
+            "arrays of numbers",
         ) from error
-
-
-def _require_json(state: Any) -> None:
-    """Raise `TypeError` for a state that JSON changes, `ValueError` if it is nested too deeply.
-
-    A state that contains itself is nested without end.
-    """
-    level = [state]
-    for _ in range(_MOST_LEVELS + 1):
-        for value in level:
-            if type(value) not in _OF_JSON:
-                raise TypeError(f"it has a value of type {type_name(value)}")
-            for key in value if isinstance(value, dict) else ():
-                if type(key) is not str:
-                    raise TypeError(f"it has the key {quoted(key)}, of type {type_name(key)}")
-        level = [inner for outer in level for inner in _inside(outer)]
-        if not level:
-            return
-    raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
-
-
-def _inside(value: Any) -> Any:
-    """Return the values in a value of JSON."""
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _key_shape_of(dtype: Any) -> tuple[int, ...]:

@@ -190,7 +190,6 @@ def test_a_tensor_elsewhere() -> None:
 # The libraries themselves.
 
 
-@pytest.mark.needs("grain")
 def test_grain() -> None:
     grain = library("grain")
     batches = grain.MapDataset.range(6).batch(4)
@@ -234,7 +233,6 @@ def test_torch() -> None:
         distribute(from_tensors)
 
 
-@pytest.mark.needs("datasets")
 def test_hugging_face() -> None:
     datasets = library("datasets")
     rows = datasets.Dataset.from_dict({"x": [[1.0, 2.0]] * 3, "y": [0, 1, 2]})

@@ -60,10 +60,8 @@ NEEDS = {
         files=tuple(WEB / name for name in ("playwright-core", "axe-core", "mermaid")),
     ),
     "cuda": _extra("cuda", "jax_cuda12_plugin"),
-    "datasets": Need("pip install datasets", ("datasets",)),
     "dot": Need("Debian's package graphviz", programs=("dot",)),
     "gce": _extra("gce", "google.cloud.compute_v1", "google.cloud.tpu_v2"),
-    "grain": _extra("data", "grain"),
     "griffe": _extra("docs", "griffe"),
     "keras-hub": Need("pip install keras-hub", ("keras_hub",)),
     "mypy": _extra("dev", "mypy"),
@@ -72,6 +70,7 @@ NEEDS = {
     "tensorboard": Need("pip install tensorboard tensorflow", ("tensorboard", "tensorflow")),
     "tensorflow": _extra("bench", "tensorflow"),
     "torch": _extra("bench", "torch"),
+    "torchdata": Need("pip install torch torchdata", ("torch", "torchdata")),
     "tpu": _extra("tpu", "libtpu"),
 }
 """What a test can name that the extra `test` does not bring."""
