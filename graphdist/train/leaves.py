@@ -25,7 +25,7 @@ from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
 from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored
-from graphdist.runtime.spans import Span, array_of_full
+from graphdist.runtime.spans import Part, Span, array_of_full, is_held_here, shards_to_write
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable import Variable
@@ -40,6 +40,16 @@ _OF_JSON = {dict, list, str, bool, int, float, type(None)}
 """The types of values that JSON restores unchanged."""
 _MOST_LEVELS = 200
 """How deep a state may be nested: JSON is read by recursion, maybe from a deep stack."""
+
+
+@dataclass
+class Shards:
+    """The shards of an array on the devices of this worker."""
+
+    shape: tuple[int, ...]
+    """The shape of one shard."""
+    read: Callable[[], Iterator[tuple[Part, Array]]]
+    """Yields those that this worker writes to files, each with its index in the array."""
 
 
 @dataclass
@@ -61,6 +71,8 @@ class ArrayEntry:
     """The value of a variable sharded over workers: each saves and restores its shards."""
     key_shape: tuple[int, ...] = ()
     """The shape of the integers stored per element, if elements are random keys."""
+    shards: Shards | None = None
+    """The shards of an array that is sharded; then `write` indexes what it is given by shards."""
 
     @property
     def span(self) -> Span | None:
@@ -140,13 +152,13 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
     dtype = variable.dtype
 
     key_shape = _key_shape_of(dtype)
-    is_one = isinstance(variable, Variable) and variable.storage.is_over_workers
-    slices = variable.stored if is_one and not key_shape else None
+    sharded = None if key_shape or isinstance(variable, ShardedVariable) else _sharded(variable)
+    home = None if sharded is None else sharded.on_devices.home
 
     def write(array: Array) -> None:
         with _in_64_bits(dtype):
-            if slices is not None:
-                slices.assign_own_shards(array)
+            if sharded is not None:
+                sharded.assign_own_shards(array)
             else:
                 variable.assign(_as_value(array, dtype), read_value=False)
 
@@ -158,9 +170,16 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
         write,
         is_read_by_all=variable.is_read_by_all,
         holder=variable,
-        slices=slices,
+        slices=None if home is None or is_held_here(home, variable.shape) else sharded,
         key_shape=key_shape,
+        shards=sharded and home and Shards(home.shard_shape(variable.shape), sharded.own_shards),
     )
+
+
+def _sharded(variable: Variable) -> StoredValue | None:
+    """Return the value of a variable that is stored sharded, also if only its shape is known."""
+    is_sharded = variable.storage.sharded_along is not None
+    return variable.stored if is_sharded and not variable.strategy.devices.is_absent else None
 
 
 def of_value(name: str, leaf: Any, put: PutBack) -> ArrayEntry | ValueEntry:
@@ -201,8 +220,17 @@ def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
     def read() -> Array:
         return np.array(leaf, dtype, order="C") if is_numpy else _of_data(leaf)
 
+    shards, key_shape = None, _key_shape_of(dtype)
+    if not is_numpy and not key_shape and not leaf.sharding.is_fully_replicated:
+        shards = Shards(leaf.sharding.shard_shape(leaf.shape), partial(shards_to_write, leaf))
     return ArrayEntry(
-        name, _checked_dtype(name, dtype), leaf.shape, read, write, key_shape=_key_shape_of(dtype)
+        name,
+        _checked_dtype(name, dtype),
+        leaf.shape,
+        read,
+        write,
+        key_shape=key_shape,
+        shards=shards,
     )
 
 
@@ -293,7 +321,7 @@ def _as_value(array: Array, dtype: Any) -> Any:
 def _placed(value: Any, before: jax.Array) -> jax.Array:
     """Return a value as an array with the sharding of another; this process has its own shards."""
     sharding = before.sharding
-    if not sharding.is_fully_addressable:
+    if not sharding.is_fully_addressable or not sharding.is_fully_replicated:
         return array_of_full(value, sharding)
     if not before.shape and jax.typeof(before).weak_type:  # keys have no attribute for it
         with jax.enable_x64(before.dtype.name in _OF_64_BITS):
