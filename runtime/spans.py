@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-
 Part: TypeAlias = tuple[slice, ...]
 """An index with a start and a stop for each dimension."""
 

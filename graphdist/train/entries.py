@@ -97,7 +97,8 @@ class _Position:
     @property
     def full_name(self) -> str:
         """Return the name of the value."""
-        return "/".join(filter(None, (self.name, *(key for key, _ in self.keys))))
+        keys = "/".join(key for key, _ in self.keys)
+        return "/".join(filter(None, (self.name, keys)))
 
     @property
     def keys(self) -> list[Key]:

@@ -148,7 +148,7 @@ class _Exported:
     def dtype(self) -> np.dtype[Any]:
         """Return the dtype."""
         if isinstance(self.entry, ArrayEntry):
-            return cast("np.dtype[Any]", jax.numpy.dtype(self.entry.dtype))
+            return jax.numpy.dtype(self.entry.dtype)
         return np.asarray(cast("Any", self.entry).value).dtype
 
     def parts(self, is_mine: bool) -> Iterator[tuple[str, Part, Array]]:
@@ -236,8 +236,8 @@ def _require_exportable(exported: _Exported, format: str) -> None:
         )
     if format == "orbax" and not isinstance(exported.form, str):
         raise ArgumentError(
-            f"names gives {entry.name!r} the form {quoted(exported.form)}, and an array is exported "
-            f"to orbax as it is",
+            f"names gives {entry.name!r} the form {quoted(exported.form)}, and orbax gets an "
+            f"array as it is",
             hint="give a name, with a slash between the keys",
         )
 
@@ -273,7 +273,9 @@ def _opened(
         else tuple((key, False) for key in cast("str", each.form).split("/"))
         for each in exported
     }
-    numbers = {each.form for each in exported if not isinstance(each.entry, ArrayEntry)}
+    numbers = {
+        cast("str", each.form) for each in exported if not isinstance(each.entry, ArrayEntry)
+    }
     return OrbaxExport(place, arrays, token, paths, shards, numbers, entries.empty)
 
 
@@ -284,7 +286,7 @@ def _held_by(arrays: list[ArrayEntry]) -> list[tuple[Any, Any]]:
 
 
 def _require_unchanged(held: list[tuple[Any, Any]]) -> None:
-    """Raise `CheckpointError` if a variable was assigned since: the values would be of two steps."""
+    """Raise `CheckpointError` if a variable was assigned since: values would be of two steps."""
     for storage, array in held:
         if not storage.holds(array):
             raise CheckpointError(

@@ -153,7 +153,11 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
 
     key_shape = _key_shape_of(dtype)
     sharded = None if key_shape or isinstance(variable, ShardedVariable) else _sharded(variable)
-    home = None if sharded is None else sharded.on_devices.home
+    shards, is_over_workers = None, False
+    if sharded is not None:
+        home = sharded.on_devices.home
+        shards = Shards(home.shard_shape(variable.shape), sharded.own_shards)
+        is_over_workers = not is_held_here(home, variable.shape)
 
     def write(array: Array) -> None:
         with _in_64_bits(dtype):
@@ -170,9 +174,9 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
         write,
         is_read_by_all=variable.is_read_by_all,
         holder=variable,
-        slices=None if home is None or is_held_here(home, variable.shape) else sharded,
+        slices=sharded if is_over_workers else None,
         key_shape=key_shape,
-        shards=sharded and home and Shards(home.shard_shape(variable.shape), sharded.own_shards),
+        shards=shards,
     )
 
 

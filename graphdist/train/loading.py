@@ -235,7 +235,7 @@ def load(
     >>> import tempfile
     >>> import graphdist as gd
     >>> path = tempfile.mkdtemp() + "/model.safetensors"
-    >>> export(path, {"dense": {"kernel": np.ones((2, 3))}})
+    >>> gd.train.export(path, {"dense": {"kernel": np.ones((2, 3))}})
     >>> w = gd.Variable(np.zeros((3, 2)))
     >>> status = load(path, {"w": w}, {"w": gd.train.Transposed("dense.kernel")}, cast=True)
     >>> status.assert_consumed().tree["w"].read_value().sum()

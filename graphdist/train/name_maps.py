@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, Union  # Any: values of users
+from typing import Any, TypeAlias  # Any: values of users
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.quoted import did_you_mean, quoted
@@ -72,7 +72,7 @@ class Reshaped:
     shape: tuple[int, ...]
 
 
-Form: TypeAlias = Union[str, Sequence["Form"], Transposed, Reshaped]
+Form: TypeAlias = str | Sequence["Form"] | Transposed | Reshaped
 """What an array of an object is in a file."""
 NameMap: TypeAlias = Mapping[str, Form | None] | Callable[[str], Form | None] | None
 """The forms by the names of objects; None for the same names."""

@@ -92,7 +92,9 @@ class OrbaxExport:
                 slice(each.start - whole.start, each.stop - whole.start)
                 for each, whole in zip(cell, part, strict=True)
             )
-            number = ".".join(str(each.start // size) for each, size in zip(cell, chunk))
+            number = ".".join(
+                str(each.start // size) for each, size in zip(cell, chunk, strict=True)
+            )
             elements = values[inner]
             if sizes_of(cell) != chunk:  # the last one along a dimension is filled up
                 full = np.zeros(chunk, values.dtype)
@@ -180,5 +182,5 @@ def _leaf(path: Sequence[tuple[str, bool]], kind: str) -> dict[str, Any]:
 
 def _kind_of(node: Any) -> str:
     """Return orbax's name of a node without leaves."""
-    kinds = {dict: "Dict", list: "List", tuple: "Tuple"}
+    kinds: dict[type, str] = {dict: "Dict", list: "List", tuple: "Tuple"}
     return kinds.get(type(node), "None")

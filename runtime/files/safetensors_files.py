@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any  # Any: JSON, numpy dtypes
+from typing import Any, TypeGuard  # Any: JSON, numpy dtypes
 
 import jax.numpy as jnp
 import numpy as np
@@ -101,7 +101,7 @@ class ArrayInFile(StoredArray):
             for target, start in zip(targets, starts_of(part, self.shape, outer), strict=True):
                 _fill(file, self.start + start * size, target)
             return
-        *loops, last = range(outer)  # blocks of rows of the last dimension before the runs
+        last = outer - 1  # blocks of rows of the last dimension before the runs
         step = max(1, _BLOCK // row)
         rows, ends = part[last], self.shape[outer:]
         targets = values.reshape(-1, rows.stop - rows.start, *sizes_of(part)[outer:])
@@ -133,10 +133,12 @@ def starts_of(part: Part, shape: tuple[int, ...], outer: int) -> Iterator[int]:
     [1, 5]
     """
     strides = [prod(shape[dimension + 1 :]) for dimension in range(len(shape))]
-    first = sum(each.start * stride for each, stride in zip(part[outer:], strides[outer:]))
+    first = sum(
+        each.start * stride for each, stride in zip(part[outer:], strides[outer:], strict=True)
+    )
     ranges = [range(each.start, each.stop) for each in part[:outer]]
     for index in itertools.product(*ranges):
-        yield first + sum(i * stride for i, stride in zip(index, strides))
+        yield first + sum(i * stride for i, stride in zip(index, strides[:outer], strict=True))
 
 
 def _fill(file: io.FileIO, position: int, target: Array) -> None:
@@ -249,14 +251,14 @@ def _record(name: str, found: Any, path: Path) -> _Record:
     what = f"array {quoted(name)}"
     if not isinstance(found, dict):
         raise _unreadable(str(path), f"{what} has no record in the header")
-    code, shape, offsets = (found.get(key) for key in ("dtype", "shape", "data_offsets"))
+    code, shape, offsets = found.get("dtype"), found.get("shape"), found.get("data_offsets")
     if not isinstance(code, str) or code not in DTYPES:
         raise _unreadable(
             str(path),
             f"{what} has dtype {quoted(code)}",
             f"the dtypes that are read are {', '.join(DTYPES)}",
         )
-    if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != len(("from", "to")):
+    if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
         raise _unreadable(str(path), f"{what} has shape {quoted(shape)} at {quoted(offsets)}")
     dtype, (start, stop) = jnp.dtype(DTYPES[code]), offsets
     if stop - start != prod(shape) * dtype.itemsize:
@@ -268,7 +270,7 @@ def _record(name: str, found: Any, path: Path) -> _Record:
     return _Record(dtype, tuple(shape), start, stop)
 
 
-def _are_counts(value: Any) -> bool:
+def _are_counts(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
 
 

@@ -148,10 +148,9 @@ class TransposedView(StoredArray):
 
     def read(self, part: Part) -> Array:
         """Return a part, which is not contiguous."""
-        inner = {axis: each for axis, each in zip(self.axes, part, strict=True)}
-        return self.array.read(tuple(inner[axis] for axis in range(len(inner)))).transpose(
-            self.axes
-        )
+        inner = dict(zip(self.axes, part, strict=True))
+        values = self.array.read(tuple(inner[axis] for axis in range(len(inner))))
+        return values.transpose(self.axes)
 
 
 @dataclass(repr=False)
