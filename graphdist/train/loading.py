@@ -115,7 +115,7 @@ class LoadedStatus(MatchStatus["_Matches"]):
             )
         pairs = [(entry, form, view_of(form, saved.arrays)) for entry, form in found]
         _refuse_unlike(saved.path, pairs, cast)
-        _write_all(saved.path, pairs)
+        write_all(saved.path, pairs)
         entries.finish()
         self.note((entry for entry, _ in found), (n for _, form in found for n in names_in(form)))
         is_replaced = any(entry.holder is None for entry, _ in found)
@@ -309,7 +309,7 @@ def _can_become(dtype: Any, wanted: Any) -> bool:
     return kinds[0] == kinds[1] if is_bool else kinds[0] <= kinds[1]
 
 
-def _write_all(path: str, pairs: list[_Pair]) -> None:
+def write_all(path: str, pairs: list[_Pair]) -> None:
     """Read the arrays one after the other, and write each to its object, on all workers alike."""
     group, call = worker_group(), f"load/{next(_loads)}"
     described = [[entry.name, str(form), str(view)] for entry, form, view in pairs]

@@ -106,7 +106,9 @@ class ArrayInFile(StoredArray):
         rows, ends = part[last], self.shape[outer:]
         targets = values.reshape(-1, rows.stop - rows.start, *sizes_of(part)[outer:])
         inner = part[outer:]
-        for target, start in zip(targets, starts_of(part, self.shape, last), strict=True):
+        rows_in_full = (*part[:outer], *(slice(0, end) for end in ends))
+        starts = starts_of(rows_in_full, self.shape, last)
+        for target, start in zip(targets, starts, strict=True):
             for first in range(0, len(target), step):
                 number = min(step, len(target) - first)
                 block = np.empty((number, *ends), self.dtype)
