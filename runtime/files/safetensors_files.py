@@ -42,7 +42,7 @@ _MOST_INDEX = 2**28
 LENGTH = 8
 _BLOCK = 2**24
 """How many bytes are read at once where a part is scattered over the file."""
-_LARGE_RUN = 2**16
+_LARGE_RUN = 2**12
 """From this size on, consecutive bytes of a part are read by themselves."""
 
 DTYPES = {

@@ -53,8 +53,12 @@ class Parameter:
     dimension: int
 
 
-def parameters() -> list[Parameter]:
-    """Return the parameters: layers are stacked, weights are `[inputs, outputs]`."""
+def parameters(along: str) -> list[Parameter]:
+    """Return the parameters: layers are stacked, weights are `[inputs, outputs]`.
+
+    They are sharded along the inputs or the outputs; the files have weights `[outputs, inputs]`.
+    """
+    dimension = ("inputs", "outputs").index(along)
     one = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
     of_layer = {
         "self_attn.q_proj": (_WIDTH, _WIDTH),
@@ -68,11 +72,11 @@ def parameters() -> list[Parameter]:
     found = [
         Parameter("embedding", (_TOKENS, _WIDTH), one[0], 0),
         Parameter("norm", (_WIDTH,), one[1], 0),
-        Parameter("head", (_WIDTH, _TOKENS), Transposed(one[2]), 0),
+        Parameter("head", (_WIDTH, _TOKENS), Transposed(one[2]), dimension),
     ]
     for name, shape in of_layer.items():
         names = [Transposed(f"model.layers.{i}.{name}.weight") for i in range(_LAYERS)]
-        found.append(Parameter(f"layers/{name}", (_LAYERS, *shape), names, 1))
+        found.append(Parameter(f"layers/{name}", (_LAYERS, *shape), names, 1 + dimension))
     for name in ("input_layernorm", "post_attention_layernorm"):
         names = [f"model.layers.{i}.{name}.weight" for i in range(_LAYERS)]
         found.append(Parameter(f"layers/{name}", (_LAYERS, _WIDTH), names, 1))
@@ -99,14 +103,16 @@ def part_of(parameter: Parameter, span: Span) -> Part:
     return bounds_of(tuple(full), parameter.shape)
 
 
-def make_sparse_files(folder: Path, worker: int, workers: int) -> None:
+def make_sparse_files(folder: Path, along: str, worker: int, workers: int) -> None:
     """Make the files of Hugging Face, with a mark in the first element of each of the spans."""
     of_names = {
-        name: (_DTYPE, shape) for p in parameters() for name, shape in shapes_in(p.form, p.shape)
+        name: (_DTYPE, shape)
+        for p in parameters(along)
+        for name, shape in shapes_in(p.form, p.shape)
     }
     export = SafetensorsExport(folder, of_names, "405b", max_shard_bytes=5 * 10**9)
     export.begin()
-    for parameter in parameters():
+    for parameter in parameters(along):
         form = parameter.form if isinstance(parameter.form, list) else [parameter.form]
         first = form[0]
         name = first.source if isinstance(first, Transposed) else first
@@ -122,7 +128,7 @@ def make_sparse_files(folder: Path, worker: int, workers: int) -> None:
     export.finish()
 
 
-def load(path: Path, is_orbax: bool, worker: int, workers: int) -> int:
+def load(path: Path, is_orbax: bool, along: str, worker: int, workers: int) -> int:
     """Load this worker's shards, one after the other; return how many bytes they have."""
     arrays, pairs, loaded = open_arrays(path), [], 0
 
@@ -146,24 +152,24 @@ def load(path: Path, is_orbax: bool, worker: int, workers: int) -> int:
             shards=Shards(span.shape_in(parameter.shape), lambda: iter(())),
         )
 
-    for parameter in parameters():
+    for parameter in parameters(along):
         form = parameter.name if is_orbax else parameter.form
         pairs.append((entry_of(parameter), form, view_of(form, arrays)))
     write_all(str(path), pairs)  # type: ignore[arg-type]  # entries of arrays alone
     return loaded
 
 
-def export(path: Path, worker: int, workers: int) -> int:
+def export(path: Path, along: str, worker: int, workers: int) -> int:
     """Export this worker's shards, one after the other; return how many bytes they have."""
-    shapes = {p.name: (_DTYPE, p.shape) for p in parameters()}
+    shapes = {p.name: (_DTYPE, p.shape) for p in parameters(along)}
     paths = {name: [(key, False) for key in name.split("/")] for name in shapes}
-    spans = {p.name: own_span(p, worker, workers) for p in parameters()}
-    shards = {p.name: spans[p.name].shape_in(p.shape) for p in parameters()}
+    spans = {p.name: own_span(p, worker, workers) for p in parameters(along)}
+    shards = {p.name: spans[p.name].shape_in(p.shape) for p in parameters(along)}
     folder = OrbaxExport(path, shapes, "405b", paths, shards)
     folder.begin()
     written = 0
-    for parameter in parameters():
-        values = np.zeros(shards[parameter.name], _DTYPE)
+    for parameter in parameters(along):
+        values = np.full(shards[parameter.name], 0.5, _DTYPE)
         values[(0,) * values.ndim] = 1
         folder.write(parameter.name, part_of(parameter, spans[parameter.name]), values)
         written += values.nbytes
@@ -172,12 +178,12 @@ def export(path: Path, worker: int, workers: int) -> int:
     return written
 
 
-def run_stage(stage: str, folder: Path, worker: int, workers: int) -> None:
+def run_stage(stage: str, folder: Path, along: str, worker: int, workers: int) -> None:
     """Run one stage in this process, and print its figures."""
     calls: dict[str, Callable[[], int]] = {
-        _STAGES[0]: lambda: load(folder / "hf", False, worker, workers),
-        _STAGES[1]: lambda: export(folder / "orbax", worker, workers),
-        _STAGES[2]: lambda: load(folder / "orbax", True, worker, workers),
+        _STAGES[0]: lambda: load(folder / "hf", False, along, worker, workers),
+        _STAGES[1]: lambda: export(folder / "orbax", along, worker, workers),
+        _STAGES[2]: lambda: load(folder / "orbax", True, along, worker, workers),
     }
     jax.block_until_ready(jax.device_put(np.zeros(1)))  # starts JAX
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -192,9 +198,9 @@ def run_stage(stage: str, folder: Path, worker: int, workers: int) -> None:
     )
 
 
-def largest_shards(workers: int) -> Iterator[tuple[str, float]]:
+def largest_shards(along: str, workers: int) -> Iterator[tuple[str, float]]:
     """Yield the name and GiB of each parameter's shard."""
-    for parameter in parameters():
+    for parameter in parameters(along):
         yield parameter.name, np.prod(parameter.shape) * _DTYPE.itemsize / workers / 2**30
 
 
@@ -204,22 +210,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=256, help="a divisor of 256 or 512")
     parser.add_argument("--worker", type=int, default=37)
+    parser.add_argument("--along", choices=("inputs", "outputs"), default="outputs")
     parser.add_argument("--directory", help="where to write; by default the system's for such")
     parser.add_argument("--stage", choices=_STAGES, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.stage:
-        run_stage(options.stage, Path(options.directory), options.worker, options.workers)
+        run_stage(
+            options.stage, Path(options.directory), options.along, options.worker, options.workers
+        )
         return 0
-    name, size = max(largest_shards(options.workers), key=lambda each: each[1])
-    total = sum(np.prod(each.shape, dtype=np.int64) for each in parameters())
+    name, size = max(largest_shards(options.along, options.workers), key=lambda each: each[1])
+    total = sum(np.prod(each.shape, dtype=np.int64) for each in parameters(options.along))
     print(f"{total / 1e9:.1f} billion parameters, {total * 2 / 1e9:.0f} GB; largest shard of")
     print(f"worker {options.worker} of {options.workers}: {name}, {size:.2f} GiB", flush=True)
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        make_sparse_files(Path(folder) / "hf", options.worker, options.workers)
+        make_sparse_files(Path(folder) / "hf", options.along, options.worker, options.workers)
         on_disk = sum(os.stat(file).st_size for file in (Path(folder) / "hf").iterdir())
         print(f"{len(os.listdir(Path(folder) / 'hf'))} files, {on_disk / 1e9:.0f} GB long")
         for stage in _STAGES:
             command = [sys.executable, "-m", "graphdist.tools.bench.checkpoints_of_405b"]
+            command += ["--along", options.along]
             command += ["--stage", stage, "--directory", folder, "--worker", str(options.worker)]
             subprocess.run([*command, "--workers", str(options.workers)], check=True)
     return 0
