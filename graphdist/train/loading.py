@@ -262,7 +262,7 @@ def _refuse_unlike(path: str, pairs: list[_Pair], cast: bool) -> None:
     """Raise `CheckpointError` for objects that differ from their arrays in shape or dtype."""
     found = [(pair, hint) for pair in pairs if (hint := _disagreement(pair, cast)) is not None]
     reasons = [
-        f"{entry.name!r} is {entry}, {_described(form)} is {view}"
+        f"{entry.name!r} is {entry}, the file's {_described(form)} is {view}"
         for (entry, form, view), _ in found
     ]
     refuse_disagreements(path, reasons, found[0][1] if found else "")
@@ -350,7 +350,7 @@ def _reader(entry: CheckpointEntry, view: StoredArray) -> Callable[[], None]:
         return partial(entry.write, value)
     dtype = jax.numpy.dtype(entry.dtype)
     if entry.shards is not None:
-        entry.write(_ShardsOf(view, entry.span, dtype))  # type: ignore[arg-type]  # indexed alone
+        entry.write(ShardsOf(view, entry.span, dtype))  # type: ignore[arg-type]  # indexed alone
         return _nothing
     return partial(entry.write, np.ascontiguousarray(_converted(view[...], dtype)))
 
@@ -360,7 +360,7 @@ def _converted(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 @dataclass
-class _ShardsOf:
+class ShardsOf:
     """An array that is read where it is indexed; with `span`, that part of it."""
 
     view: StoredArray
