@@ -352,7 +352,7 @@ def _reader(entry: CheckpointEntry, view: StoredArray) -> Callable[[], None]:
     if entry.shards is not None:
         entry.write(ShardsOf(view, entry.span, dtype))  # type: ignore[arg-type]  # indexed alone
         return _nothing
-    return partial(entry.write, np.ascontiguousarray(_converted(view[...], dtype)))
+    return partial(entry.write, np.asarray(_converted(view[...], dtype), order="C"))
 
 
 def _converted(values: Array, dtype: np.dtype[Any]) -> Array:

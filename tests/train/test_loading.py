@@ -220,7 +220,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "nothing": (
         {"w": W},
         None,
-        "has no array with the name of an object: it has 'step', 'layers",
+        "has no array with the name of an object: it has 'step', ",
     ),
     "in file": ({"w": W}, {"w": "layers.2.weight"}, "has no array 'layers.2.weight', which names"),
     "near": ({"w": W}, {"w": "layers.0.weights"}, "did you mean layers.0.weight"),
