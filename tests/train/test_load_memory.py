@@ -23,7 +23,8 @@ from pathlib import Path
 
 names = [gd.train.Transposed(f"layers.{i}.weight") for i in range(8)]
 dtype, shape = np.dtype("float32"), (2**15, 2**14)
-export = SafetensorsExport(Path(sys.argv[1]), {each.source: (dtype, shape) for each in names}, "x", 2**60)
+arrays = {each.source: (dtype, shape) for each in names}
+export = SafetensorsExport(Path(sys.argv[1]), arrays, "x", 2**60)
 export.begin()
 export.finish()
 view = view_of(names, gd.train.load(sys.argv[1]))
