@@ -102,13 +102,13 @@ def shards_to_write(array: jax.Array) -> Iterator[tuple[Part, np.ndarray[Any, An
     """
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
-            yield bounds_of(shard.index, array.shape), np.array(shard.data)
+            yield with_bounds(shard.index, array.shape), np.array(shard.data)
 
 
-def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Part:
+def with_bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Part:
     """Return an index with the bounds that it leaves out.
 
-    >>> bounds_of((slice(1, None), slice(None)), (3, 4))
+    >>> with_bounds((slice(1, None), slice(None)), (3, 4))
     (slice(1, 3, None), slice(0, 4, None))
     """
     return tuple(slice(*each.indices(size)[:2]) for each, size in zip(index, shape, strict=True))

@@ -25,12 +25,12 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_files import CheckpointError, not_written
+from graphdist.runtime.files.foreign_arrays import Array
 from graphdist.runtime.files.orbax_export import OrbaxExport
 from graphdist.runtime.files.safetensors_export import SafetensorsExport
 from graphdist.runtime.files.safetensors_files import DTYPES, SUFFIX
-from graphdist.runtime.files.stored_arrays import Array
 from graphdist.runtime.processes.workers import Workers, exchange, worker_group
-from graphdist.runtime.spans import Part, bounds_of
+from graphdist.runtime.spans import Part, with_bounds
 from graphdist.state.variable import Variable
 from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.train.entries import Entries, entries_of, outside_scopes
@@ -157,7 +157,7 @@ class _Exported:
             yield from parts_in(self.form, part, values)
 
     def _values(self, is_mine: bool) -> Iterator[tuple[Part, Array]]:
-        entry, full = self.entry, bounds_of(tuple(slice(None) for _ in self.shape), self.shape)
+        entry, full = self.entry, with_bounds(tuple(slice(None) for _ in self.shape), self.shape)
         if not isinstance(entry, ArrayEntry):
             if is_mine:
                 yield full, np.asarray(cast("Any", entry).value)

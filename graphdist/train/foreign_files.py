@@ -7,9 +7,9 @@ from pathlib import Path
 
 from graphdist.errors import UnreadableCheckpointError
 from graphdist.runtime.files.checkpoint_index import INDEX
+from graphdist.runtime.files.foreign_arrays import ForeignArrays
 from graphdist.runtime.files.orbax_folders import METADATA, open_orbax
 from graphdist.runtime.files.safetensors_files import INDEX_SUFFIX, SUFFIX, open_safetensors
-from graphdist.runtime.files.stored_arrays import StoredArrays
 from graphdist.train.user_paths import StrPath, path_of
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -23,7 +23,7 @@ _OTHERS = {
 }
 
 
-def open_arrays(path: StrPath) -> StoredArrays:
+def open_arrays(path: StrPath) -> ForeignArrays:
     """Return the arrays of a folder of orbax, or of files of safetensors.
 
     Raises `UnreadableCheckpointError` for anything else, and says what it is.
@@ -50,7 +50,7 @@ def open_arrays(path: StrPath) -> StoredArrays:
     )
 
 
-def _in_folder(place: Path, called: str) -> StoredArrays:
+def _in_folder(place: Path, called: str) -> ForeignArrays:
     """Return the arrays in a folder."""
     if (place / METADATA).is_file():
         return open_orbax(place, called)

@@ -28,9 +28,9 @@ from graphdist.errors import ArgumentTypeError, ContextError, UnreadableCheckpoi
 from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_files import CheckpointError
-from graphdist.runtime.files.stored_arrays import Array, StoredArray, StoredArrays
+from graphdist.runtime.files.foreign_arrays import Array, ForeignArray, ForeignArrays
 from graphdist.runtime.processes.workers import exchange, worker_group
-from graphdist.runtime.spans import Span, array_of_full, bounds_of
+from graphdist.runtime.spans import Span, array_of_full, with_bounds
 from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.train.entries import Entries, Objects, entries_of, outside_scopes
 from graphdist.train.foreign_files import open_arrays
@@ -43,7 +43,7 @@ from graphdist.train.leaves import (
     ValueEntry,
     of_value,
 )
-from graphdist.train.matching import MatchStatus, refuse_disagreements
+from graphdist.train.matched_entries import MatchStatus, refuse_disagreements
 from graphdist.train.name_maps import (
     Form,
     NameMap,
@@ -58,7 +58,7 @@ from graphdist.train.user_paths import StrPath
 _log = logging.getLogger("graphdist")
 _loads = itertools.count()
 """Counts the loads of this process; all workers load in the same order."""
-_Pair: TypeAlias = tuple[CheckpointEntry, Form, StoredArray]
+_Pair: TypeAlias = tuple[CheckpointEntry, Form, ForeignArray]
 
 
 class Tree(Objects):
@@ -135,7 +135,7 @@ class LoadedStatus(MatchStatus["_Matches"]):
 class _Matches:
     """The arrays of files, by the names of objects."""
 
-    arrays: StoredArrays
+    arrays: ForeignArrays
     map: NameMap
 
     @property
@@ -203,14 +203,14 @@ def _all(shape: tuple[int, ...]) -> tuple[slice, ...]:
 
 
 @overload
-def load(path: StrPath) -> StoredArrays: ...
+def load(path: StrPath) -> ForeignArrays: ...
 @overload
 def load(
     path: StrPath, objects: Any, names: NameMap = None, *, cast: bool = False
 ) -> LoadedStatus: ...
 def load(
     path: StrPath, objects: Any = None, names: NameMap = None, *, cast: bool = False
-) -> StoredArrays | LoadedStatus:
+) -> ForeignArrays | LoadedStatus:
     """Restore objects from arrays that another program wrote: orbax, or a file of safetensors.
 
     `path` is a folder that orbax saved (a step of its `CheckpointManager`, too), a `.safetensors`
@@ -340,7 +340,7 @@ def _nothing() -> None:
     return None
 
 
-def _reader(entry: CheckpointEntry, view: StoredArray) -> Callable[[], None]:
+def _reader(entry: CheckpointEntry, view: ForeignArray) -> Callable[[], None]:
     """Read what this worker needs; return a function that writes it, in which all take part.
 
     Shards are written here, one after the other: no other worker has a part in that.
@@ -363,7 +363,7 @@ def _converted(values: Array, dtype: np.dtype[Any]) -> Array:
 class ShardsOf:
     """An array that is read where it is indexed; with `span`, that part of it."""
 
-    view: StoredArray
+    view: ForeignArray
     span: Span | None
     dtype: np.dtype[Any]
 
@@ -374,7 +374,7 @@ class ShardsOf:
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         missing = len(self.shape) - len(index)
-        part = list(bounds_of((*index, *[slice(None)] * missing), self.shape))
+        part = list(with_bounds((*index, *[slice(None)] * missing), self.shape))
         if self.span is not None:
             start, own = self.span.start, part[self.span.dimension]
             part[self.span.dimension] = slice(own.start + start, own.stop + start)

@@ -21,11 +21,11 @@ from typing import Any, TypeAlias  # Any: values of users
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.quoted import did_you_mean, quoted
 from graphdist.runtime.files.checkpoint_files import CheckpointError
-from graphdist.runtime.files.stored_arrays import (
+from graphdist.runtime.files.foreign_arrays import (
     Array,
+    ForeignArray,
     ReshapedView,
-    Stacked,
-    StoredArray,
+    StackedView,
     TransposedView,
 )
 from graphdist.runtime.spans import Part
@@ -122,7 +122,7 @@ def names_in(form: Form) -> list[str]:
     return [name for each in form for name in names_in(each)]
 
 
-def view_of(form: Form, arrays: Mapping[str, StoredArray]) -> StoredArray:
+def view_of(form: Form, arrays: Mapping[str, ForeignArray]) -> ForeignArray:
     """Return a view of the arrays of a form; raises `CheckpointError` if they do not fit it."""
     if isinstance(form, str):
         return arrays[form]
@@ -131,7 +131,7 @@ def view_of(form: Form, arrays: Mapping[str, StoredArray]) -> StoredArray:
         return TransposedView(array, form.of_rank(len(array.shape)))
     if isinstance(form, Reshaped):
         return ReshapedView(view_of(form.source, arrays), tuple(form.shape))
-    return Stacked([view_of(each, arrays) for each in form])
+    return StackedView([view_of(each, arrays) for each in form])
 
 
 def shapes_in(form: Form, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -195,7 +195,7 @@ def _require_form(form: Any, name: str) -> None:
         )
 
 
-def require_all_in(form: Form, name: str, arrays: Mapping[str, StoredArray], called: str) -> None:
+def require_all_in(form: Form, name: str, arrays: Mapping[str, ForeignArray], called: str) -> None:
     """Raise `CheckpointError` if a file lacks an array of a form."""
     for each in names_in(form):
         if each not in arrays:

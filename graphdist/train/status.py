@@ -15,7 +15,7 @@ from graphdist.runtime.files.checkpoint_files import CheckpointError, Unreadable
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.train.entries import Entries, entries_of, outside_scopes
 from graphdist.train.leaves import ArrayEntry, CheckpointEntry, StateEntry
-from graphdist.train.matching import MatchStatus, nothing, refuse_disagreements
+from graphdist.train.matched_entries import MatchStatus, nothing, refuse_disagreements
 
 if TYPE_CHECKING:
     from graphdist.train.checkpoint import Checkpoint

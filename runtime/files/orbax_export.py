@@ -28,8 +28,8 @@ from graphdist.runtime.files.checkpoint_files import (
     sync_folders,
     write_synced,
 )
+from graphdist.runtime.files.foreign_arrays import Array, sizes_of
 from graphdist.runtime.files.orbax_folders import METADATA, cells_of
-from graphdist.runtime.files.stored_arrays import Array, sizes_of
 from graphdist.runtime.spans import Part
 
 _MOST_CHUNK = 2**28

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from math import prod
@@ -26,8 +27,8 @@ import numpy as np
 
 from graphdist.quoted import quoted
 from graphdist.runtime.absent_devices import MissingExtraError, has_package
-from graphdist.runtime.files.checkpoint_files import UnreadableCheckpointError
-from graphdist.runtime.files.stored_arrays import Array, StoredArray, StoredArrays, sizes_of
+from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
+from graphdist.runtime.files.foreign_arrays import Array, ForeignArray, ForeignArrays, sizes_of
 from graphdist.runtime.spans import Part
 
 METADATA = "_METADATA"
@@ -35,10 +36,12 @@ _MANIFEST = "manifest.ocdbt"
 _MOST_METADATA = 2**28
 _BYTES_AT_ONCE = 2**28
 """How many bytes of chunks are read at a time."""
+_processes: set[int] = set()
+"""The process that has read with tensorstore, whose threads do not survive a fork."""
 _NO_ARRAYS = {"None", "Dict", "List", "Tuple", "NamedTuple", "string"}
 
 
-class OrbaxArray(StoredArray):
+class OrbaxArray(ForeignArray):
     """An array of a folder of orbax; it is opened when its shape is asked for."""
 
     def __init__(self, name: str, called: str, spec: dict[str, Any], context: Any) -> None:
@@ -47,6 +50,7 @@ class OrbaxArray(StoredArray):
 
     @cached_property
     def _store(self) -> Any:
+        _require_same_process()
         import tensorstore
 
         try:
@@ -67,6 +71,7 @@ class OrbaxArray(StoredArray):
 
     def read(self, part: Part) -> Array:
         """Return a part; raises `UnreadableCheckpointError` where data is damaged or missing."""
+        _require_same_process()
         values = np.empty(sizes_of(part), self.dtype)
         chunk = tuple(self._store.chunk_layout.read_chunk.shape or self.shape)
         at_once = max(1, _BYTES_AT_ONCE // max(1, prod(chunk) * self.dtype.itemsize))
@@ -106,7 +111,7 @@ def cells_of(part: Part, chunk: tuple[int, ...]) -> Iterator[Part]:
     yield from itertools.product(*along)
 
 
-def open_orbax(folder: Path, called: str) -> StoredArrays:
+def open_orbax(folder: Path, called: str) -> ForeignArrays:
     """Return the arrays of a folder, by their keys joined by slashes.
 
     Raises `MissingExtraError` without tensorstore, `UnreadableCheckpointError` for a damaged one.
@@ -117,12 +122,13 @@ def open_orbax(folder: Path, called: str) -> StoredArrays:
             f"is not installed",
             hint='pip install "graphdist[orbax]"',
         )
+    _require_same_process()
     import tensorstore
 
     context = tensorstore.Context({"file_io_concurrency": {"limit": 16}})
     metadata = _metadata(folder, called)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
-    arrays: dict[str, StoredArray] = {}
+    arrays: dict[str, ForeignArray] = {}
     for keys in _keys_of_arrays(metadata, called):
         name = "/".join(keys)
         if name in arrays:
@@ -137,7 +143,18 @@ def open_orbax(folder: Path, called: str) -> StoredArrays:
             ),
         }
         arrays[name] = OrbaxArray(name, called, spec, context)
-    return StoredArrays(called, arrays)
+    return ForeignArrays(called, arrays)
+
+
+def _require_same_process() -> None:
+    """Raise `CheckpointError` in a forked process, which tensorstore would end at its first use."""
+    _processes.add(os.getpid())
+    if len(_processes) > 1:
+        _processes.discard(os.getpid())
+        raise CheckpointError(
+            "a forked process cannot read orbax's format, since its parent has read it",
+            hint='start the process with multiprocessing.get_context("spawn")',
+        )
 
 
 def _place_of(folder: Path, key: str, called: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias  # Any: numpy dtypes
 import numpy as np
 
 from graphdist.runtime.files.checkpoint_files import CheckpointError, erase, sync, write_synced
+from graphdist.runtime.files.foreign_arrays import Array, sizes_of
 from graphdist.runtime.files.safetensors_files import (
     DTYPES,
     INDEX_SUFFIX,
@@ -27,7 +28,6 @@ from graphdist.runtime.files.safetensors_files import (
     consecutive_from,
     starts_of,
 )
-from graphdist.runtime.files.stored_arrays import Array, sizes_of
 from graphdist.runtime.spans import Part
 
 ArrayTypes: TypeAlias = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]

@@ -30,8 +30,8 @@ import numpy as np
 
 from graphdist.quoted import quoted
 from graphdist.runtime.files.checkpoint_files import UnreadableCheckpointError
+from graphdist.runtime.files.foreign_arrays import Array, ForeignArray, ForeignArrays, sizes_of
 from graphdist.runtime.files.regular_files import open_regular
-from graphdist.runtime.files.stored_arrays import Array, StoredArray, StoredArrays, sizes_of
 from graphdist.runtime.spans import Part
 
 SUFFIX = ".safetensors"
@@ -67,7 +67,7 @@ DTYPES = {
 """The dtypes of the format, and NumPy's names of them."""
 
 
-class ArrayInFile(StoredArray):
+class ArrayInFile(ForeignArray):
     """An array whose elements are in a file from the byte `start` on."""
 
     def __init__(
@@ -154,7 +154,7 @@ def _fill(file: io.FileIO, position: int, target: Array) -> None:
         memory = memory[count:]
 
 
-def open_safetensors(path: Path, called: str) -> StoredArrays:
+def open_safetensors(path: Path, called: str) -> ForeignArrays:
     """Return the arrays of a file, or of the files of an index or in a folder.
 
     Raises `UnreadableCheckpointError` for a damaged file, and for files that contradict each other.
@@ -165,13 +165,13 @@ def open_safetensors(path: Path, called: str) -> StoredArrays:
             raise _unreadable(called, f"it has several indices: {_names(indices)}", "give one")
         if indices:
             return open_safetensors(indices[0], called)
-        return StoredArrays(called, _joined(called, sorted(path.glob(f"*{SUFFIX}"))))
+        return ForeignArrays(called, _joined(called, sorted(path.glob(f"*{SUFFIX}"))))
     if path.name.endswith(INDEX_SUFFIX):
-        return StoredArrays(called, _of_index(path, called))
-    return StoredArrays(called, read_header(path))
+        return ForeignArrays(called, _of_index(path, called))
+    return ForeignArrays(called, read_header(path))
 
 
-def _of_index(path: Path, called: str) -> dict[str, StoredArray]:
+def _of_index(path: Path, called: str) -> dict[str, ForeignArray]:
     """Return the arrays that an index lists."""
     index = _json(_content(path, _MOST_INDEX), path)
     names = index.get("weight_map")
@@ -189,9 +189,9 @@ def _of_index(path: Path, called: str) -> dict[str, StoredArray]:
     return {name: headers[file][name] for name, file in names.items()}
 
 
-def _joined(called: str, files: list[Path]) -> dict[str, StoredArray]:
+def _joined(called: str, files: list[Path]) -> dict[str, ForeignArray]:
     """Return the arrays of several files without an index."""
-    arrays: dict[str, StoredArray] = {}
+    arrays: dict[str, ForeignArray] = {}
     for file in files:
         header = read_header(file)
         if both := sorted(arrays.keys() & header.keys()):
@@ -200,7 +200,7 @@ def _joined(called: str, files: list[Path]) -> dict[str, StoredArray]:
     return arrays
 
 
-def read_header(path: Path) -> dict[str, StoredArray]:
+def read_header(path: Path) -> dict[str, ForeignArray]:
     """Return the arrays of one file; raises `UnreadableCheckpointError` for a damaged one."""
     try:
         with io.FileIO(open_regular(path, follows_links=True)) as file:

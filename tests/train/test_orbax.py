@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,15 @@ def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(gd.MissingExtraError, match="needs the package tensorstore") as caught:
         gd.train.load(tmp_path / "ours")
     assert 'pip install "graphdist[orbax]"' in str(caught.value)
+
+
+def test_a_forked_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gd.train.export(tmp_path / "ours", {"w": W})
+    read = gd.train.load(tmp_path / "ours")
+    monkeypatch.setattr(orbax_folders, "_processes", {os.getpid() + 1})  # the parent's number
+    for act in (lambda: gd.train.load(tmp_path / "ours"), lambda: read["w"][...]):
+        with pytest.raises(gd.CheckpointError, match="a forked process cannot read orbax's format"):
+            act()
 
 
 EXPORTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

@@ -30,7 +30,7 @@ import numpy as np
 
 from graphdist.runtime.files.orbax_export import OrbaxExport
 from graphdist.runtime.files.safetensors_export import SafetensorsExport
-from graphdist.runtime.spans import Part, Span, bounds_of
+from graphdist.runtime.spans import Part, Span, with_bounds
 from graphdist.tools.console import console_tool
 from graphdist.train.foreign_files import open_arrays
 from graphdist.train.leaves import ArrayEntry, Shards
@@ -53,7 +53,7 @@ class Parameter:
     dimension: int
 
 
-def parameters(along: str) -> list[Parameter]:
+def parameters_of_405b(along: str) -> list[Parameter]:
     """Return the parameters: layers are stacked, weights are `[inputs, outputs]`.
 
     They are sharded along the inputs or the outputs; the files have weights `[outputs, inputs]`.
@@ -100,19 +100,19 @@ def part_of(parameter: Parameter, span: Span) -> Part:
     """Return a span as an index."""
     full = [slice(None)] * len(parameter.shape)
     full[span.dimension] = slice(span.start, span.stop)
-    return bounds_of(tuple(full), parameter.shape)
+    return with_bounds(tuple(full), parameter.shape)
 
 
 def make_sparse_files(folder: Path, along: str, worker: int, workers: int) -> None:
     """Make the files of Hugging Face, with a mark in the first element of each of the spans."""
     of_names = {
         name: (_DTYPE, shape)
-        for p in parameters(along)
+        for p in parameters_of_405b(along)
         for name, shape in shapes_in(p.form, p.shape)
     }
     export = SafetensorsExport(folder, of_names, "405b", max_shard_bytes=5 * 10**9)
     export.begin()
-    for parameter in parameters(along):
+    for parameter in parameters_of_405b(along):
         form = parameter.form if isinstance(parameter.form, list) else [parameter.form]
         first = form[0]
         name = first.source if isinstance(first, Transposed) else first
@@ -128,7 +128,7 @@ def make_sparse_files(folder: Path, along: str, worker: int, workers: int) -> No
     export.finish()
 
 
-def load(path: Path, is_orbax: bool, along: str, worker: int, workers: int) -> int:
+def load_part(path: Path, is_orbax: bool, along: str, worker: int, workers: int) -> int:
     """Load this worker's shards, one after the other; return how many bytes they have."""
     arrays, pairs, loaded = open_arrays(path), [], 0
 
@@ -152,23 +152,23 @@ def load(path: Path, is_orbax: bool, along: str, worker: int, workers: int) -> i
             shards=Shards(span.shape_in(parameter.shape), lambda: iter(())),
         )
 
-    for parameter in parameters(along):
+    for parameter in parameters_of_405b(along):
         form = parameter.name if is_orbax else parameter.form
         pairs.append((entry_of(parameter), form, view_of(form, arrays)))
     write_all(str(path), pairs)  # type: ignore[arg-type]  # entries of arrays alone
     return loaded
 
 
-def export(path: Path, along: str, worker: int, workers: int) -> int:
+def export_part(path: Path, along: str, worker: int, workers: int) -> int:
     """Export this worker's shards, one after the other; return how many bytes they have."""
-    shapes = {p.name: (_DTYPE, p.shape) for p in parameters(along)}
+    shapes = {p.name: (_DTYPE, p.shape) for p in parameters_of_405b(along)}
     paths = {name: [(key, False) for key in name.split("/")] for name in shapes}
-    spans = {p.name: own_span(p, worker, workers) for p in parameters(along)}
-    shards = {p.name: spans[p.name].shape_in(p.shape) for p in parameters(along)}
+    spans = {p.name: own_span(p, worker, workers) for p in parameters_of_405b(along)}
+    shards = {p.name: spans[p.name].shape_in(p.shape) for p in parameters_of_405b(along)}
     folder = OrbaxExport(path, shapes, "405b", paths, shards)
     folder.begin()
     written = 0
-    for parameter in parameters(along):
+    for parameter in parameters_of_405b(along):
         values = np.full(shards[parameter.name], 0.5, _DTYPE)
         values[(0,) * values.ndim] = 1
         folder.write(parameter.name, part_of(parameter, spans[parameter.name]), values)
@@ -181,9 +181,9 @@ def export(path: Path, along: str, worker: int, workers: int) -> int:
 def run_stage(stage: str, folder: Path, along: str, worker: int, workers: int) -> None:
     """Run one stage in this process, and print its figures."""
     calls: dict[str, Callable[[], int]] = {
-        _STAGES[0]: lambda: load(folder / "hf", False, along, worker, workers),
-        _STAGES[1]: lambda: export(folder / "orbax", along, worker, workers),
-        _STAGES[2]: lambda: load(folder / "orbax", True, along, worker, workers),
+        _STAGES[0]: lambda: load_part(folder / "hf", False, along, worker, workers),
+        _STAGES[1]: lambda: export_part(folder / "orbax", along, worker, workers),
+        _STAGES[2]: lambda: load_part(folder / "orbax", True, along, worker, workers),
     }
     jax.block_until_ready(jax.device_put(np.zeros(1)))  # starts JAX
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -200,7 +200,7 @@ def run_stage(stage: str, folder: Path, along: str, worker: int, workers: int) -
 
 def largest_shards(along: str, workers: int) -> Iterator[tuple[str, float]]:
     """Yield the name and GiB of each parameter's shard."""
-    for parameter in parameters(along):
+    for parameter in parameters_of_405b(along):
         yield parameter.name, np.prod(parameter.shape) * _DTYPE.itemsize / workers / 2**30
 
 
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 0
     name, size = max(largest_shards(options.along, options.workers), key=lambda each: each[1])
-    total = sum(np.prod(each.shape, dtype=np.int64) for each in parameters(options.along))
+    total = sum(np.prod(each.shape, dtype=np.int64) for each in parameters_of_405b(options.along))
     print(f"{total / 1e9:.1f} billion parameters, {total * 2 / 1e9:.0f} GB; largest shard of")
     print(f"worker {options.worker} of {options.workers}: {name}, {size:.2f} GiB", flush=True)
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:

@@ -74,7 +74,7 @@ WAYS: dict[str, Callable[[Path, Sequence[gd.Variable]], _Seconds]] = {
 }
 
 
-def measure(gigabytes: float, rounds: int, folder: Path) -> None:
+def measure_ways(gigabytes: float, rounds: int, folder: Path) -> None:
     """Measure in turns, and print the medians."""
     rows = int(gigabytes * 2**30 / 4 / _ARRAYS / 1024)
     keys = jax.random.split(jax.random.key(0), _ARRAYS)
@@ -106,7 +106,7 @@ def import_seconds(module: str, beside: str) -> float:
     )
 
 
-def installed(package: str, without: set[str]) -> dict[str, int]:
+def sizes_of_packages(package: str, without: set[str]) -> dict[str, int]:
     """Return the size in bytes of a package and of all it requires, besides some."""
     sizes: dict[str, int] = {}
     waiting = [package]
@@ -136,15 +136,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("orbax-checkpoint", "tensorstore")
     )
-    ours = {*installed("jax", set()), *installed("networkx", set())}
-    sizes = installed("orbax-checkpoint", ours)
+    ours = {*sizes_of_packages("jax", set()), *sizes_of_packages("networkx", set())}
+    sizes = sizes_of_packages("orbax-checkpoint", ours)
     print(versions)
     print(f"{len(sizes)} packages beside those of graphdist: {sum(sizes.values()) / 2**20:.0f} MiB")
     print(f"  {', '.join(f'{name} {size / 2**20:.1f}' for name, size in sizes.items())}")
     for module in ("orbax.checkpoint", "tensorstore", "graphdist"):
         print(f"import {module} beside jax: {import_seconds(module, 'jax'):.2f} s", flush=True)
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        measure(options.gigabytes, options.rounds, Path(folder))
+        measure_ways(options.gigabytes, options.rounds, Path(folder))
     return 0
 
 

@@ -23,7 +23,7 @@ from graphdist.runtime.spans import Part
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class StoredArray(ABC):
+class ForeignArray(ABC):
     """An array in a file, or a view of several: `array[index]` reads a part, NumPy reads all."""
 
     dtype: np.dtype[Any]
@@ -54,14 +54,14 @@ class StoredArray(ABC):
     __repr__ = __str__
 
 
-class StoredArrays(Mapping[str, StoredArray]):
+class ForeignArrays(Mapping[str, ForeignArray]):
     """The arrays of a file or folder by name; `path` is the user's name of it."""
 
-    def __init__(self, path: str, arrays: Mapping[str, StoredArray]) -> None:
+    def __init__(self, path: str, arrays: Mapping[str, ForeignArray]) -> None:
         """Take the arrays."""
         self.path, self._arrays = path, arrays
 
-    def __getitem__(self, name: str) -> StoredArray:
+    def __getitem__(self, name: str) -> ForeignArray:
         return self._arrays[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -109,10 +109,10 @@ def sizes_of(part: Part) -> tuple[int, ...]:
 
 
 @dataclass(repr=False)
-class Stacked(StoredArray):
+class StackedView(ForeignArray):
     """Arrays of one shape and dtype, stacked along a new first dimension."""
 
-    arrays: Sequence[StoredArray]
+    arrays: Sequence[ForeignArray]
 
     def __post_init__(self) -> None:
         """Raise `CheckpointError` for arrays that differ."""
@@ -135,10 +135,10 @@ class Stacked(StoredArray):
 
 
 @dataclass(repr=False)
-class TransposedView(StoredArray):
+class TransposedView(ForeignArray):
     """An array with its dimensions in the order `axes`."""
 
-    array: StoredArray
+    array: ForeignArray
     axes: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -154,10 +154,10 @@ class TransposedView(StoredArray):
 
 
 @dataclass(repr=False)
-class ReshapedView(StoredArray):
+class ReshapedView(ForeignArray):
     """The elements of an array, row by row, in another shape."""
 
-    array: StoredArray
+    array: ForeignArray
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
