@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file with the names of Hugging Face."""
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
     layers = {f"layers.{i}.weight": LAYERS[i] for i in range(2)}
-    others = {"step": np.int64(7), "half": np.float16([1.5]), "count": np.int32([3])}
+    others = {
+        "step": np.int64(7),
+        "half": np.array([1.5], np.float16),
+        "count": np.array([3], np.int32),
+    }
     gd.train.export(path, {**layers, **others, "bias": np.ones(4, np.float32)})
     return path
 
@@ -94,7 +97,7 @@ def test_each_form_by_shards(file: Path, form: str, dimension: int) -> None:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the parts that are read."""
     found: list[Any] = []
     read = ArrayInFile.read

@@ -78,8 +78,8 @@ def parameters_of_405b(along: str) -> list[Parameter]:
         names = [Transposed(f"model.layers.{i}.{name}.weight") for i in range(_LAYERS)]
         found.append(Parameter(f"layers/{name}", (_LAYERS, *shape), names, 1 + dimension))
     for name in ("input_layernorm", "post_attention_layernorm"):
-        names = [f"model.layers.{i}.{name}.weight" for i in range(_LAYERS)]
-        found.append(Parameter(f"layers/{name}", (_LAYERS, _WIDTH), names, 1))
+        norms = [f"model.layers.{i}.{name}.weight" for i in range(_LAYERS)]
+        found.append(Parameter(f"layers/{name}", (_LAYERS, _WIDTH), norms, 1))
     return found
 
 

@@ -311,7 +311,8 @@ def foreign(strategy: Any) -> None:
             params = gd.variables({"large": value(values), "small": value(np.arange(3.0))})
         return gd.train.Checkpoint(params=params, step=1)
 
-    made, names = make(jnp.asarray), {"params/large": gd.train.Transposed("w"), "step": "n"}
+    made = make(jnp.asarray)
+    names: dict[str, Any] = {"params/large": gd.train.Transposed("w"), "step": "n"}
     gd.train.export(folder / "orbax", made)
     gd.train.export(folder / "w.safetensors", made, names=names)
     for path, given in ((folder / "orbax", None), (folder / "w.safetensors", names)):
