@@ -7,13 +7,16 @@ shards; only one process writes a shard to a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any  # Any: numpy dtypes, values of numpy and JAX
+from typing import Any, TypeAlias  # Any: numpy dtypes, values of numpy and JAX
 
 import jax
 import numpy as np
 from jax.sharding import Sharding
+
+Part: TypeAlias = tuple[slice, ...]
+"""An index with a start and a stop for each dimension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,25 @@ def span_to_write(array: jax.Array, dimension: int) -> Span | None:
     return _union((shard.index[dimension] for shard in firsts), array.shape, dimension)
 
 
+def shards_to_write(array: jax.Array) -> Iterator[tuple[Part, np.ndarray[Any, Any]]]:
+    """Yield a copy in the memory of the host of each shard that this process writes to a file.
+
+    Each comes with its index in the array; each shard is written by one process.
+    """
+    for shard in array.addressable_shards:
+        if shard.replica_id == 0:
+            yield with_bounds(shard.index, array.shape), np.array(shard.data)
+
+
+def with_bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Part:
+    """Return an index with the bounds that it leaves out.
+
+    >>> with_bounds((slice(1, None), slice(None)), (3, 4))
+    (slice(1, 3, None), slice(0, 4, None))
+    """
+    return tuple(slice(*each.indices(size)[:2]) for each, size in zip(index, shape, strict=True))
+
+
 def _union(slices: Iterable[slice], shape: tuple[int, ...], dimension: int) -> Span | None:
     bounds = sorted({part.indices(shape[dimension])[:2] for part in slices})
     if not bounds:
@@ -138,24 +160,34 @@ def array_of_span(values: Any, span: Span, shape: tuple[int, ...], sharding: Sha
         start, stop, _ = index[span.dimension].indices(shape[span.dimension])
         return values[Span(span.dimension, start, stop).within(span).index]
 
-    return _joined(part, shape, sharding)
+    return _joined(part, shape, sharding, is_in_memory(values))
 
 
 def array_of_full(value: Any, sharding: Sharding) -> jax.Array:
     """Return an array whose shards on this process's devices are taken from the full value."""
-    return _joined(lambda index: value[index], value.shape, sharding)
+    return _joined(lambda index: value[index], value.shape, sharding, is_in_memory(value))
 
 
-def _joined(part: Callable[[Any], Any], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+def is_in_memory(value: Any) -> bool:
+    """Return whether a value is an array; what is read from a file has memory of its own."""
+    return isinstance(value, np.ndarray | np.generic | jax.Array)
+
+
+def _joined(
+    part: Callable[[Any], Any], shape: tuple[int, ...], sharding: Sharding, is_shared: bool
+) -> jax.Array:
     copies = [
-        _copy_on(device, part(index))
+        _copy_on(device, part(index), is_shared)
         for device, index in sharding.addressable_devices_indices_map(shape).items()
     ]
     return jax.make_array_from_single_device_arrays(shape, sharding, copies)
 
 
-def _copy_on(device: jax.Device, part: Any) -> jax.Array:
+def _copy_on(device: jax.Device, part: Any, is_shared: bool) -> jax.Array:
+    """Return a part on a device; if others share its memory, a copy of it."""
     if isinstance(part, jax.Array):
         return jax.device_put(part, device, may_alias=False)
+    if not is_shared:  # one after the other, so that the host holds one
+        return jax.block_until_ready(jax.device_put(part, device))
     # On CPU a device may use a host array's memory as its own, even with an option against it.
     return jax.device_put(np.array(part), device)

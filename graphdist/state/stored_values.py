@@ -7,16 +7,25 @@ whether the value still has the same storage, and begins again if the value has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar  # Any: arrays, or their shapes
 
 import jax
 import jax.numpy as jnp
 
+from graphdist.errors import RuntimeFailure
 from graphdist.ir.variable_storage import Anchor, VariableStorage
 from graphdist.runtime.buffers import is_donated_or_failed
-from graphdist.runtime.spans import Span, array_of_span, copy_of_span, span_to_write
+from graphdist.runtime.spans import (
+    Part,
+    Span,
+    array_of_span,
+    copy_of_span,
+    shards_to_write,
+    span_to_write,
+)
 from graphdist.state.storage import Storage, StorageOnDevices, in_form, out_of_pack, packed
+from graphdist.tracing.user_lines import here
 
 Result = TypeVar("Result")
 
@@ -138,6 +147,27 @@ class StoredValue:
                 if self.storage is storage and storage.holds(held):  # no step has donated it
                     span = span_to_write(held, storage.sharded_along or 0)
                     return None if span is None else (span, copy_of_span(held, span))
+
+    def own_shards(self) -> Iterator[tuple[Part, Any]]:
+        """Yield the shards that this process saves, each with its index, in the host's memory.
+
+        Raises `RuntimeFailure` if a step assigns the value meanwhile: the shards would be of two.
+        """
+        storage = self.on_devices
+        held = storage.require_not_donated(self, waits=True)
+        shards = shards_to_write(held)
+        while True:
+            with storage.lock:
+                if self.storage is not storage or not storage.holds(held):
+                    raise RuntimeFailure(
+                        f"variable {storage.name!r} was assigned while its shards were read",
+                        source=here(),
+                        hint="run no step meanwhile",
+                    )
+                shard = next(shards, None)
+            if shard is None:
+                return
+            yield shard
 
     def assign_own_shards(self, values: Any) -> None:
         """Replace a sharded value. Each process calls this with its shards, those of `own_span`."""

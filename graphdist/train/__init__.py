@@ -8,7 +8,10 @@ from graphdist.train.checkpoint import (
     list_variables,
     load_variable,
 )
+from graphdist.train.exporting import export
+from graphdist.train.loading import LoadedStatus, load
 from graphdist.train.manager import CheckpointManager
+from graphdist.train.name_maps import Reshaped, Transposed
 from graphdist.train.preemption import PreemptionCheckpointHandler, TerminationConfig
 from graphdist.train.status import LoadStatus
 
@@ -18,9 +21,14 @@ __all__ = [
     "CheckpointManager",
     "CheckpointOptions",
     "LoadStatus",
+    "LoadedStatus",
     "PreemptionCheckpointHandler",
+    "Reshaped",
     "TerminationConfig",
+    "Transposed",
+    "export",
     "latest_checkpoint",
     "list_variables",
+    "load",
     "load_variable",
 ]

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any  # Any: pytrees
+from typing import Any, TypeAlias  # Any: pytrees
 
 import jax
 
@@ -49,6 +49,9 @@ from graphdist.train.leaves import (
     of_variable,
 )
 from graphdist.values.distributed import PerReplica
+
+Key: TypeAlias = tuple[str, bool]
+"""A key of a pytree as text, and whether it is an index of a list or tuple."""
 
 _LIBRARIES = {"jax", "jaxlib", "numpy", "builtins", "graphdist"}
 _STATES = (Variable, ShardedVariable, Metric, Total, Generator)
@@ -90,19 +93,35 @@ class _Position:
     """Whether the value is an object of a user's class."""
     entries_before: int = 0
 
+    is_index: bool = False
+    """Whether the key is an index of a list or tuple."""
+
     @property
     def full_name(self) -> str:
         """Return the name of the value."""
+        keys = "/".join(key for key, _ in self.keys)
+        return "/".join(filter(None, (self.name, keys)))
+
+    @property
+    def keys(self) -> list[Key]:
+        """Return the keys from the top of the pytree to the value."""
         keys, position = [], self
         while position.outer is not None:
-            keys.append(position.key)
+            keys.append((position.key, position.is_index))
             position = position.outer
-        return "/".join(filter(None, (position.name, "/".join(reversed(keys)))))
+        return keys[::-1]
+
+    @property
+    def path(self) -> tuple[Key, ...]:
+        """Return the keys from the objects of the checkpoint to the value."""
+        above = self.name.split("/") if self.name else []
+        return (*((key, False) for key in above), *self.keys)
 
     def below(self, key: Any, value: Any, put: PutBack | None) -> _Position:
         """Return the position of a child of this node."""
         text = jax.tree_util.keystr(key, simple=True, separator="/")
-        return _Position(self.name, value, put, self, text)
+        is_index = isinstance(key[-1], jax.tree_util.SequenceKey)
+        return _Position(self.name, value, put, self, text, is_index=is_index)
 
 
 @dataclass
@@ -115,8 +134,14 @@ class Entries:
 
     by_name: dict[str, CheckpointEntry] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, tuple[Key, ...]] = field(default_factory=dict)
+    """The keys of each entry, by its name: a key may contain a slash."""
+    empty: list[tuple[tuple[Key, ...], Any]] = field(default_factory=list)
+    """The nodes of pytrees that have no children, with their keys."""
     trees: list[_Tree] = field(default_factory=list)
     inner: list[Objects] = field(default_factory=list)
+    of_value: Callable[[str, Any, PutBack], CheckpointEntry] = of_value
+    """Makes the entry of a leaf that is replaced when it is restored."""
     _names: dict[int, str] = field(default_factory=dict)
     _seen: list[Any] = field(default_factory=list)  # keeps objects alive, so that ids stay unique
     _inside: set[int] = field(default_factory=set)
@@ -155,23 +180,26 @@ class Entries:
             and position.put is not None
             and self._count == position.entries_before
         ):
-            of_value(position.full_name, position.value, position.put)
+            self.of_value(position.full_name, position.value, position.put)
 
     def _visit(self, position: _Position) -> list[_Position] | None:
         """Return the positions of a value's children; None for a leaf, whose entry is added."""
         value, is_inside = position.value, id(position.value) in self._inside
         if isinstance(value, _STATES) or _has_state(value):
-            self._add_state(position.full_name, value)
+            self._add_state(position.full_name, value, position.path)
             return None
         if isinstance(value, Objects):
             return None if is_inside else self._objects(position.full_name, value)
         if not isinstance(value, PerReplica) and (children := self._level(position)) is not None:
+            if not children:
+                self.empty.append((position.path, value))
             return children
         if _is_users_object(value):
             position.is_object = True
             return None if is_inside else _attributes(position.full_name, value)
         if position.put is not None:
-            self._add(position.full_name, of_value(position.full_name, value, position.put))
+            name = position.full_name
+            self._add(name, self.of_value(name, value, position.put), position.path)
         return None
 
     def _objects(self, name: str, holder: Objects) -> list[_Position]:
@@ -217,9 +245,9 @@ class Entries:
             for index, (key, child) in enumerate(pairs)
         ]
 
-    def _add(self, name: str, entry: CheckpointEntry) -> None:
+    def _add(self, name: str, entry: CheckpointEntry, path: tuple[Key, ...]) -> None:
         self._check_free(name)
-        self.by_name[name] = entry
+        self.by_name[name], self.paths[name] = entry, path
 
     def _check_free(self, name: str) -> None:
         if name in self.by_name or name in self.aliases:
@@ -238,20 +266,20 @@ class Entries:
         self._seen.append(holder)
         return True
 
-    def _add_state(self, name: str, leaf: Any) -> None:
+    def _add_state(self, name: str, leaf: Any, path: tuple[Key, ...]) -> None:
         """Add an object that is restored in place."""
         if isinstance(leaf, Metric):
             for inner, total in named_totals(leaf):
-                self._add_state(f"{name}/{inner}", total)
+                self._add_state(f"{name}/{inner}", total, (*path, (inner, False)))
         elif isinstance(leaf, Generator):
-            self._add_state(f"{name}/state", leaf.state)
+            self._add_state(f"{name}/state", leaf.state, (*path, ("state", False)))
         elif self._is_new(name, leaf):
             if isinstance(leaf, Variable | ShardedVariable):
-                self._add(name, of_variable(name, leaf))
+                self._add(name, of_variable(name, leaf), path)
             elif isinstance(leaf, Total):
-                self._add(name, of_total(name, leaf))
+                self._add(name, of_total(name, leaf), path)
             else:
-                self._add(name, of_state(name, leaf))
+                self._add(name, of_state(name, leaf), path)
 
 
 class Objects:
@@ -267,9 +295,13 @@ class Objects:
         """Let a containing checkpoint's `LoadStatus` restore objects that are added later."""
 
 
-def entries_of(objects: Objects, names: Iterable[str] | None = None) -> Entries:
+def entries_of(
+    objects: Objects,
+    names: Iterable[str] | None = None,
+    of_value: Callable[[str, Any, PutBack], CheckpointEntry] = of_value,
+) -> Entries:
     """Return the entries of the objects with these names, by default of all objects."""
-    entries = Entries()
+    entries = Entries(of_value=of_value)
     for name in objects.objects if names is None else names:
         entries.collect(name, objects.objects[name], objects.putter(name))
     return entries

@@ -28,7 +28,7 @@ from graphdist.errors import ArgumentTypeError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
 from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored
-from graphdist.runtime.spans import Span, array_of_full
+from graphdist.runtime.spans import Part, Span, array_of_full, is_held_here, shards_to_write
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable import Variable
@@ -39,6 +39,16 @@ PutBack: TypeAlias = Callable[[Any], None]
 
 _FLOATS = {"bfloat16", "float16", "float32", "float64"}
 _OF_64_BITS = {"float64", "int64", "uint64", "complex128"}
+
+
+@dataclass
+class Shards:
+    """The shards of an array on the devices of this worker."""
+
+    shape: tuple[int, ...]
+    """The shape of one shard."""
+    read: Callable[[], Iterator[tuple[Part, Array]]]
+    """Yields those that this worker writes to files, each with its index in the array."""
 
 
 @dataclass
@@ -63,6 +73,8 @@ class ArrayEntry:
     """The value of a variable that is sharded over workers. Each worker saves its own shards."""
     key_shape: tuple[int, ...] = ()
     """The shape of the integers stored per element, if elements are random keys."""
+    shards: Shards | None = None
+    """The shards of an array that is sharded; then `write` indexes what it is given by shards."""
 
     @property
     def span(self) -> Span | None:
@@ -142,13 +154,17 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
     dtype = variable.dtype
 
     key_shape = _key_shape_of(dtype)
-    is_one = isinstance(variable, Variable) and variable.storage.is_over_workers
-    slices = variable.stored if is_one and not key_shape else None
+    sharded = None if key_shape or isinstance(variable, ShardedVariable) else _sharded(variable)
+    shards, is_over_workers = None, False
+    if sharded is not None:
+        home = sharded.on_devices.home
+        shards = Shards(home.shard_shape(variable.shape), sharded.own_shards)
+        is_over_workers = not is_held_here(home, variable.shape)
 
     def write(array: Array) -> None:
         with _in_64_bits(dtype):
-            if slices is not None:
-                slices.assign_own_shards(array)
+            if sharded is not None:
+                sharded.assign_own_shards(array)
             else:
                 variable.assign(_as_value(array, dtype), read_value=False)
 
@@ -160,9 +176,16 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
         write,
         is_read_by_all=variable.is_read_by_all,
         holder=variable,
-        slices=slices,
+        slices=sharded if is_over_workers else None,
         key_shape=key_shape,
+        shards=shards,
     )
+
+
+def _sharded(variable: Variable) -> StoredValue | None:
+    """Return the value of a variable that is stored sharded, also if only its shape is known."""
+    is_sharded = variable.storage.sharded_along is not None
+    return variable.stored if is_sharded and not variable.strategy.devices.is_absent else None
 
 
 def of_value(name: str, leaf: Any, put: PutBack) -> ArrayEntry | ValueEntry:
@@ -203,8 +226,17 @@ def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
     def read() -> Array:
         return np.array(leaf, dtype, order="C") if is_numpy else _of_data(leaf)
 
+    shards, key_shape = None, _key_shape_of(dtype)
+    if not is_numpy and not key_shape and not leaf.sharding.is_fully_replicated:
+        shards = Shards(leaf.sharding.shard_shape(leaf.shape), partial(shards_to_write, leaf))
     return ArrayEntry(
-        name, _checked_dtype(name, dtype), leaf.shape, read, write, key_shape=_key_shape_of(dtype)
+        name,
+        _checked_dtype(name, dtype),
+        leaf.shape,
+        read,
+        write,
+        key_shape=key_shape,
+        shards=shards,
     )
 
 
@@ -277,7 +309,7 @@ def _placed(value: Any, before: jax.Array) -> jax.Array:
     If the sharding has devices of other processes, this process makes only its own shards.
     """
     sharding = before.sharding
-    if not sharding.is_fully_addressable:
+    if not sharding.is_fully_addressable or not sharding.is_fully_replicated:
         return array_of_full(value, sharding)
     if not before.shape and jax.typeof(before).weak_type:  # arrays of keys lack `weak_type`
         with jax.enable_x64(before.dtype.name in _OF_64_BITS):

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast  # Any: restored objects
 
 from graphdist.data.elements import at_the_users_line
-from graphdist.errors import GraphdistError, UnmatchedError
+from graphdist.errors import GraphdistError
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.processes.workers import exchange, worker_group
-from graphdist.tracing.user_lines import here
 from graphdist.train.entries import Entries, entries_of, outside_scopes
 from graphdist.train.leaves import ArrayEntry, CheckpointEntry, StateEntry
+from graphdist.train.matched_entries import MatchStatus, nothing, refuse_disagreements
 
 if TYPE_CHECKING:
     from graphdist.train.checkpoint import Checkpoint
     from graphdist.train.index import SavedCheckpoint
 
-_log = logging.getLogger("graphdist")
 _T = TypeVar("_T")
-_NAMES_SHOWN = 20
 _reads = itertools.count()
 """Numbers the reads of shards by this process. All workers read in the same order."""
 
 
-class LoadStatus:
+class LoadStatus(MatchStatus["SavedCheckpoint"]):
     """The result of `Checkpoint.restore` and `read`.
 
     If saved entries have not been restored when this object is garbage-collected, the log names
@@ -40,15 +36,9 @@ class LoadStatus:
 
     def __init__(self, checkpoint: Checkpoint, saved: SavedCheckpoint | None) -> None:
         """Take a saved checkpoint; nothing is restored yet."""
-        self.checkpoint, self.saved = checkpoint, saved
-        self._restored: set[str] = set()
-        """The names of the saved entries that were restored."""
-        self._written: set[str] = set()
-        """The names of the objects' entries to which values were restored."""
-        self._holders: dict[int, Callable[[], Any]] = {}
-        """The objects to which values were restored, by `id`."""
-        self._is_begun = self._is_expected = False
-        self._put_back = _nothing
+        super().__init__(checkpoint, saved)
+        self.checkpoint = checkpoint
+        self._put_back = nothing
 
     @at_the_users_line()
     def prepared(self, names: Iterable[str] | None = None) -> Self:
@@ -66,12 +56,14 @@ class LoadStatus:
     def restore(self) -> None:
         """Write the values, which `prepared` has read, to their objects."""
         outside_scopes(self._put_back)
-        self._is_begun, self._put_back = True, _nothing
+        self._is_begun, self._put_back = True, nothing
 
     def _read(self, saved: SavedCheckpoint, names: Iterable[str] | None) -> None:
         entries = entries_of(self.checkpoint, names)
         pairs = self._pairs(saved, entries)
-        _refuse_disagreements(saved, pairs)
+        reasons = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
+        hint = "make the objects as they were when they were saved"
+        refuse_disagreements(f"checkpoint {saved.path}", reasons, hint)
         # All values are read before any is written, so that an error restores nothing.
         values = read_by_all(saved, pairs, lambda: list(_values(saved, pairs)))
         self._put_back = partial(self._write, entries, pairs, values)
@@ -97,113 +89,9 @@ class LoadStatus:
             write, value = values.pop(0)  # popped, so that its memory is freed once written
             write(value)
         entries.finish()
-        self._restored |= {name for _, name in pairs}
-        self._written |= {entry.name for entry, _ in pairs}
-        for entry, _ in pairs:
-            self._holders[id(entry.holder)] = _reference(entry.holder)
+        self.note((entry for entry, _ in pairs), (name for _, name in pairs))
         for inner in entries.inner:
             inner.follow(self)
-
-    def _has(self, holder: Any) -> bool:
-        """Return whether an object was restored, under any name."""
-        return holder is not None and self._holders.get(id(holder), _nothing)() is holder
-
-    def assert_consumed(self) -> Self:
-        """Raise `UnmatchedError` unless all objects were saved, and all saved entries restored."""
-        missing, extra = self._missing(), sorted({*self._extra(), *self._passed_over()})
-        if missing or extra:
-            raise self._unmatched(missing, extra)
-        self._is_expected = True
-        return self
-
-    def assert_existing_objects_matched(self) -> Self:
-        """Raise `UnmatchedError` unless all objects were saved; there may be more saved entries."""
-        missing, others = self._missing(), self._passed_over()
-        if missing or others:
-            raise self._unmatched(missing, others)
-        return self
-
-    def assert_nontrivial_match(self) -> Self:
-        """Raise `UnmatchedError` if nothing at all was restored."""
-        if self.saved is not None and not self._restored:
-            raise self._unmatched(self._missing(), self._extra())
-        return self
-
-    def expect_partial(self) -> Self:
-        """Accept that some saved entries are not restored: nothing is logged."""
-        self._is_expected = True
-        return self
-
-    def _missing(self) -> list[str]:
-        """Return the names of the objects' entries that the checkpoint does not have."""
-        if self.saved is None:
-            return []
-        saved_names = self.saved.names_of(entries_of(self.checkpoint))
-        return [name for name, saved_name in saved_names.items() if saved_name is None]
-
-    def _passed_over(self) -> list[str]:
-        """Return the names of objects that have replaced objects after these were restored."""
-        return [
-            entry.name
-            for entry in entries_of(self.checkpoint).by_name.values()
-            if entry.name in self._written
-            and entry.holder is not None
-            and not self._has(entry.holder)
-        ]
-
-    def _extra(self) -> list[str]:
-        """Return the names of saved entries that were not restored."""
-        return [] if self.saved is None else sorted(self.saved.names - self._restored)
-
-    def _unmatched(self, missing: list[str], extra: list[str]) -> UnmatchedError:
-        assert self.saved is not None
-        counts = [(missing, "not saved"), (extra, "not restored")]
-        summary = ", ".join(f"{len(names)} {what}" for names, what in counts if names)
-        lines = [f"not saved: {name}" for name in missing]
-        lines += [f"not restored: {name}" for name in extra]
-        return UnmatchedError(
-            f"checkpoint {self.saved.path} does not match the objects: {summary or 'no entries'}",
-            source=here(),
-            where="entries",
-            node="\n".join(_shown(lines)),
-            hint="expect_partial() accepts it" if extra and not missing else "",
-        )
-
-    def __del__(self) -> None:
-        try:
-            if self._is_begun and not self._is_expected and (extra := self._extra()):
-                _log.warning(
-                    "checkpoint %s: not restored, since no object has them: %s. "
-                    "expect_partial() accepts it",
-                    self.saved and self.saved.path,
-                    ", ".join(_shown(extra)),
-                )
-        except Exception:  # Python may be ending, and modules may be gone
-            return
-
-
-def _nothing() -> None:
-    return None
-
-
-def _reference(holder: Any) -> Callable[[], Any]:
-    """Return a reference to `holder`, weak if possible: the status must not keep it alive."""
-    try:
-        return weakref.ref(holder)
-    except TypeError:  # some classes have no weak references
-        return lambda: holder
-
-
-def _refuse_disagreements(saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]) -> None:
-    reasons = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
-    if reasons:
-        more = f", and {len(reasons) - 1} more" if reasons[1:] else ""
-        raise CheckpointError(
-            f"checkpoint {saved.path} does not fit: {reasons[0]}{more}",
-            where="entries" if more else "",
-            node="\n".join(_shown(reasons)) if more else "",
-            hint="make the objects as they were when they were saved",
-        )
 
 
 def _values(
@@ -265,8 +153,3 @@ def _state_setter(entry: StateEntry, path: str) -> Callable[[Any], None]:
             ) from error
 
     return write
-
-
-def _shown(lines: list[str]) -> list[str]:
-    rest = len(lines) - _NAMES_SHOWN
-    return [*lines[:_NAMES_SHOWN], f"and {rest} more"] if rest > 0 else lines

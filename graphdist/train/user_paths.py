@@ -55,6 +55,20 @@ def folder_of(path: StrPath, what: str) -> CheckpointFolder:
     return BucketFolder(BucketObjects(text.rstrip("/"), s3_server()))
 
 
+def disk_path(path: StrPath, what: str) -> Path:
+    """Return the absolute path of a file or folder; raises the errors of `folder_of`.
+
+    Raises `ArgumentError` for an address, too.
+    """
+    folder = folder_of(path, what)
+    if isinstance(folder, DiskFolder):
+        return folder.folder
+    raise ArgumentError(
+        f"{what} is {os.fspath(path)!r}, which is not in a file system",
+        hint="copy the files to or from a folder",
+    )
+
+
 def checkpoint_path(path: StrPath, what: str = "the path of a checkpoint") -> CheckpointPath:
     """Return the folder and the name of a checkpoint; raises the errors of `folder_of`."""
     folder = folder_of(path, what)

@@ -33,6 +33,7 @@ from graphdist.runtime.files.checkpoint_files import (
     read_small,
     size_of,
     sync,
+    sync_folders,
     write_synced,
 )
 from graphdist.runtime.files.checkpoint_index import INDEX
@@ -90,8 +91,7 @@ class DiskFiles:
 
     def sync(self, folder: PurePosixPath) -> None:
         """Sync a folder and the folders in it."""
-        for path, _, _ in os.walk(self.folder / folder):
-            sync(Path(path))
+        sync_folders(self.folder / folder)
 
 
 @dataclass(frozen=True)

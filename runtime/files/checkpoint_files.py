@@ -111,6 +111,12 @@ def erase(path: Path) -> None:
         path.unlink()
 
 
+def sync_folders(folder: Path) -> None:
+    """Sync a folder and the folders in it."""
+    for path, _, _ in os.walk(folder):
+        sync(Path(path))
+
+
 def sync(folder: Path) -> None:
     """Sync the entries of a folder, its names, to the disk: to sync its files does not."""
     if os.name == "nt":

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from safetensors.flax import load_file
 
 import graphdist as gd
 from tests.multi_worker.launch import run
@@ -132,6 +134,27 @@ def test_a_checkpoint_holds_each_byte_once_and_fits_any_workers(tmp_path: Path) 
     gd.train.Checkpoint(**tree).read(path).expect_partial()
     assert any(np.array_equal(slot, array) for array in arrays)
     assert np.asarray(slot).any()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("workers", "devices"), SHAPES[1:])
+def test_other_programs_read_what_several_workers_export(
+    workers: int, devices: int, tmp_path: Path
+) -> None:
+    outcome = run(workers, "sliced", "foreign", str(tmp_path), devices=devices)
+    assert outcome.status == 0, outcome.err
+    expected = [{"share": 1 / workers, "alike": True}] * 2
+    assert outcome.said == dict.fromkeys(range(workers), expected)
+    values = np.arange(LARGE[0] * LARGE[1], dtype=np.float32).reshape(LARGE)
+    saved = load_file(tmp_path / "w.safetensors")
+    np.testing.assert_array_equal(saved["w"], values.T)
+    assert int(saved["n"]) == 1
+    restored = ocp.StandardCheckpointer().restore(tmp_path / "orbax")
+    np.testing.assert_array_equal(restored["params"]["large"], values)
+    assert restored["params"]["small"].tolist() == [0, 1, 2]
+    chunks = list((tmp_path / "orbax" / "params.large").iterdir())
+    assert len(chunks) == 1 + workers * devices
+    assert {file.name for file in tmp_path.iterdir()} == {"orbax", "w.safetensors"}
 
 
 @pytest.mark.long

@@ -31,12 +31,14 @@ SHARED_CLASSES = {
 SHARED_FUNCTIONS = {
     "command_line": "the parser of a command's arguments",
     "list_variables": "the variables in a file, of a checkpoint or of a compiled step",
+    "load": "what a file has, of other programs' arrays or of a compiled step",
     "main": "the entry of a command",
     "render": "a program in one format; `graphdist.viz.formats` has the table of them",
 }
 
 # Modules that are called like a public function, and why.
 SHARED_MODULES = {
+    "graphdist.ir.export": "graphs as JSON; `gd.train.export` is about arrays",
     "graphdist.program.function": "it is the module of `gd.function`, which `gd` takes from it",
 }
 

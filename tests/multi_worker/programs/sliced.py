@@ -300,6 +300,31 @@ def parameters(strategy: Any) -> None:
     say(**said)
 
 
+def foreign(strategy: Any) -> None:
+    """Export variables in slices and mirrored ones, and load them where nothing is yet."""
+    strategy = gd.MultiWorkerMirroredStrategy(shard_parameters=True)
+    folder = Path(sys.argv[2])
+    values = np.arange(LARGE[0] * LARGE[1], dtype=np.float32).reshape(LARGE)
+
+    def make(value: Any) -> Any:
+        with strategy.scope():
+            params = gd.variables({"large": value(values), "small": value(np.arange(3.0))})
+        return gd.train.Checkpoint(params=params, step=1)
+
+    made = make(jnp.asarray)
+    names: dict[str, Any] = {"params/large": gd.train.Transposed("w"), "step": "n"}
+    gd.train.export(folder / "orbax", made)
+    gd.train.export(folder / "w.safetensors", made, names=names)
+    for path, given in ((folder / "orbax", None), (folder / "w.safetensors", names)):
+        loaded = make(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.float32))
+        gd.train.load(path, loaded, given).assert_consumed()
+        large = loaded.params["large"]
+        say(
+            share=held_by(large) / large.size,
+            alike=bool(np.array_equal(large, values)) and float(loaded.params["small"][2]) == 2,
+        )
+
+
 def seeds(strategy: Any) -> None:
     """Make a variable in slices by operations that differ between workers."""
     strategy = gd.MultiWorkerMirroredStrategy(shard_parameters=True)

@@ -1,0 +1,197 @@
+"""Reads folders that orbax saved, of which `tensorstore`, the library beneath it, reads the arrays.
+
+    _METADATA           the tree as JSON: the keys of each leaf, and what kind of value it is
+    manifest.ocdbt, d/  the arrays in one database, under their keys joined by dots; or
+    params.w/.zarray    each in a folder of its own
+
+Orbax itself reads arrays into arrays of JAX, of which each process must have its shards by JAX's
+own service. Here a part is read in the memory of the host, chunk after chunk, so that no more than
+a few chunks are held beside the part. Who reads a part of a chunk reads all of the chunk: that is
+how large a chunk is at least what a host holds.
+
+A chunk that is missing is an error, and not zeros. The database has checksums of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any  # Any: JSON, tensorstore, which is not typed
+
+import numpy as np
+
+from graphdist.quoted import quoted
+from graphdist.runtime.extras import require_package
+from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
+from graphdist.runtime.files.foreign_arrays import Array, ForeignArray, ForeignArrays, sizes_of
+from graphdist.runtime.spans import Part
+
+METADATA = "_METADATA"
+_MANIFEST = "manifest.ocdbt"
+_MOST_METADATA = 2**28
+_BYTES_AT_ONCE = 2**28
+"""How many bytes of chunks are read at a time."""
+_processes: set[int] = set()
+"""The process that has read with tensorstore, whose threads do not survive a fork."""
+_NO_ARRAYS = {"None", "Dict", "List", "Tuple", "NamedTuple", "string"}
+
+
+class OrbaxArray(ForeignArray):
+    """An array of a folder of orbax; it is opened when its shape is asked for."""
+
+    def __init__(self, name: str, called: str, spec: dict[str, Any], context: Any) -> None:
+        """Take where the array is."""
+        self._name, self._called, self._spec, self._context = name, called, spec, context
+
+    @cached_property
+    def _store(self) -> Any:
+        _require_same_process()
+        import tensorstore
+
+        try:
+            opening = tensorstore.open(self._spec, open=True, read=True, context=self._context)
+            return opening.result()
+        except (ValueError, OSError, KeyError) as error:
+            raise self._unreadable(error) from error
+
+    @property
+    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]  # read when it is asked for
+        """Return the dtype."""
+        return np.dtype(self._store.dtype.numpy_dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # read when it is asked for
+        """Return the shape."""
+        return tuple(self._store.shape)
+
+    def read(self, part: Part) -> Array:
+        """Return a part; raises `UnreadableCheckpointError` where data is damaged or missing."""
+        _require_same_process()
+        values = np.empty(sizes_of(part), self.dtype)
+        chunk = tuple(self._store.chunk_layout.read_chunk.shape or self.shape)
+        at_once = max(1, _BYTES_AT_ONCE // max(1, prod(chunk) * self.dtype.itemsize))
+        cells = cells_of(part, chunk)
+        try:
+            while batch := list(itertools.islice(cells, at_once)):
+                reads = [self._store[cell].read() for cell in batch]
+                for cell, read in zip(batch, reads, strict=True):
+                    place = tuple(
+                        slice(each.start - whole.start, each.stop - whole.start)
+                        for each, whole in zip(cell, part, strict=True)
+                    )
+                    values[place] = read.result()
+                del reads, read
+        except (ValueError, OSError, KeyError) as error:
+            raise self._unreadable(error) from error
+        return values
+
+    def _unreadable(self, error: Exception) -> UnreadableCheckpointError:
+        return UnreadableCheckpointError(
+            f"array {self._name!r} of {self._called} cannot be read: {quoted(str(error), 400)}"
+        )
+
+
+def cells_of(part: Part, chunk: tuple[int, ...]) -> Iterator[Part]:
+    """Yield the parts of a part that are in one chunk each.
+
+    >>> list(cells_of((slice(1, 5),), (4,)))
+    [(slice(1, 4, None),), (slice(4, 5, None),)]
+    """
+    along = []
+    for each, size in zip(part, chunk, strict=True):
+        size = max(size, 1)
+        starts = range(each.start // size * size, each.stop, size)
+        cuts = [slice(max(each.start, s), min(each.stop, s + size)) for s in starts]
+        along.append([cut for cut in cuts if cut.start < cut.stop])
+    yield from itertools.product(*along)
+
+
+def open_orbax(folder: Path, called: str) -> ForeignArrays:
+    """Return the arrays of a folder, by their keys joined by slashes.
+
+    Raises `MissingExtraError` without tensorstore, `UnreadableCheckpointError` for a damaged one.
+    """
+    require_package("tensorstore", f"{called}, a checkpoint of orbax,")
+    _require_same_process()
+    import tensorstore
+
+    context = tensorstore.Context({"file_io_concurrency": {"limit": 16}})
+    metadata = _metadata(folder, called)
+    driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
+    arrays: dict[str, ForeignArray] = {}
+    for keys in _keys_of_arrays(metadata, called):
+        name = "/".join(keys)
+        if name in arrays:
+            raise _unreadable(called, f"two arrays have the name {quoted(name)}")
+        spec = {
+            "driver": driver,
+            "kvstore": _place_of(folder, ".".join(keys), called),
+            "recheck_cached_data": False,
+            "recheck_cached_metadata": False,
+            "fill_missing_data_reads": not metadata.get(
+                "store_array_data_equal_to_fill_value", False
+            ),
+        }
+        arrays[name] = OrbaxArray(name, called, spec, context)
+    return ForeignArrays(called, arrays)
+
+
+def _require_same_process() -> None:
+    """Raise `CheckpointError` in a forked process, which tensorstore would end at its first use."""
+    _processes.add(os.getpid())
+    if len(_processes) > 1:
+        _processes.discard(os.getpid())
+        raise CheckpointError(
+            "a forked process cannot read orbax's format, since its parent has read it",
+            hint='start the process with multiprocessing.get_context("spawn")',
+        )
+
+
+def _place_of(folder: Path, key: str, called: str) -> dict[str, Any]:
+    """Return where tensorstore finds an array."""
+    if (folder / _MANIFEST).exists():
+        base = {"driver": "file", "path": f"{folder}/"}
+        return {"driver": "ocdbt", "base": base, "path": f"{key}/"}
+    place = folder / key
+    if not place.is_relative_to(folder) or ".." in place.parts:
+        raise _unreadable(called, f"{quoted(key)} is no name of a folder in it")
+    return {"driver": "file", "path": f"{place}/"}
+
+
+def _keys_of_arrays(metadata: dict[str, Any], called: str) -> Iterator[tuple[str, ...]]:
+    """Yield the keys of each leaf that is an array or a number."""
+    tree = metadata.get("tree_metadata")
+    if not isinstance(tree, dict):
+        raise _unreadable(called, f"its {METADATA} has no tree")
+    for name, leaf in tree.items():
+        try:
+            keys = tuple(str(each["key"]) for each in leaf["key_metadata"])
+            kind = leaf["value_metadata"]["value_type"]
+            is_empty = leaf["value_metadata"]["skip_deserialize"]
+        except (KeyError, TypeError) as error:
+            raise _unreadable(called, f"its {METADATA} does not describe {quoted(name)}") from error
+        if kind not in _NO_ARRAYS and not is_empty:
+            yield keys
+
+
+def _metadata(folder: Path, called: str) -> dict[str, Any]:
+    try:
+        with (folder / METADATA).open("rb") as file:
+            text = file.read(_MOST_METADATA + 1)
+        if len(text) > _MOST_METADATA:
+            raise ValueError(f"it has more than {_MOST_METADATA:,} bytes")
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("it is no object of JSON")
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(called, f"its {METADATA}: {error}") from error
+    return found
+
+
+def _unreadable(called: str, what: str) -> UnreadableCheckpointError:
+    return UnreadableCheckpointError(f"{called} cannot be read: {what}")
