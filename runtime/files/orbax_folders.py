@@ -9,7 +9,7 @@ own service. Here a part is read in the memory of the host, chunk after chunk, s
 a few chunks are held beside the part. Who reads a part of a chunk reads all of the chunk: that is
 how large a chunk is at least what a host holds.
 
-A chunk that is missing is an error, and not zeros. The database has checksums of its own.
+A chunk that is missing is an error, and not zeros. The elements have no checksums.
 """
 
 from __future__ import annotations

@@ -3,13 +3,16 @@
 The same arrays are saved and restored by `gd.train.Checkpoint`, by orbax's `StandardCheckpointer`,
 which saves in the background too, and by `gd.train.export` and `load` in orbax's format, in turns.
 It prints how long a save holds the program up, how long until the checkpoint is on the disk, and
-how long a restore takes; how long each takes to import, and how large its packages are.
+how long a restore takes; how long each takes to import, and how large its packages are. Then it
+changes a bit in the files of an array 200 times, and counts how often a restore finds that, and
+whether a save is on the disk when the process ends right after it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import random
 import re
 import shutil
 import statistics
@@ -19,8 +22,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any  # Any: what is restored
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 import graphdist as gd
@@ -28,6 +33,7 @@ from graphdist.tools.bench.checkpoints import call_seconds
 from graphdist.tools.console import console_tool
 
 _ARRAYS = 16
+_CHANGES = 200
 _Seconds = tuple[float, float, float]
 
 
@@ -95,6 +101,64 @@ def measure_ways(gigabytes: float, rounds: int, folder: Path) -> None:
         print(f"{name:22} {' '.join(f'{each:6.2f}' for each in medians)}")
 
 
+def changed_bits(folder: Path) -> None:
+    """Print how often a restore finds a changed bit of an array."""
+    values = np.random.default_rng(0).integers(0, 2**32, (256, 256), np.uint32)
+    variables = [gd.Variable(values)]
+    generator = random.Random(0)
+    for name, way in WAYS.items():
+        found = 0
+        way(folder / "saved", variables)
+        (file,) = (file for file in (folder / "saved").rglob("*") if is_of_array(file, values))
+        content = file.read_bytes()
+        for _ in range(_CHANGES):
+            changed = bytearray(content)
+            changed[generator.randrange(len(changed))] ^= 1 << generator.randrange(8)
+            file.write_bytes(changed)
+            try:
+                restored = RESTORES[name](folder / "saved", values)
+            except Exception:  # each has errors of its own
+                found += 1
+            else:
+                assert not np.array_equal(restored, values), "the bit had no effect"
+        shutil.rmtree(folder / "saved")
+        print(f"{name:22} finds {found} of {_CHANGES} changed bits")
+
+
+def is_of_array(file: Path, values: np.ndarray[Any, Any]) -> bool:
+    """Return whether a file has the elements of an array of random integers."""
+    return file.is_file() and file.stat().st_size >= values.nbytes
+
+
+def _restored(path: Path, values: np.ndarray[Any, Any]) -> Any:
+    checkpoint = gd.train.Checkpoint(variables=[np.zeros_like(values)])
+    checkpoint.restore(path)
+    return checkpoint.variables[0]
+
+
+RESTORES: dict[str, Callable[[Path, np.ndarray[Any, Any]], Any]] = {
+    "gd.train.Checkpoint": _restored,
+    "orbax": lambda path, values: ocp.StandardCheckpointer().restore(path, [values])[0],
+    "gd.train.export, load": lambda path, values: gd.train.load(path)["0"][...],
+}
+
+_AT_THE_END = {
+    "gd.train.Checkpoint": "import graphdist as gd; gd.train.Checkpoint(w=w).write(path)",
+    "orbax": "import orbax.checkpoint as ocp; ocp.StandardCheckpointer().save(path, {'w': w})",
+}
+
+
+def ended_processes(folder: Path) -> None:
+    """Print whether a save is on the disk when the process ends right after it."""
+    for name, save in _AT_THE_END.items():
+        path = folder / "last"
+        code = f"import jax.numpy as jnp; w = jnp.ones(2**24); path = {str(path)!r}; {save}"
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        what = "is" if path.exists() else "is not"
+        print(f"{name:22} what a process saves last {what} on the disk")
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def import_seconds(module: str, beside: str) -> float:
     """Return how much longer a process takes that imports a module beside another one."""
     clock = "time.perf_counter()"
@@ -144,6 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for module in ("orbax.checkpoint", "tensorstore", "graphdist"):
         print(f"import {module} beside jax: {import_seconds(module, 'jax'):.2f} s", flush=True)
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        changed_bits(Path(folder))
+        ended_processes(Path(folder))
         measure_ways(options.gigabytes, options.rounds, Path(folder))
     return 0
 
