@@ -43,9 +43,7 @@ def trained(strategy: Any) -> float:
 
         return strategy.reduce("MEAN", strategy.run(replica_fn, args=(batch,)), axis=None)
 
-    for batch in dataset:
-        loss = step(batch)
-    return float(loss)
+    return [float(step(batch)) for batch in dataset][-1]
 
 
 def sharded(strategy: Any) -> float:
@@ -75,7 +73,7 @@ def looped() -> float:
 
     @gd.function
     def total(dataset: Any) -> Any:
-        result = 0.0
+        result: Any = 0.0
         for x in dataset:
             result += strategy.reduce("SUM", strategy.run(jnp.sum, args=(x,)), axis=None)
         return result
@@ -118,7 +116,7 @@ def main(names: list[str]) -> None:
     seen: Counter[str] = Counter()
     jax.monitoring.register_event_listener(lambda event, **_: seen.update([event]))
     jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: seen.update([event])
+        lambda event, duration_secs, **_: seen.update([event])
     )
     results = {}
     for name in names:
