@@ -4,6 +4,8 @@
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
 * `GRAPHDIST_DUMP_DIR` is the folder for pages of compiled functions; `set_dump` overrides it;
+* `GRAPHDIST_COMPILATION_CACHE` is the folder that keeps compiled programs for the next start;
+  `set_compilation_cache` overrides it;
 * `GRAPHDIST_PROGRESS=0` shows no line while a program is compiled;
 * `LESS` has the options of the pager, which shows texts that are longer than the terminal;
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
@@ -44,6 +46,7 @@ import jax
 from graphdist.errors import ArgumentError, DeviceError
 from graphdist.quoted import quoted, unquoted
 from graphdist.runtime.backpressure import backpressure
+from graphdist.runtime.compilation import keep_compiled
 from graphdist.runtime.files.bucket_objects import S3Server
 from graphdist.runtime.processes.addresses import BIND_VARIABLE, is_host
 from graphdist.runtime.processes.handshake import JobIdentity
@@ -138,12 +141,16 @@ def set_dump(folder: str | os.PathLike[str] | None) -> None:
 
     >>> set_dump(None)
     """
+    _require_path(folder, 'set_dump("pages")')
+    _dump["folder"] = Path(folder).absolute() if folder else None
+
+
+def _require_path(folder: object, call: str) -> None:
     if folder is not None and not isinstance(folder, str | os.PathLike):
         raise ArgumentError(
-            f"the folder for pages is {folder!r}, which is no path",
-            hint='write for instance set_dump("pages"), or set_dump(None) for none',
+            f"the folder is {quoted(folder)}, which is no path",
+            hint=f"write for instance {call}, or None for none",
         )
-    _dump["folder"] = Path(folder).absolute() if folder else None
 
 
 _dump: dict[str, Path | None] = {}
@@ -155,6 +162,25 @@ def dump_folder() -> Path | None:
         return _dump["folder"]
     named = os.environ.get("GRAPHDIST_DUMP_DIR")
     return Path(named) if named else None
+
+
+def set_compilation_cache(folder: str | os.PathLike[str] | None) -> None:
+    """Keep compiled programs in a folder, where the next start of a program finds them.
+
+    It is JAX's persistent compilation cache, which then keeps small programs too, those of
+    `jax.jit` and of single operations included. All workers of a job name one folder that all of
+    them reach; worker 0 writes to it. None keeps nothing; the default is
+    `GRAPHDIST_COMPILATION_CACHE` of the environment, or what JAX is set to. Raises `ArgumentError`
+    for anything but a path.
+
+    >>> set_compilation_cache(None)
+    """
+    _require_path(folder, 'set_compilation_cache("compiled")')
+    keep_compiled(os.fspath(folder) if folder else None)
+
+
+if _folder := os.environ.get("GRAPHDIST_COMPILATION_CACHE"):
+    set_compilation_cache(_folder)
 
 
 def show_compilation(shown: bool = True) -> None:

@@ -7,9 +7,10 @@ compiler does not accept.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any  # Any: compiler options are whatever XLA takes
 
 import jax
@@ -22,6 +23,9 @@ from graphdist.runtime.absent_devices import cuda_folder
 from graphdist.runtime.devices import Devices
 
 _OPTION_REFUSED = "No such compile option", "While setting option", " into flag xla_"
+_COLLECTIVE = re.compile(
+    r"stablehlo\.(all_gather|all_reduce|all_to_all|collective_\w+|reduce_scatter)\b"
+)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"\(?([\d.]+)([KMGT]?)i?B?\)?"
 _EXCEEDS = re.compile(rf"{_SIZE}\s+exceeds\s+(?:the\s+)?available\s+\w+\s+{_SIZE}")
@@ -56,12 +60,10 @@ def compile_lowered(
     """
     options = dict(compiler_options or {}) or None
     try:
-        if devices.topology is not None:
-            with without_cache():  # JAX cannot read executables of absent devices from its cache
+        with nullcontext() if _can_be_kept(lowered, devices) else without_cache():
+            if devices.workers is None:
                 return lowered.compile(options)
-        if devices.workers is None:
-            return lowered.compile(options)
-        return devices.workers.supervise(lambda: lowered.compile(options))
+            return devices.workers.supervise(lambda: lowered.compile(options))
     except jax.errors.JaxRuntimeError as error:
         refusal = refused(str(error), devices)
         if refusal is None:
@@ -69,11 +71,43 @@ def compile_lowered(
         raise refusal from error
 
 
+def _can_be_kept(lowered: Lowered, devices: Devices) -> bool:
+    """Return whether JAX's cache gives a program back as it was.
+
+    JAX cannot read programs of absent devices from it. Programs for several CPU devices that come
+    from it crash in some runs, in a collective that has met another one: JAX gives all of them one
+    channel, so that their order alone tells them apart (JAX 0.10.2).
+    """
+    if devices.topology is not None:
+        return False
+    if devices.platform != "cpu" or len(devices) == 1 or not has_cache():
+        return True
+    main, *private = lowered.as_text().split("func.func private")
+    return len(_COLLECTIVE.findall(main)) < 2 and not any(map(_COLLECTIVE.search, private))
+
+
 def has_cache() -> bool:
     """Return whether JAX keeps compiled programs on disk."""
     settings: Any = jax.config  # Any: its type has no settings
     enabled, folder = settings.jax_enable_compilation_cache, settings.jax_compilation_cache_dir
     return bool(enabled and folder)
+
+
+def keep_compiled(folder: str | None) -> None:
+    """Have JAX keep all compiled programs in a folder, also of programs that it compiles at once.
+
+    The path becomes absolute: JAX opens it later, and for GPUs it is part of the keys.
+    """
+    if folder is not None and "://" not in folder:  # which names a store of a cloud
+        folder = os.path.abspath(folder)
+    settings = {
+        "jax_compilation_cache_dir": folder,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # which remembers that there was none
 
 
 @contextmanager

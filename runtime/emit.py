@@ -30,6 +30,7 @@ from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import unpack
 from graphdist.runtime.random_shard import random_shard
+from graphdist.tracing.user_lines import traced_at
 
 Array: TypeAlias = Any
 Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
@@ -47,7 +48,7 @@ def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     names_lines = _names_lines.get()
     for node in graph.nodes:
         apply = bind_jax_node if node.op.rule is None else _own
-        with _scope(node, names_lines):
+        with _scope(node, names_lines), traced_at(node.source):
             results = apply(node, [array_of(operand) for operand in node.operands])
         environment.update(zip(node.results, results, strict=True))
     return [array_of(output) for output in graph.outputs]

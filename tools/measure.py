@@ -1,11 +1,14 @@
-"""`python -m graphdist.tools.measure`: run a step on the accelerators here, beside its prediction.
+"""`python -m graphdist.tools.measure`: a step on the accelerators here, beside its prediction.
 
     python -m graphdist.tools.measure train.py:make_step --topology h200:1x1 --set batch=8
+    python -m graphdist.tools.measure profile --report step.gdx
 
-The target is a factory of a step, as `graphdist-compile` takes it. The step runs on all devices of
-this machine. Arguments and variables of which the factory gives only the shape have random values.
-With `--topology`, the name of this machine's topology, the step is also compiled ahead of time, as
-`graphdist-compile` does it, and the predicted seconds and bytes are printed beside the measured.
+The first runs the step on all devices of this machine. The target is a factory of a step, as
+`graphdist-compile` takes it. Arguments and variables of which the factory gives only the shape have
+random values. With `--topology`, the name of this machine's topology, the step is also compiled
+ahead of time, as `graphdist-compile` does it, and the predicted seconds and bytes are printed
+beside the measured. The second reads a profile that `jax.profiler` wrote (`profiles.py`), and puts
+its exposed communication beside that of a report.
 
 Random floats are uniform from 0 to 0.02: their square roots are defined, and unlike zeros they take
 GPUs the usual time. Random integers are below `--integers-below`; give the number of words or
@@ -18,8 +21,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any  # Any: users' arguments and settings
 
@@ -31,12 +35,19 @@ from graphdist.config import at_least_cpu_devices
 from graphdist.errors import ArgumentError
 from graphdist.program.function import Function
 from graphdist.report.amounts import size_text, time_text
+from graphdist.report.collective_uses import CollectiveUse
+from graphdist.report.json_records import json_of
+from graphdist.report.step_report import Report
+from graphdist.report.step_timeline import StepTimeline
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.state.variable import Variable
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target, sharding
 from graphdist.tools.console import CommandParser, console_tool
+from graphdist.tools.given_options import given_options, refuse_unused
+from graphdist.tools.profiles import ProfiledStep, is_profile, profiled_step
+from graphdist.tools.regression import read_report
 from graphdist.tools.steps import StepCall, make_step, parse_settings
 from graphdist.tools.targets import load_factory
 from graphdist.values.specs import ArraySpec, PerReplicaSpec
@@ -69,6 +80,10 @@ class MeasuredStep:
         if self.peak_bytes is not None:
             lines.append(f"memory  {_beside(self.peak_bytes, self.predicted_bytes, size_text)}")
         return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON."""
+        return json_of(self)
 
 
 def _beside(measured: float, predicted: float | None, written: Callable[[float], str]) -> str:
@@ -144,6 +159,61 @@ def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
     )
 
 
+@dataclass(frozen=True)
+class ComparedProfile:
+    """A step in a profile, beside the report of it, if there is one."""
+
+    step: ProfiledStep
+    report: Report | None = None
+
+    @property
+    def timeline(self) -> StepTimeline | None:
+        """Return what is predicted; None without a report, or if the report has no prediction."""
+        return self.report.timeline if self.report else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measured step as JSON, and what is predicted of it."""
+        return {**json_of(self.step), "predicted": self.timeline and json_of(self.timeline)}
+
+    def __str__(self) -> str:
+        step, foreseen = self.step, self.timeline
+        header = f"{step.module} on {step.devices} devices, the median of {step.runs} steps"
+        rows = {
+            "step": (step.seconds, foreseen.seconds if foreseen else None),
+            "compute": (step.compute, foreseen.compute if foreseen else None),
+            "communication": (step.communication, None),
+            "exposed": (step.exposed, foreseen.exposed if foreseen else None),
+        }
+        texts = [f"{name:<13} {_beside(*pair, time_text)}" for name, pair in rows.items()]
+        return "\n".join([header, *texts, *self._collectives()])
+
+    def _collectives(self) -> Iterator[str]:
+        times = {each.name: each for each in (self.timeline.collectives if self.timeline else ())}
+        uses = {each.became.partition(",")[0]: each for each in self._uses()}
+        for each in self.step.collectives:
+            text = f"{time_text(each.exposed)} of {time_text(each.seconds)} exposed"
+            if each.name in times:
+                foreseen = times[each.name]
+                text += (
+                    f", {time_text(foreseen.exposed)} of {time_text(foreseen.seconds)} predicted"
+                )
+            text += f"  {each.name}" + (f" x {each.runs}" if each.runs > 1 else "")
+            use = uses.get(each.name)
+            yield f"  {text}" + (f"  {use.title}, {use.place}" if use else "")
+
+    def _uses(self) -> Sequence[CollectiveUse]:
+        return self.report.collectives if self.report else ()
+
+
+def compared_profile(path: Path, report: str | None) -> ComparedProfile:
+    """Return the step in a profile, beside the report in a file of a step or in JSON."""
+    if report is None:
+        return ComparedProfile(profiled_step(path))
+    found = read_report(report)
+    known = [each.name for each in found.module_collectives]
+    return ComparedProfile(profiled_step(path, found.name, known), found)
+
+
 def predicted(target: str, settings: dict[str, Any], chosen: ChosenStrategy) -> dict[str, Any]:
     """Return the predicted seconds and bytes of a step, by the names of fields of `MeasuredStep`.
 
@@ -157,10 +227,19 @@ def predicted(target: str, settings: dict[str, Any], chosen: ChosenStrategy) -> 
 @console_tool("measure")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    options = command_line().parse_args(arguments)
-    with at_least_cpu_devices(1):
-        step = _measured(options)
-    print(json.dumps(asdict(step), indent=1) if options.json else step)
+    parser = command_line()
+    options = parser.parse_args(arguments)
+    given, path = given_options(parser, options), Path(options.target)
+    found: MeasuredStep | ComparedProfile
+    if is_profile(path):
+        read = "a profile" if options.report is None else "a profile with --report"
+        refuse_unused(given, read, ["target", "report", "json"])
+        found = compared_profile(path, options.report)
+    else:
+        refuse_unused(given, "a step", given - {"report"})
+        with at_least_cpu_devices(1):
+            found = _measured(options)
+    print(json.dumps(found.to_json(), indent=1) if options.json else found)
     return 0
 
 
@@ -168,10 +247,12 @@ def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = CommandParser(
         prog="python -m graphdist.tools.measure",
-        description="Run a step on the accelerators here, beside its prediction.",
+        description="Run a step on the accelerators here, or read a profile of it, beside its "
+        "prediction.",
     )
     add = parser.add_argument
-    add("target", help="file.py:make_step or module:make_step")
+    add("target", help="file.py:make_step, module:make_step, or the folder of a profile")
+    add("--report", metavar="FILE", help="of the step in a profile: step.gdx, or JSON")
     add("--topology", help="what this machine is, such as h200:1x1 or v5e:2x4")
     add("--steps", type=int, default=10, help="steps that are timed (default: 10)")
     add("--integers-below", type=int, default=10, metavar="N")

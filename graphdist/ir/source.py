@@ -34,7 +34,8 @@ class Frame:
 class Source:
     """The user's frames that made a node, innermost first, and the named scope around them.
 
-    `resolve` is called at most once, when the frames are first read.
+    `resolve` is called at most once, when the frames are first read. `record` is JAX's own record
+    of both, which profiles name; None if the node was not traced.
 
     >>> source = Source(resolve=lambda: ((Frame("train.py", 41, "step"),), "layer1"))
     >>> source.frame
@@ -45,6 +46,7 @@ class Source:
 
     resolve: Callable[[], tuple[tuple[Frame, ...], str]] = field(default=lambda: ((), ""))
     _resolved: tuple[tuple[Frame, ...], str] | None = None
+    record: object | None = None
 
     def _get(self) -> tuple[tuple[Frame, ...], str]:
         if self._resolved is None:
@@ -97,7 +99,7 @@ def joined_source(sources: tuple[Source, ...]) -> Source:
         frames = dict.fromkeys(frame for source in sources for frame in source.frames)
         return tuple(frames), sources[0].scope if sources else ""
 
-    return Source(resolve=resolve)
+    return Source(resolve=resolve, record=sources[0].record if sources else None)
 
 
 UNKNOWN = Source()

@@ -14,16 +14,19 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
 from typing import Any  # tracebacks of jaxlib have no public type
 
 import jax
+from jax.extend import source_info_util
 
 from graphdist.ir.source import Frame, Source
 
 _JAX_FOLDER = str(Path(jax.__file__).parent)
+source_info_util.register_exclusion(f"{Path(__file__).parents[1]}/")  # JAX's own frames are, too
 _TYPED_IN = ("<stdin>", "<console>", "<ipython-input", "<python-input", "<doctest")
 _INSTALLED = tuple(
     {sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -41,7 +44,19 @@ def source_of_equation(equation: Any) -> Source:
         calls = source_info.traceback
         return _users_in(calls) if calls else (), str(source_info.name_stack)
 
-    return Source(resolve=resolve)
+    return Source(resolve=resolve, record=source_info)
+
+
+def traced_at(source: Source) -> AbstractContextManager[object]:
+    """Return a context in which JAX records operations as of the lines and scopes of a source."""
+    record: Any = source.record
+    if record is None:
+        return _AS_IT_IS
+    within = source_info_util.current_name_stack()
+    return source_info_util.user_context(record.traceback, name_stack=within + record.name_stack)
+
+
+_AS_IT_IS = nullcontext()
 
 
 def source_of_value(value: Any) -> Source | None:

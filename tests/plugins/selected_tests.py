@@ -64,14 +64,16 @@ NEEDS = {
     "gce": _extra("gce", "google.cloud.compute_v1", "google.cloud.tpu_v2"),
     "griffe": _extra("docs", "griffe"),
     "keras-hub": Need("pip install keras-hub", ("keras_hub",)),
+    "mlflow": Need("pip install mlflow", ("mlflow",)),
     "mypy": _extra("dev", "mypy"),
     "pip": Need("python -m ensurepip", ("pip",)),
-    "ray_train": _extra("ray-train", "pyarrow", "tensorboardX"),
+    "ray_train": _extra("ray-train", "pyarrow"),
     "tensorboard": Need("pip install tensorboard tensorflow", ("tensorboard", "tensorflow")),
     "tensorflow": _extra("bench", "tensorflow"),
     "torch": _extra("bench", "torch"),
     "torchdata": Need("pip install torch torchdata", ("torch", "torchdata")),
     "tpu": _extra("tpu", "libtpu"),
+    "wandb": Need("pip install wandb", ("wandb",)),
 }
 """What a test can name that the extra `test` does not bring."""
 

@@ -152,6 +152,7 @@ MEASURE = examples(
     option("topology", "v5e:2x4"),
     option("steps", "3"),
     option("integers_below", "5"),
+    option("report", "old.json", target="profile"),
     option("shard_parameters", "2"),
     option("set", "size=5"),
     option("json"),

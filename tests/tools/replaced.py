@@ -112,6 +112,11 @@ def without_measuring(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
         seen.append(("predicted", target, settings, chosen.option))
         return {"predicted_seconds": 2.0}
 
+    def profiled(path: Path, report: str | None) -> Any:
+        seen.append(("profiled", str(path), report))
+        return measure.MeasuredStep("profile", 8, 1, 1.0, None)
+
+    patch.setattr(measure, "compared_profile", profiled)
     patch.setattr(measure, "MirroredStrategy", lambda **options: _Devices(options))
     patch.setattr(measure, "measure", measured)
     patch.setattr(measure, "predicted", predicted)

@@ -1,0 +1,278 @@
+"""Profiles of `jax.profiler`: how long a step computes and communicates, and what nothing hides.
+
+A profile has an event for each operation that a device ran. Of CPUs and GPUs they name operation
+and module, of CPUs also the run of the program; TPUs have a line of events for the modules. Where
+no event tells the runs apart, a run begins with the operation that is run least often.
+
+Communication is exposed while the device runs a collective and computes nothing. A collective that
+waits for another device counts as communication, as it does in the prediction. An event that has
+events of other operations within it, on the same line, is a loop, a call or a branch: only what is
+in it counts. The figures are medians over all complete runs on all devices, each by itself, so that
+they need not add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple, TypeAlias  # Any: planes, lines and events of JAX's
+
+import jax
+
+from graphdist.errors import ArgumentError
+
+ENDING = ".xplane.pb"
+_COLLECTIVE = re.compile(
+    r"%?(all[-_](reduce|gather|to[-_]all)|reduce[-_]scatter|collective[-_]|ragged[-_]all|psum|pmax"
+    r"|pmin|pmean|ppermute|nccl)"
+)
+_OP = re.compile(r"%?([\w.-]+)")
+_CONTROL_FLOW = re.compile(r"%?(while|cond|conditional|call|closed_call)(\.\d+)?$")
+_LINES_OF_OPS = ("XLA Ops", "Async XLA Ops")
+_LINE_OF_MODULES = "XLA Modules"
+
+Interval: TypeAlias = tuple[float, float]
+
+
+class Operation(NamedTuple):
+    """A run of an operation on a device, in nanoseconds."""
+
+    name: str
+    start: float
+    end: float
+    module: str
+    device: tuple[str, int]
+    line: str
+    run: int | None
+    """The run of the program; None if the profile does not say."""
+
+
+@dataclass(frozen=True)
+class MeasuredCollective:
+    """A collective in a step: how often it runs, and its seconds in all of these runs."""
+
+    name: str
+    runs: int
+    seconds: float
+    exposed: float
+
+
+@dataclass(frozen=True)
+class ProfiledStep:
+    """The runs of a module in a profile: the median seconds of one run on one device.
+
+    `compute` and `exposed` communication do not overlap in a run; its `seconds` also have the times
+    in which the device waits for the host.
+    """
+
+    module: str
+    devices: int
+    runs: int
+    seconds: float
+    compute: float
+    communication: float
+    exposed: float
+    collectives: tuple[MeasuredCollective, ...]
+
+
+def is_profile(path: Path) -> bool:
+    """Return whether a path names a folder, or the file of a profile."""
+    return path.is_dir() or path.name.endswith(ENDING)
+
+
+def profiled_step(
+    path: Path, step: str | None = None, collectives: Iterable[str] = ()
+) -> ProfiledStep:
+    """Return the times of a step in a profile: the last one below a folder, or the one of a file.
+
+    `step` is the name of the function, by default of the one that takes most time. `collectives`
+    are names of collectives beside those with names of JAX or XLA. Raises `ArgumentError` if there
+    is no profile, or it has no run of the step.
+    """
+    by_module: dict[str, list[Operation]] = defaultdict(list)
+    for file in _files(path):
+        for operation in operations(jax.profiler.ProfileData.from_file(str(file)).planes):
+            by_module[operation.module].append(operation)
+    totals = {name: sum(each.end - each.start for each in by_module[name]) for name in by_module}
+    found = sorted(totals, key=totals.__getitem__, reverse=True)
+    if step is not None:
+        found = [name for name in found if _is_of(name, step)]
+    if not found:
+        wanted = f"run of {step}" if step else "operation of a device"
+        raise ArgumentError(
+            f"the profile in {path} has no {wanted}",
+            hint=f"it has runs of {', '.join(sorted(totals)) or 'nothing'}: call the step inside "
+            "`with jax.profiler.trace(folder)`, and wait for its result there",
+        )
+    return times_of(by_module[found[0]], collectives)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a profile, one of each host."""
+    files = [path] if path.is_file() else sorted(path.rglob(f"*{ENDING}"))
+    if not files or not files[0].is_file():
+        raise ArgumentError(
+            f"there is no profile in {path}",
+            hint="give the folder of `with jax.profiler.trace(folder)`",
+        )
+    return [file for file in files if file.parent == max(each.parent for each in files)]
+
+
+def _is_of(module: str, step: str) -> bool:
+    return module.removeprefix("jit_") == re.sub(r"\W", "_", step)
+
+
+def operations(planes: Iterable[Any]) -> Iterator[Operation]:
+    """Yield the operations that devices ran."""
+    for plane in planes:
+        lines = [(line.name, list(line.events)) for line in plane.lines]
+        modules = [each for name, events in lines if name == _LINE_OF_MODULES for each in events]
+        for name, events in lines:
+            for event in events:
+                stats = dict(event.stats)
+                if "hlo_op" in stats and "hlo_module" in stats:
+                    op, module, run = stats["hlo_op"], stats["hlo_module"], stats.get("run_id")
+                elif name in _LINES_OF_OPS and (match := _OP.match(event.name)):
+                    op, (module, run) = match[1], _module_at(modules, event.start_ns)
+                else:
+                    continue
+                if event.name.startswith("nccl"):  # a kernel, whose operation may be of any name
+                    op = f"{event.name.partition('(')[0]} {op}"
+                device = plane.name, int(stats.get("device_ordinal", 0))
+                end = event.start_ns + event.duration_ns
+                yield Operation(str(op), event.start_ns, end, str(module), device, name, run)
+
+
+def _module_at(modules: Sequence[Any], time: float) -> tuple[str, int | None]:
+    """Return the module that a TPU runs at a time, and the number of its run."""
+    for number, event in enumerate(modules):
+        if event.start_ns <= time < event.start_ns + event.duration_ns:
+            return event.name.partition("(")[0], number
+    return "", None
+
+
+def times_of(found: Sequence[Operation], collectives: Iterable[str] = ()) -> ProfiledStep:
+    """Return the times of a module of which these operations were run."""
+    known = frozenset(collectives)
+    runs = [each for run in _runs(found) if (each := _leaves(run))]
+    most = max(len({each.name for each in run}) for run in runs)
+    complete = [run for run in runs if len({each.name for each in run}) == most]
+    figures = [_Run(run, known) for run in complete]
+    names = sorted({name for each in figures for name in each.apart})
+    rows = [
+        MeasuredCollective(
+            name,
+            round(median(len(each.apart.get(name, [])) for each in figures)),
+            _median(length(each.of(name)) for each in figures),
+            _median(length_outside(each.of(name), each.compute) for each in figures),
+        )
+        for name in names
+    ]
+    devices = {run[0].device for run in complete}
+    return ProfiledStep(
+        module=found[0].module,
+        devices=len(devices),
+        runs=len(complete) // len(devices),
+        seconds=_median(each.end - each.start for each in figures),
+        compute=_median(length(each.compute) for each in figures),
+        communication=_median(length(each.communication) for each in figures),
+        exposed=_median(length_outside(each.communication, each.compute) for each in figures),
+        collectives=tuple(sorted(rows, key=lambda row: (-row.exposed, -row.seconds, row.name))),
+    )
+
+
+def _median(nanoseconds: Iterable[float]) -> float:
+    return median(nanoseconds) / 1e9
+
+
+def _runs(found: Sequence[Operation]) -> Iterator[list[Operation]]:
+    """Yield the operations of each run on each device, in order of their starts."""
+    by_device: dict[tuple[str, int], list[Operation]] = defaultdict(list)
+    for operation in sorted(found, key=lambda each: (each.start, -each.end)):
+        by_device[operation.device].append(operation)
+    for on_device in by_device.values():
+        yield from _runs_of_device(on_device)
+
+
+def _runs_of_device(on_device: Sequence[Operation]) -> Iterator[list[Operation]]:
+    if all(each.run is not None for each in on_device):
+        by_run: dict[int | None, list[Operation]] = defaultdict(list)
+        for operation in on_device:
+            by_run[operation.run].append(operation)
+        yield from by_run.values()
+        return
+    counts = Counter(each.name for each in on_device)
+    first = min(on_device, key=lambda each: counts[each.name]).name
+    run: list[Operation] = []
+    for operation in on_device:
+        if operation.name == first and run:
+            yield run
+            run = []
+        run.append(operation)
+    yield run
+
+
+def _leaves(run: Sequence[Operation]) -> list[Operation]:
+    """Return the operations of a run without those that only run others."""
+    around: dict[str, list[Operation]] = defaultdict(list)
+    outer: set[int] = set()
+    for operation in run:
+        stack = around[operation.line]
+        while stack and stack[-1].end < operation.end:
+            stack.pop()
+        outer.update(id(each) for each in stack)
+        stack.append(operation)
+    return [each for each in run if id(each) not in outer and not _CONTROL_FLOW.match(each.name)]
+
+
+class _Run:
+    """One run on one device: when it computes, and when each collective runs."""
+
+    def __init__(self, run: Sequence[Operation], collectives: Container[str]) -> None:
+        self.start, self.end = run[0].start, max(each.end for each in run)
+        self.apart: dict[str, list[Interval]] = defaultdict(list)
+        compute: list[Interval] = []
+        for name, start, end, *_ in run:
+            is_collective = name in collectives or _COLLECTIVE.match(name)
+            (self.apart[name] if is_collective else compute).append((start, end))
+        self.compute = union(compute)
+        self.communication = union(chain.from_iterable(self.apart.values()))
+
+    def of(self, name: str) -> list[Interval]:
+        """Return when a collective runs."""
+        return union(self.apart.get(name, []))
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return intervals that do not overlap and cover the same, in order.
+
+    >>> union([(5, 6), (0, 2), (1, 3)])
+    [(0, 3), (5, 6)]
+    """
+    joined: list[Interval] = []
+    for start, end in sorted(intervals):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Return the length of intervals that do not overlap."""
+    return sum(end - start for start, end in intervals)
+
+
+def length_outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
+    """Return the length of the part of some intervals that others do not cover.
+
+    >>> length_outside([(0, 4), (6, 8)], [(1, 2), (3, 7)])
+    3
+    """
+    first, second = union(intervals), union(others)
+    return length(union([*first, *second])) - length(second)
