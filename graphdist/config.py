@@ -35,7 +35,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,7 +43,7 @@ from typing import Any  # Any: JSON
 import jax
 
 from graphdist.errors import ArgumentError, DeviceError
-from graphdist.quoted import quoted, unquoted
+from graphdist.quoted import quoted
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import keep_compiled
 from graphdist.runtime.files.bucket_objects import S3Server
@@ -244,33 +243,9 @@ def prepare_pager() -> None:
     os.environ.setdefault("LESS", "FRX")
 
 
-def tf_config() -> dict[str, Any]:
-    """Return the object in `TF_CONFIG`, {} if unset; raises `ArgumentError` for any other text."""
-    text = os.environ.get("TF_CONFIG", "{}")
-    try:
-        config = json.loads(text, object_pairs_hook=_object_of)
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"TF_CONFIG is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ArgumentError(
-            f"TF_CONFIG is {unquoted(text)}, not a JSON object",
-            hint='write {"cluster": {"worker": ["host:port"]}, "task": {...}}',
-        )
-    return config
-
-
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):  # json would keep the last
-        counts = Counter(name for name, _ in pairs)
-        twice = counts.most_common(1)[0][0]
-        raise ValueError(f"an object has the name {quoted(twice)} twice")
-    return value
-
-
-def is_cluster_described() -> bool:
-    """Return whether `TF_CONFIG` names a cluster."""
-    return bool(tf_config().get("cluster"))
+def tf_config_text() -> str:
+    """Return the text of `TF_CONFIG`, "{}" if it is unset."""
+    return os.environ.get("TF_CONFIG", "{}")
 
 
 def launch_variables() -> dict[str, str]:

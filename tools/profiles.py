@@ -96,7 +96,7 @@ def profiled_step(
     """
     by_module: dict[str, list[Operation]] = defaultdict(list)
     for file in _files(path):
-        for operation in operations(jax.profiler.ProfileData.from_file(str(file)).planes):
+        for operation in operations_of(jax.profiler.ProfileData.from_file(str(file)).planes):
             by_module[operation.module].append(operation)
     totals = {name: sum(each.end - each.start for each in by_module[name]) for name in by_module}
     found = sorted(totals, key=totals.__getitem__, reverse=True)
@@ -127,7 +127,7 @@ def _is_of(module: str, step: str) -> bool:
     return module.removeprefix("jit_") == re.sub(r"\W", "_", step)
 
 
-def operations(planes: Iterable[Any]) -> Iterator[Operation]:
+def operations_of(planes: Iterable[Any]) -> Iterator[Operation]:
     """Yield the operations that devices ran."""
     for plane in planes:
         lines = [(line.name, list(line.events)) for line in plane.lines]

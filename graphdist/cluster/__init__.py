@@ -5,11 +5,11 @@ from graphdist.cluster.kubernetes import KubernetesClusterResolver, KubernetesEx
 from graphdist.cluster.resolver import (
     ClusterResolver,
     SimpleClusterResolver,
-    TFConfigClusterResolver,
     UnionResolver,
 )
 from graphdist.cluster.slurm import SlurmClusterResolver
 from graphdist.cluster.spec import ClusterSpec
+from graphdist.cluster.tf_config import TFConfigClusterResolver
 
 __all__ = [
     "ClusterResolver",

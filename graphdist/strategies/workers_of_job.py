@@ -29,11 +29,10 @@ from graphdist.cluster.ray_train import (
 from graphdist.cluster.resolver import (
     ClusterResolver,
     SimpleClusterResolver,
-    TFConfigClusterResolver,
 )
 from graphdist.cluster.spec import ClusterSpec
+from graphdist.cluster.tf_config import TFConfigClusterResolver, is_cluster_described
 from graphdist.config import (
-    is_cluster_described,
     job_identity,
     worker_bind_address,
     worker_timeouts,

@@ -18,7 +18,7 @@ from graphdist.report.step_memory import StepMemory
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import CollectiveTime, StepTimeline
 from graphdist.tools.measure import main
-from graphdist.tools.profiles import ProfiledStep, operations, times_of
+from graphdist.tools.profiles import ProfiledStep, operations_of, times_of
 
 STEPS = 4
 
@@ -129,7 +129,7 @@ def plane(name: str, **lines: list[Any]) -> Any:
 
 
 def read(*planes: Any, collectives: tuple[str, ...] = ()) -> ProfiledStep:
-    return times_of(list(operations(planes)), collectives)
+    return times_of(list(operations_of(planes)), collectives)
 
 
 def tpu(at: float, *, hidden: float) -> dict[str, list[Any]]:
