@@ -187,7 +187,7 @@ def _parts(dataset: Any) -> Parts | None:
         def every(count: int, index: int, start: int) -> OtherDataset:
             return other_dataset(dataset[start + index :: count])
 
-        return Parts(len(dataset), every, starts_anywhere=True)
+        return Parts(len(dataset), every, starts_anywhere=not _is_filtered(dataset))
     if _is_hugging_face(dataset):
         return _parts_of_rows(dataset) if _has_rows(dataset) else _parts_of_stream(dataset)
     if not _takes_a_shard(dataset):
@@ -197,6 +197,12 @@ def _parts(dataset: Any) -> Parts | None:
         return other_dataset(dataset.shard(num_shards=count, index=index))
 
     return Parts(getattr(dataset, "num_shards", _NO_END), shard)
+
+
+def _is_filtered(dataset: Any) -> bool:
+    """Return whether a dataset of grain leaves indices out, so that elements do not count them."""
+    parents = getattr(dataset, "parents", ())
+    return type(dataset).__name__.startswith("Filter") or any(map(_is_filtered, parents))
 
 
 def _parts_of_rows(dataset: Any) -> Parts:

@@ -141,7 +141,7 @@ class DistributedDataset(Generic[Element_co]):
         """Return the elements from a saved position on; drop `elements`, prepared for another."""
         elements.stop()  # its thread would still take elements from the source, for nobody
         position = Position.of_state(state, self._datasets())
-        check_division(position.divided_by, self._divided_by)
+        check_division(position, self._divided_by)
         position.divided_by = self._divided_by
         self._divide(position)
         self._begun = None

@@ -149,18 +149,26 @@ class Position:
         return state
 
 
-def check_division(saved: int | None, now: int | None) -> None:
+def check_division(position: Position, now: int | None) -> None:
     """Raise `ArgumentError` for a position whose number of workers is another one.
 
-    A single worker reads what all workers together do where elements are not divided.
+    A single worker reads what all workers together do where elements are not divided. The state of
+    grain's `ElasticIterator` counts the rows of all workers, and fits any number of them.
     """
-    if saved in (None, now) or (saved == 1 and now is None):
+    saved = position.divided_by
+    _, states = position.sources.before(position.taken)
+    is_of_all = bool(states) and all(_names(state) == {"global_next_index"} for state in states)
+    if saved in (None, now) or (saved == 1 and now is None) or is_of_all:
         return
     raise ArgumentError(
         f"the position was saved by {saved} workers, each of which has elements of its own, and is "
         f"restored on {1 if now is None else now}",
         hint=f"restore it on {saved} workers, or leave the iterator out and begin the epoch again",
     )
+
+
+def _names(state: Any) -> set[str]:
+    return set(state) if isinstance(state, dict) else set()
 
 
 _ALIKE = "make the dataset the same way as when the position was saved"

@@ -371,3 +371,31 @@ def test_iterators_in_a_checkpoint(tmp_path: Path) -> None:
     restored = begin()
     gd.train.Checkpoint(**restored).read(path).assert_consumed()
     assert [int(next(iter(each))[0]) for each in restored.values()] == [2 * ROWS] * 3
+
+
+def test_a_position_of_another_number_of_workers(tmp_path: Path) -> None:
+    files = [tmp_path / f"{index}.txt" for index in range(2)]
+    for file in files:
+        file.write_text("1\n2\n")
+
+    def by_file() -> Any:
+        return split(gd.data.Dataset.from_files(files).map(int).batch(2))
+
+    def by_function() -> Any:
+        return in_turn(IteratorsWithStates())
+
+    for make in (by_file, by_function):
+        state = {**make().get_state(), "divided_by": 2}
+        with pytest.raises(gd.ArgumentError, match=r"saved by 2 workers, each of which has .* on 1"):
+            make().set_state(state)
+    elastic = {
+        "taken": 2,
+        "orders": [[]],
+        "divided_by": 2,
+        "sources": [2, [{"global_next_index": 4}]],
+    }
+    with pytest.raises(KeyError, match="next"):  # it is given to the iterator
+        by_function().set_state(elastic)
+    iterator = split([np.array(batch) for batch in BATCHES])
+    iterator.set_state({"taken": 2, "orders": [[]], "divided_by": 1})
+    assert values(next(iterator)) == BATCHES[2]

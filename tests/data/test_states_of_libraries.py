@@ -190,6 +190,15 @@ def test_who_is_read_in_parts() -> None:
         assert source.policy is AutoShardPolicy.AUTO
 
 
+def test_a_filter_of_indices_cannot_start_anywhere() -> None:
+    grain = library("grain")
+    whole, some = (grain.MapDataset.range(9), grain.MapDataset.range(9).filter(lambda x: x > 3))
+    for dataset, expected in ((whole, True), (some.map(lambda x: x), False)):
+        parts = other_dataset(dataset).parts
+        assert parts is not None
+        assert parts.starts_anywhere is expected
+
+
 def test_who_has_divided_a_dataset() -> None:
     split = library("datasets.distributed").split_dataset_by_node
     source = own(split(stream(), rank=1, world_size=2).batch(ROWS))
