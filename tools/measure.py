@@ -177,7 +177,8 @@ class ComparedProfile:
 
     def __str__(self) -> str:
         step, foreseen = self.step, self.timeline
-        header = f"{step.module} on {step.devices} devices, the median of {step.runs} steps"
+        devices = "1 device" if step.devices == 1 else f"{step.devices} devices"
+        header = f"{step.module} on {devices}, the median of {step.runs} steps"
         rows = {
             "step": (step.seconds, foreseen.seconds if foreseen else None),
             "compute": (step.compute, foreseen.compute if foreseen else None),

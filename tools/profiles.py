@@ -28,11 +28,11 @@ from graphdist.errors import ArgumentError
 
 ENDING = ".xplane.pb"
 _COLLECTIVE = re.compile(
-    r"%?(all[-_](reduce|gather|to[-_]all)|reduce[-_]scatter|collective[-_]|ragged[-_]all|psum|pmax"
-    r"|pmin|pmean|ppermute|nccl)"
+    r"(all[-_](reduce|gather|to[-_]all)|reduce[-_]scatter|collective[-_]|ragged[-_]all|psum|pmax"
+    r"|pmin|pmean|ppermute)"
 )
 _OP = re.compile(r"%?([\w.-]+)")
-_CONTROL_FLOW = re.compile(r"%?(while|cond|conditional|call|closed_call)(\.\d+)?$")
+_CONTROL_FLOW = re.compile(r"(while|cond|conditional|call|closed_call)(\.\d+)?$")
 _LINES_OF_OPS = ("XLA Ops", "Async XLA Ops")
 _LINE_OF_MODULES = "XLA Modules"
 
@@ -45,11 +45,14 @@ class Operation(NamedTuple):
     name: str
     start: float
     end: float
+    is_collective: bool
     module: str
-    device: tuple[str, int]
-    line: str
-    run: int | None
+    program: object
+    """What tells apart programs whose modules have one name."""
+    run: object
     """The run of the program; None if the profile does not say."""
+    device: tuple[str, str, int]
+    line: str
 
 
 @dataclass(frozen=True)
@@ -94,22 +97,22 @@ def profiled_step(
     are names of collectives beside those with names of JAX or XLA. Raises `ArgumentError` if there
     is no profile, or it has no run of the step.
     """
-    by_module: dict[str, list[Operation]] = defaultdict(list)
+    programs: dict[tuple[str, object], list[Operation]] = defaultdict(list)
     for file in _files(path):
-        for operation in operations_of(jax.profiler.ProfileData.from_file(str(file)).planes):
-            by_module[operation.module].append(operation)
-    totals = {name: sum(each.end - each.start for each in by_module[name]) for name in by_module}
-    found = sorted(totals, key=totals.__getitem__, reverse=True)
-    if step is not None:
-        found = [name for name in found if _is_of(name, step)]
+        planes = jax.profiler.ProfileData.from_file(str(file)).planes
+        for operation in operations_of(planes, file.name):
+            programs[operation.module, operation.program].append(operation)
+    found = [each for (module, _), each in programs.items() if step is None or _is_of(module, step)]
     if not found:
         wanted = f"run of {step}" if step else "operation of a device"
+        modules = ", ".join(sorted({module for module, _ in programs})) or "nothing"
         raise ArgumentError(
             f"the profile in {path} has no {wanted}",
-            hint=f"it has runs of {', '.join(sorted(totals)) or 'nothing'}: call the step inside "
-            "`with jax.profiler.trace(folder)`, and wait for its result there",
+            hint=f"it has runs of {modules}: call the step inside `with "
+            "jax.profiler.trace(folder)`, and wait for its result there",
         )
-    return times_of(by_module[found[0]], collectives)
+    longest = max(found, key=lambda program: sum(each.end - each.start for each in program))
+    return times_of(longest, collectives)
 
 
 def _files(path: Path) -> list[Path]:
@@ -127,8 +130,8 @@ def _is_of(module: str, step: str) -> bool:
     return module.removeprefix("jit_") == re.sub(r"\W", "_", step)
 
 
-def operations_of(planes: Iterable[Any]) -> Iterator[Operation]:
-    """Yield the operations that devices ran."""
+def operations_of(planes: Iterable[Any], host: str = "") -> Iterator[Operation]:
+    """Yield the operations that devices of a host ran."""
     for plane in planes:
         lines = [(line.name, list(line.events)) for line in plane.lines]
         modules = [each for name, events in lines if name == _LINE_OF_MODULES for each in events]
@@ -136,23 +139,31 @@ def operations_of(planes: Iterable[Any]) -> Iterator[Operation]:
             for event in events:
                 stats = dict(event.stats)
                 if "hlo_op" in stats and "hlo_module" in stats:
-                    op, module, run = stats["hlo_op"], stats["hlo_module"], stats.get("run_id")
+                    op, module = stats["hlo_op"], stats["hlo_module"]
+                    program, run = stats.get("program_id"), stats.get("run_id")
                 elif name in _LINES_OF_OPS and (match := _OP.match(event.name)):
-                    op, (module, run) = match[1], _module_at(modules, event.start_ns)
+                    op, (program, run) = match[1], _program_at(modules, event.start_ns)
+                    module = program.partition("(")[0]
                 else:
                     continue
-                if event.name.startswith("nccl"):  # a kernel, whose operation may be of any name
-                    op = f"{event.name.partition('(')[0]} {op}"
-                device = plane.name, int(stats.get("device_ordinal", 0))
-                end = event.start_ns + event.duration_ns
-                yield Operation(str(op), event.start_ns, end, str(module), device, name, run)
+                yield Operation(
+                    op,
+                    event.start_ns,
+                    event.start_ns + event.duration_ns,
+                    bool(_COLLECTIVE.match(op)) or event.name.startswith("nccl"),
+                    module,
+                    program,
+                    run,
+                    (host, plane.name, stats.get("device_ordinal", 0)),
+                    name,
+                )
 
 
-def _module_at(modules: Sequence[Any], time: float) -> tuple[str, int | None]:
-    """Return the module that a TPU runs at a time, and the number of its run."""
+def _program_at(modules: Sequence[Any], time: float) -> tuple[str, int | None]:
+    """Return the program that a TPU runs at a time, and the number of its run."""
     for number, event in enumerate(modules):
         if event.start_ns <= time < event.start_ns + event.duration_ns:
-            return event.name.partition("(")[0], number
+            return event.name, number
     return "", None
 
 
@@ -192,7 +203,7 @@ def _median(nanoseconds: Iterable[float]) -> float:
 
 def _runs(found: Sequence[Operation]) -> Iterator[list[Operation]]:
     """Yield the operations of each run on each device, in order of their starts."""
-    by_device: dict[tuple[str, int], list[Operation]] = defaultdict(list)
+    by_device: dict[tuple[str, str, int], list[Operation]] = defaultdict(list)
     for operation in sorted(found, key=lambda each: (each.start, -each.end)):
         by_device[operation.device].append(operation)
     for on_device in by_device.values():
@@ -201,7 +212,7 @@ def _runs(found: Sequence[Operation]) -> Iterator[list[Operation]]:
 
 def _runs_of_device(on_device: Sequence[Operation]) -> Iterator[list[Operation]]:
     if all(each.run is not None for each in on_device):
-        by_run: dict[int | None, list[Operation]] = defaultdict(list)
+        by_run: dict[object, list[Operation]] = defaultdict(list)
         for operation in on_device:
             by_run[operation.run].append(operation)
         yield from by_run.values()
@@ -237,9 +248,9 @@ class _Run:
         self.start, self.end = run[0].start, max(each.end for each in run)
         self.apart: dict[str, list[Interval]] = defaultdict(list)
         compute: list[Interval] = []
-        for name, start, end, *_ in run:
-            is_collective = name in collectives or _COLLECTIVE.match(name)
-            (self.apart[name] if is_collective else compute).append((start, end))
+        for each in run:
+            is_collective = each.is_collective or each.name in collectives
+            (self.apart[each.name] if is_collective else compute).append((each.start, each.end))
         self.compute = union(compute)
         self.communication = union(chain.from_iterable(self.apart.values()))
 
