@@ -32,7 +32,8 @@ from graphdist.runtime.files.foreign_arrays import Array, sizes_of
 from graphdist.runtime.files.orbax_folders import METADATA, cells_of
 from graphdist.runtime.spans import Part
 
-_MOST_CHUNK = 2**28
+_MOST_CHUNK = 2**24
+"""How large a chunk may be in bytes: tensorstore takes twice as long for chunks of 64 MiB."""
 _NOT_NUMPYS = 2
 """The value of `isbuiltin` for dtypes of ml_dtypes, such as bfloat16."""
 _SEQUENCE, _DICT = 1, 2

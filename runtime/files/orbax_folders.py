@@ -85,7 +85,7 @@ class OrbaxArray(ForeignArray):
                         for each, whole in zip(cell, part, strict=True)
                     )
                     values[place] = read.result()
-                del reads, read
+                reads.clear()
         except (ValueError, OSError, KeyError) as error:
             raise self._unreadable(error) from error
         return values
