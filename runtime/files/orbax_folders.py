@@ -38,14 +38,18 @@ _BYTES_AT_ONCE = 2**28
 """How many bytes of chunks are read at a time."""
 _processes: set[int] = set()
 """The process that has read with tensorstore, whose threads do not survive a fork."""
+_NUMBER = "scalar"
 _NO_ARRAYS = {"None", "Dict", "List", "Tuple", "NamedTuple", "string"}
 
 
 class OrbaxArray(ForeignArray):
     """An array of a folder of orbax; it is opened when its shape is asked for."""
 
-    def __init__(self, name: str, called: str, spec: dict[str, Any], context: Any) -> None:
+    def __init__(
+        self, name: str, called: str, spec: dict[str, Any], context: Any, is_number: bool
+    ) -> None:
         """Take where the array is."""
+        self.is_number = is_number
         self._name, self._called, self._spec, self._context = name, called, spec, context
 
     @cached_property
@@ -129,7 +133,7 @@ def open_orbax(folder: Path, called: str) -> ForeignArrays:
     metadata = _metadata(folder, called)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
     arrays: dict[str, ForeignArray] = {}
-    for keys in _keys_of_arrays(metadata, called):
+    for keys, kind in _keys_of_arrays(metadata, called):
         name = "/".join(keys)
         if name in arrays:
             raise _unreadable(called, f"two arrays have the name {quoted(name)}")
@@ -142,7 +146,7 @@ def open_orbax(folder: Path, called: str) -> ForeignArrays:
                 "store_array_data_equal_to_fill_value", False
             ),
         }
-        arrays[name] = OrbaxArray(name, called, spec, context)
+        arrays[name] = OrbaxArray(name, called, spec, context, kind == _NUMBER)
     return ForeignArrays(called, arrays)
 
 
@@ -168,8 +172,8 @@ def _place_of(folder: Path, key: str, called: str) -> dict[str, Any]:
     return {"driver": "file", "path": f"{place}/"}
 
 
-def _keys_of_arrays(metadata: dict[str, Any], called: str) -> Iterator[tuple[str, ...]]:
-    """Yield the keys of each leaf that is an array or a number."""
+def _keys_of_arrays(metadata: dict[str, Any], called: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the keys of each leaf that is an array or a number, and its kind."""
     tree = metadata.get("tree_metadata")
     if not isinstance(tree, dict):
         raise _unreadable(called, f"its {METADATA} has no tree")
@@ -181,7 +185,7 @@ def _keys_of_arrays(metadata: dict[str, Any], called: str) -> Iterator[tuple[str
         except (KeyError, TypeError) as error:
             raise _unreadable(called, f"its {METADATA} does not describe {quoted(name)}") from error
         if kind not in _NO_ARRAYS and not is_empty:
-            yield keys
+            yield keys, kind
 
 
 def _metadata(folder: Path, called: str) -> dict[str, Any]:
