@@ -34,7 +34,7 @@ from graphdist.runtime.spans import Part
 METADATA = "_METADATA"
 _MANIFEST = "manifest.ocdbt"
 _MOST_METADATA = 2**28
-_BYTES_AT_ONCE = 2**28
+_BYTES_AT_ONCE = 2**26
 """How many bytes of chunks are read at a time."""
 _processes: set[int] = set()
 """The process that has read with tensorstore, whose threads do not survive a fork."""
@@ -82,17 +82,26 @@ class OrbaxArray(ForeignArray):
         cells = cells_of(part, chunk)
         try:
             while batch := list(itertools.islice(cells, at_once)):
-                reads = [self._store[cell].read() for cell in batch]
-                for cell, read in zip(batch, reads, strict=True):
-                    place = tuple(
-                        slice(each.start - whole.start, each.stop - whole.start)
-                        for each, whole in zip(cell, part, strict=True)
-                    )
-                    values[place] = read.result()
-                reads.clear()
+                for reading in [self._start_reading(cell, part, values) for cell in batch]:
+                    reading.result()
         except (ValueError, OSError, KeyError) as error:
             raise self._unreadable(error) from error
         return values
+
+    def _start_reading(self, cell: Part, part: Part, values: Array) -> Any:
+        """Begin to read what is in one chunk to its place in the values of a part."""
+        import tensorstore
+
+        place = tuple(
+            slice(each.start - whole.start, each.stop - whole.start)
+            for each, whole in zip(cell, part, strict=True)
+        )
+        source = self._store[cell]
+        if place:
+            source = source.translate_to[(0,) * len(place)]
+        # Not `source.read()`, whose result would be held beside the values.
+        target = tensorstore.array(values[(*place, ...)], copy=False, write=True)
+        return target.write(source)
 
     def _unreadable(self, error: Exception) -> UnreadableCheckpointError:
         return UnreadableCheckpointError(
@@ -129,7 +138,7 @@ def open_orbax(folder: Path, called: str) -> ForeignArrays:
     _require_same_process()
     import tensorstore
 
-    context = tensorstore.Context({"file_io_concurrency": {"limit": 16}})
+    context = tensorstore.Context({"file_io_concurrency": {"limit": 4}})
     metadata = _metadata(folder, called)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
     arrays: dict[str, ForeignArray] = {}
