@@ -92,7 +92,7 @@ class OrbaxArray(ForeignArray):
         """Begin to read what is in one chunk to its place in the values of a part."""
         import tensorstore
 
-        place = tuple(
+        place: tuple[Any, ...] = tuple(
             slice(each.start - whole.start, each.stop - whole.start)
             for each, whole in zip(cell, part, strict=True)
         )
