@@ -110,8 +110,9 @@ def export(
                 "never again",
                 hint="call it outside, between two calls of the function",
             )
-        place, called = disk_path(path, "the path of an export"), os.fspath(path)
-        prefix_of(path, "the path of an export")
+        called = os.fspath(path)
+        place = disk_path(path, "the path of an export")
+        prefix_of(called.rstrip(os.sep) or called, "the path of an export")
         chosen = format or ("safetensors" if called.endswith(SUFFIX) else "orbax")
         if chosen not in ("orbax", "safetensors"):
             raise ArgumentError(f"format is {quoted(format)}, not 'orbax' or 'safetensors'")
@@ -168,6 +169,8 @@ def _export(
     entries = entries_of(objects_of(objects))
     require_known(names, [*entries.by_name, *entries.aliases])
     exported = list(_exported(entries, names, format))
+    if not exported:
+        raise ArgumentError(f"there is nothing to export to {place}: the objects have no arrays")
     group, call = worker_group(), f"export/{next(_exports)}"
     together = partial(_together, group, call, place)
     (token, *_) = together("token", lambda: f"{os.getpid()}-{time.time_ns()}")

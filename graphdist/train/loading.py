@@ -107,6 +107,8 @@ class LoadedStatus(MatchStatus["_Matches"]):
         require_known(names, [*entries.by_name, *entries.aliases])
         forms = saved.names_of(entries)
         found = [(e, form) for e in entries.by_name.values() if (form := forms[e.name]) is not None]
+        if not forms:
+            raise CheckpointError(f"the objects to load from {saved.path} have no arrays")
         if not found:
             raise CheckpointError(
                 f"{saved.path} has no array with the name of an object: it has "
@@ -294,7 +296,7 @@ def _disagreement(pair: _Pair, cast: bool) -> str | None:
         return None
     if not _can_become(view.dtype, wanted):
         return "make the object with the dtype of the array"
-    return None if cast else "load(.., cast=True) converts it"
+    return None if cast or view.is_number else "load(.., cast=True) converts it"
 
 
 def _is(dtype: Any, kind: Any) -> bool:
@@ -325,7 +327,7 @@ def write_all(path: str, pairs: list[_Pair]) -> None:
         failure, write = None, _nothing
         try:
             write = _reader(entry, view)
-        except UnreadableCheckpointError as error:
+        except CheckpointError as error:
             failure = error
         said = agree(name=f"{call}/{number}", value="" if failure is None else failure.what)
         if failure is not None:
@@ -356,7 +358,18 @@ def _reader(entry: CheckpointEntry, view: ForeignArray) -> Callable[[], None]:
 
 
 def _converted(values: Array, dtype: np.dtype[Any]) -> Array:
-    return values if values.dtype == dtype else values.astype(dtype)
+    """Return values in a dtype; raises `CheckpointError` for integers that it does not have."""
+    if values.dtype == dtype:
+        return values
+    if _is(dtype, np.integer) and values.size:
+        bounds: Any = jax.numpy.iinfo(dtype)  # type: ignore[no-untyped-call]  # JAX's
+        for end in (int(values.min()), int(values.max())):
+            if not bounds.min <= end <= bounds.max:
+                raise CheckpointError(
+                    f"an array has the number {end:,}, which {dtype.name} does not have",
+                    hint="make the object with the dtype of the array",
+                )
+    return values.astype(dtype)
 
 
 @dataclass

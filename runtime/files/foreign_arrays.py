@@ -28,6 +28,8 @@ class ForeignArray(ABC):
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    is_number = False
+    """Whether it was a number of Python, whose dtype nobody chose."""
 
     @abstractmethod
     def read(self, part: Part) -> Array:

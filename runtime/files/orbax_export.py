@@ -32,7 +32,8 @@ from graphdist.runtime.files.foreign_arrays import Array, sizes_of
 from graphdist.runtime.files.orbax_folders import METADATA, cells_of
 from graphdist.runtime.spans import Part
 
-_MOST_CHUNK = 2**28
+_MOST_CHUNK = 2**24
+"""How large a chunk may be in bytes: tensorstore takes twice as long for chunks of 64 MiB."""
 _NOT_NUMPYS = 2
 """The value of `isbuiltin` for dtypes of ml_dtypes, such as bfloat16."""
 _SEQUENCE, _DICT = 1, 2
@@ -59,6 +60,14 @@ class OrbaxExport:
         """
         self._numbers = numbers
         self._place, self._arrays, self._paths, self._empty = place, arrays, paths, empty
+        keys: dict[str, str] = {}
+        for name, path in paths.items():
+            key = _key_of(path)
+            if (other := keys.setdefault(key, name)) != name:
+                raise CheckpointError(
+                    f"arrays {other!r} and {name!r} have one name in orbax's format, {key!r}",
+                    hint="give other names",
+                )
         self._partial = place.with_name(f"{place.name}.orbax-checkpoint-tmp-{token}")
         self._chunks = {
             name: chunk_shape(shape, shards.get(name, shape), dtype.itemsize)
@@ -66,7 +75,7 @@ class OrbaxExport:
         }
 
     def _folder(self, name: str) -> Path:
-        return self._partial / ".".join(key for key, _ in self._paths[name])
+        return self._partial / _key_of(self._paths[name])
 
     def begin(self) -> None:
         """Make the folder under another name; raises `CheckpointError` if there is one already."""
@@ -132,6 +141,10 @@ class OrbaxExport:
     def abandon(self) -> None:
         """Remove the folder if it has no name yet."""
         erase(self._partial)
+
+
+def _key_of(path: Sequence[tuple[str, bool]]) -> str:
+    return ".".join(key for key, _ in path)
 
 
 def chunk_shape(

@@ -34,18 +34,22 @@ from graphdist.runtime.spans import Part
 METADATA = "_METADATA"
 _MANIFEST = "manifest.ocdbt"
 _MOST_METADATA = 2**28
-_BYTES_AT_ONCE = 2**28
+_BYTES_AT_ONCE = 2**26
 """How many bytes of chunks are read at a time."""
 _processes: set[int] = set()
 """The process that has read with tensorstore, whose threads do not survive a fork."""
+_NUMBER = "scalar"
 _NO_ARRAYS = {"None", "Dict", "List", "Tuple", "NamedTuple", "string"}
 
 
 class OrbaxArray(ForeignArray):
     """An array of a folder of orbax; it is opened when its shape is asked for."""
 
-    def __init__(self, name: str, called: str, spec: dict[str, Any], context: Any) -> None:
+    def __init__(
+        self, name: str, called: str, spec: dict[str, Any], context: Any, is_number: bool
+    ) -> None:
         """Take where the array is."""
+        self.is_number = is_number
         self._name, self._called, self._spec, self._context = name, called, spec, context
 
     @cached_property
@@ -78,17 +82,26 @@ class OrbaxArray(ForeignArray):
         cells = cells_of(part, chunk)
         try:
             while batch := list(itertools.islice(cells, at_once)):
-                reads = [self._store[cell].read() for cell in batch]
-                for cell, read in zip(batch, reads, strict=True):
-                    place = tuple(
-                        slice(each.start - whole.start, each.stop - whole.start)
-                        for each, whole in zip(cell, part, strict=True)
-                    )
-                    values[place] = read.result()
-                del reads, read
+                for reading in [self._start_reading(cell, part, values) for cell in batch]:
+                    reading.result()
         except (ValueError, OSError, KeyError) as error:
             raise self._unreadable(error) from error
         return values
+
+    def _start_reading(self, cell: Part, part: Part, values: Array) -> Any:
+        """Begin to read what is in one chunk to its place in the values of a part."""
+        import tensorstore
+
+        place: tuple[Any, ...] = tuple(
+            slice(each.start - whole.start, each.stop - whole.start)
+            for each, whole in zip(cell, part, strict=True)
+        )
+        source = self._store[cell]
+        if place:
+            source = source.translate_to[(0,) * len(place)]
+        # Not `source.read()`, whose result would be held beside the values.
+        target = tensorstore.array(values[(*place, ...)], copy=False, write=True)
+        return target.write(source)
 
     def _unreadable(self, error: Exception) -> UnreadableCheckpointError:
         return UnreadableCheckpointError(
@@ -120,11 +133,11 @@ def open_orbax(folder: Path, called: str) -> ForeignArrays:
     _require_same_process()
     import tensorstore
 
-    context = tensorstore.Context({"file_io_concurrency": {"limit": 16}})
+    context = tensorstore.Context({"file_io_concurrency": {"limit": 4}})
     metadata = _metadata(folder, called)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
     arrays: dict[str, ForeignArray] = {}
-    for keys in _keys_of_arrays(metadata, called):
+    for keys, kind in _keys_of_arrays(metadata, called):
         name = "/".join(keys)
         if name in arrays:
             raise _unreadable(called, f"two arrays have the name {quoted(name)}")
@@ -137,7 +150,7 @@ def open_orbax(folder: Path, called: str) -> ForeignArrays:
                 "store_array_data_equal_to_fill_value", False
             ),
         }
-        arrays[name] = OrbaxArray(name, called, spec, context)
+        arrays[name] = OrbaxArray(name, called, spec, context, kind == _NUMBER)
     return ForeignArrays(called, arrays)
 
 
@@ -163,8 +176,8 @@ def _place_of(folder: Path, key: str, called: str) -> dict[str, Any]:
     return {"driver": "file", "path": f"{place}/"}
 
 
-def _keys_of_arrays(metadata: dict[str, Any], called: str) -> Iterator[tuple[str, ...]]:
-    """Yield the keys of each leaf that is an array or a number."""
+def _keys_of_arrays(metadata: dict[str, Any], called: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the keys of each leaf that is an array or a number, and its kind."""
     tree = metadata.get("tree_metadata")
     if not isinstance(tree, dict):
         raise _unreadable(called, f"its {METADATA} has no tree")
@@ -176,7 +189,7 @@ def _keys_of_arrays(metadata: dict[str, Any], called: str) -> Iterator[tuple[str
         except (KeyError, TypeError) as error:
             raise _unreadable(called, f"its {METADATA} does not describe {quoted(name)}") from error
         if kind not in _NO_ARRAYS and not is_empty:
-            yield keys
+            yield keys, kind
 
 
 def _metadata(folder: Path, called: str) -> dict[str, Any]:

@@ -155,6 +155,20 @@ def test_the_state_of_an_optimizer_goes_there_and_back(tmp_path: Path) -> None:
     assert int(variables[1][0].count) == 1
 
 
+def test_a_number_of_python_gets_the_dtype_of_the_object(tmp_path: Path) -> None:
+    step, rate = gd.Variable(np.int32(0)), gd.Variable(np.float32(0))
+    standard(tmp_path / "saved", {"step": 3, "rate": 0.5, "large": 2**40})
+    gd.train.load(tmp_path / "saved", {"step": step, "rate": rate}).expect_partial()
+    assert (int(step), float(rate)) == (3, 0.5)
+    with pytest.raises(gd.CheckpointError, match="has the number 1,099,511,627,776, which int32"):
+        gd.train.load(tmp_path / "saved", {"large": step})
+    with pytest.raises(gd.CheckpointError, match="the file's 'rate' is float64"):
+        gd.train.load(tmp_path / "saved", {"rate": step})
+    gd.train.export(tmp_path / "again/", {"step": 4})
+    gd.train.load(tmp_path / "again", {"step": step}).assert_consumed()
+    assert int(step) == 4
+
+
 def test_names_of_an_export(tmp_path: Path) -> None:
     names = {"w": "params/dense/kernel", "b": None}
     gd.train.export(tmp_path / "exported", {"w": W, "b": "text"}, names=names)
@@ -295,6 +309,8 @@ EXPORTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "no object": ({"w": W}, {"names": {"v": "w"}}, "names has 'v', and no object has that name"),
     "size": ({"w": W}, {"max_shard_bytes": 10}, "is not split into files of a size"),
+    "dots": ({"a.b": W, "a": {"b": W}}, {}, "'a/b' and 'a.b' have one name in orbax's format"),
+    "nothing": ({"w": None}, {}, "the objects have no arrays"),
     "place": ({"..": W}, {}, "no folder can have the name of the array '..'"),
 }
 
