@@ -386,7 +386,9 @@ def test_a_position_of_another_number_of_workers(tmp_path: Path) -> None:
 
     for make in (by_file, by_function):
         state = {**make().get_state(), "divided_by": 2}
-        with pytest.raises(gd.ArgumentError, match=r"saved by 2 workers, each of which has .* on 1"):
+        with pytest.raises(
+            gd.ArgumentError, match=r"saved by 2 workers, each of which has .* on 1"
+        ):
             make().set_state(state)
     elastic = {
         "taken": 2,
