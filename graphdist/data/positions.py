@@ -157,7 +157,7 @@ def check_division(position: Position, now: int | None) -> None:
     """
     saved = position.divided_by
     _, states = position.sources.before(position.taken)
-    is_of_all = bool(states) and all(_names(state) == {"global_next_index"} for state in states)
+    is_of_all = all(_names(state) == {"global_next_index"} for state in states or [None])
     if saved in (None, now) or (saved == 1 and now is None) or is_of_all:
         return
     raise ArgumentError(

@@ -41,11 +41,10 @@ def of_hugging_face() -> Any:
 
     def rows(shards: list[int]) -> Any:
         for shard in shards:
-            for row in range(shard * SIZE, (shard + 1) * SIZE):
-                yield counted({"x": row})
+            yield from ({"x": row} for row in range(shard * SIZE, (shard + 1) * SIZE))
 
     stream = datasets.IterableDataset.from_generator(rows, gen_kwargs={"shards": list(range(4))})
-    return stream.batch(ROWS)
+    return stream.map(counted).batch(ROWS)
 
 
 def of_torchdata() -> Any:
