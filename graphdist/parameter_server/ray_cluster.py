@@ -136,6 +136,11 @@ class Cluster:
                 "environment"
             )
 
+    @property
+    def is_started_here(self) -> bool:
+        """Return whether graphdist has started it, on this machine's loopback."""
+        return Cluster._folder is not None
+
     def close(self) -> None:
         """End the cluster if it was started here, and this was its last use."""
         with _lock:
@@ -212,7 +217,6 @@ def _init(module: Any, num_processes: int, folder: Path) -> None:
         include_dashboard=False,
         object_store_memory=_STORE_BYTES,
         logging_level=logging.ERROR,
-        log_to_driver=False,
         _temp_dir=str(folder),
     )
 

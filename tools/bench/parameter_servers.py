@@ -2,6 +2,7 @@
 
     python -m graphdist.tools.bench parameter_server
     python -m graphdist.tools.bench parameter_server --tensorflow /path/to/python
+    python -m graphdist.tools.bench parameter_server --sending  # by sockets, and by Ray's objects
 
 A closure reads 1 MB of parameters, computes a gradient of as many bytes from a small batch, and
 writes it: nearly all of the work is sending. The same model runs on TensorFlow's
@@ -28,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
+from graphdist.tools.bench import sending_values
 from graphdist.tools.console import console_tool
 
 _OF_TENSORFLOW = Path(__file__).with_name("parameter_servers_on_tensorflow.py")
@@ -93,7 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--closures", type=int, default=Load.closures)
     parser.add_argument("--workers", type=int, default=Load.num_workers)
     parser.add_argument("--tensorflow", metavar="PYTHON", help="a Python that has TensorFlow")
+    parser.add_argument(
+        "--sending", action="store_true", help="only send values, by our sockets and by Ray"
+    )
     options = parser.parse_args(arguments)
+    if options.sending:
+        sending_values.measure(options.rounds)
+        return 0
     load = Load(options.workers, closures=options.closures)
     commands = {"graphdist": [sys.executable, "-m", "graphdist.tools.bench.parameter_servers"]}
     python = options.tensorflow
