@@ -15,6 +15,8 @@ folders are readable for all users, so they are in a private folder. Ray would m
 token readable for all users, so it is made private before. Any cluster without authentication
 causes a warning.
 
+Ray shows what workers print in the coordinator's output, unless `RAY_LOG_TO_DRIVER` is 0.
+
 Heartbeats find out whether a process is alive, dead or silent. Ray knows when a process was killed.
 A process that is stopped, or whose machine cannot be reached, is only silent: so it is asked for a
 beat, the name of its process and host, whenever an answer takes long. An idle thread sends the
@@ -32,6 +34,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +54,8 @@ from graphdist.user_warnings import warn_user
 
 _STORE_BYTES = 512 << 20
 """The size of the shared memory for values in transit, which is allocated as it is used."""
+_SECONDS_OF_LAST_PRINTS = 0.5
+"""How long Ray may take to bring the last lines that workers have printed, as at its own exit."""
 _FOLDER = "gd-ray-"
 _SHORT = Path("/tmp")
 _LONGEST = 17
@@ -248,6 +253,8 @@ def end() -> None:
         if folder is None:
             return
         try:
+            if ray().is_initialized():
+                time.sleep(_SECONDS_OF_LAST_PRINTS)
             ray().shutdown()
         finally:  # an interrupt too
             shutil.rmtree(folder, ignore_errors=True)
