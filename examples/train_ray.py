@@ -30,6 +30,7 @@ from train_multi_worker import STEPS_A_LINE, Plan, accuracy_of, make_dataset
 import graphdist as gd
 
 _log = logging.getLogger(__name__)
+ray_train: Any = ray.train  # its annotations are those of an earlier version
 
 
 def train(plan: Plan, on_step: Callable[[int, Any], None]) -> float:
@@ -43,7 +44,7 @@ def train(plan: Plan, on_step: Callable[[int, Any], None]) -> float:
     batches = iter(strategy.experimental_distribute_dataset(make_dataset(settings)))
 
     state = gd.train.Checkpoint(params=params, optimizer=optimizer_state, batches=batches, step=0)
-    last = ray.train.get_checkpoint()
+    last = ray_train.get_checkpoint()
     if last is not None:
         with last.as_directory() as folder:
             state.read(folder).assert_consumed()
@@ -64,17 +65,17 @@ def report(state: gd.train.Checkpoint, plan: Plan, loss: float) -> None:
     path = state.write(f"{plan.directory}/step-{state.step}")
     state.sync()
     # It is one folder, with the parts of all workers: one of them gives it to Ray, which copies it.
-    is_first = ray.train.get_context().get_world_rank() == 0
-    ray.train.report(
+    is_first = ray_train.get_context().get_world_rank() == 0
+    ray_train.report(
         {"step": state.step, "loss": loss},
-        checkpoint=ray.train.Checkpoint.from_directory(path) if is_first else None,
+        checkpoint=ray_train.Checkpoint.from_directory(path) if is_first else None,
         delete_local_checkpoint_after_upload=True,
     )
 
 
 def train_loop(config: dict[str, Any]) -> float:
     """Train as the plan says, and print the progress on the first worker."""
-    is_first = ray.train.get_context().get_world_rank() == 0
+    is_first = ray_train.get_context().get_world_rank() == 0
 
     def log(step: int, loss: Any) -> None:
         if is_first and (step + 1) % STEPS_A_LINE == 0:
@@ -84,18 +85,22 @@ def train_loop(config: dict[str, Any]) -> float:
 
 
 def make_trainer(
-    loop: Callable[[dict[str, Any]], float], plan: Plan, workers: int, max_failures: int, **scale: Any
+    loop: Callable[[dict[str, Any]], float],
+    plan: Plan,
+    workers: int,
+    max_failures: int,
+    **scale: Any,
 ) -> JaxTrainer:
     """Return a trainer of so many workers, with one CPU each; `scale` is more of Ray's scaling."""
     return JaxTrainer(
         loop,
         train_loop_config=asdict(plan),
-        scaling_config=ray.train.ScalingConfig(num_workers=workers, **scale),
-        run_config=ray.train.RunConfig(
+        scaling_config=ray_train.ScalingConfig(num_workers=workers, **scale),
+        run_config=ray_train.RunConfig(
             name="run",
             storage_path=plan.directory,
-            failure_config=ray.train.FailureConfig(max_failures=max_failures),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
+            failure_config=ray_train.FailureConfig(max_failures=max_failures),
+            checkpoint_config=ray_train.CheckpointConfig(num_to_keep=2),
         ),
     )
 
@@ -111,10 +116,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=Plan.steps)
     parser.add_argument("--steps-a-checkpoint", type=int, default=Plan.steps_a_checkpoint)
     arguments = parser.parse_args()
-    for name in ("workers", "steps", "steps_a_checkpoint"):
-        if getattr(arguments, name) < 1:
+    for name, least in (
+        ("workers", 1),
+        ("steps", 1),
+        ("steps_a_checkpoint", 1),
+        ("max_failures", -1),
+    ):
+        if getattr(arguments, name) < least:
             option = name.replace("_", "-")
-            parser.error(f"--{option} is {getattr(arguments, name)}: at least 1")
+            parser.error(f"--{option} is {getattr(arguments, name)}: at least {least}")
     plan = Plan(
         str(Path(arguments.directory).absolute()), arguments.steps, arguments.steps_a_checkpoint
     )
@@ -123,7 +133,7 @@ def main() -> None:
     trainer = make_trainer(
         train_loop, plan, arguments.workers, arguments.max_failures, use_gpu=arguments.use_gpu
     )
-    result = trainer.fit()
+    result: Any = trainer.fit()
     print(f"{result.metrics}, test accuracy {result.return_value:.1%}")
     ray.shutdown()
 

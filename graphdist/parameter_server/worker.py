@@ -225,9 +225,9 @@ def _without_module(error: ModuleNotFoundError) -> ModuleNotFoundError:
     """Return the error with what to do: the module may be on the coordinator's machine alone."""
     worker = _here()
     text = (
-        f"{error}: worker {worker.index}, {worker.place()}, cannot import it\n"
-        '  hint: send your modules to the workers: ray.init(runtime_env={"working_dir": "."}) before '
-        "the strategy is made; or install them on the workers' machines"
+        f"{error}: worker {worker.index}, {worker.place()}, cannot import it\n  hint: send your "
+        'modules to the workers: ray.init(runtime_env={"working_dir": "."}) before the strategy is '
+        "made; or install them on the workers' machines"
     )
     found = ModuleNotFoundError(text, name=error.name, path=error.path)
     return found.with_traceback(error.__traceback__)

@@ -71,4 +71,3 @@ def test_workers_go_on_from_the_checkpoint_when_one_is_lost(
     # Each start says once who the workers are.
     names = [line for line in said.splitlines() if "graphdist: 2 workers of Ray Train" in line]
     assert len(names) == 2
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any  # Any: users' functions
@@ -36,9 +37,7 @@ def test_a_module_that_workers_lack_is_named(coordinator: ClusterCoordinator, be
 
     @gd.function
     def imports(x: Any) -> Any:
-        import beside_the_function
-
-        return beside_the_function.double(x)
+        return import_module("beside_the_function").double(x)
 
     @gd.function
     def takes(x: Any, double: Any) -> Any:

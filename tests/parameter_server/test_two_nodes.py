@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any  # Any: Ray's nodes, and users' functions
 
 import pytest
-import ray
 
 import graphdist as gd
 from graphdist.coordinator import ClusterCoordinator
@@ -17,6 +16,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:this cluster of Ray has no authentication"),
     pytest.mark.filterwarnings("ignore:os.fork"),  # Ray's, which starts programs
 ]
+ray: Any = import_module("ray")
 ON_BOTH = {"num_cpus": 0, "resources": {"worker": 1}, "scheduling_strategy": "SPREAD"}
 
 
@@ -104,3 +104,15 @@ def test_a_server_on_a_removed_node_is_named(cluster: Any) -> None:
         count.read_value()
     assert time.monotonic() - began < 60
     strategy.shutdown()
+
+
+@pytest.mark.long
+def test_servers_of_a_cluster_that_the_program_joined_listen_at_their_machine(cluster: Any) -> None:
+    cluster.add_node(num_cpus=2)
+    ray.init(cluster.address, logging_level="ERROR")
+    strategy = gd.ParameterServerStrategy(num_workers=1)
+    (server,) = strategy.servers.actors
+    assert ray.get(server.address.remote())[0] == ray.util.get_node_ip_address()
+    assert float(counter(strategy)) == 0
+    strategy.shutdown()
+    assert ray.is_initialized()

@@ -29,8 +29,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
-from graphdist.tools.bench import sending_values
+from graphdist.tools.bench.sending_values import measure_sending
 from graphdist.tools.console import console_tool
+from graphdist.tools.given_options import given_options, refuse_unused
 
 _OF_TENSORFLOW = Path(__file__).with_name("parameter_servers_on_tensorflow.py")
 
@@ -99,8 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--sending", action="store_true", help="only send values, by our sockets and by Ray"
     )
     options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error(f"--rounds is {options.rounds}: at least 1")
     if options.sending:
-        sending_values.measure(options.rounds)
+        refuse_unused(given_options(parser, options), "--sending", ("sending", "rounds"))
+        measure_sending(options.rounds)
         return 0
     load = Load(options.workers, closures=options.closures)
     commands = {"graphdist": [sys.executable, "-m", "graphdist.tools.bench.parameter_servers"]}

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -104,8 +105,10 @@ def two_nodes() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Start two nodes of Ray on this machine; yield options that place each process on one."""
     cluster = import_module("ray.cluster_utils").Cluster()
     try:
-        for name in ("server", "worker"):
-            cluster.add_node(resources={name: 1}, object_store_memory=_STORE_BYTES)
+        with warnings.catch_warnings():  # Ray forks after JAX has started threads, for programs
+            warnings.simplefilter("ignore")
+            for name in ("server", "worker"):
+                cluster.add_node(resources={name: 1}, object_store_memory=_STORE_BYTES)
         ray().init(address=cluster.address, logging_level="ERROR")
         yield {"resources": {"server": 1}}, {"resources": {"worker": 1}}
     finally:
@@ -141,7 +144,7 @@ def turns(worker: Any, megabytes: float, computes: bool, rounds: int) -> dict[st
     return {way: np.array(milliseconds) for way, milliseconds in found.items()}
 
 
-def measure(rounds: int, sizes: Sequence[float] = MEGABYTES) -> None:
+def measure_sending(rounds: int, sizes: Sequence[float] = MEGABYTES) -> None:
     """Print the medians of both ways, on one node of Ray and on two."""
     print(f"milliseconds of a step, with as many bytes each way; medians of {rounds} turns")
     print(f"{'':24}{'MB':>6}{'sockets':>10}{'objects':>10}{'objects / sockets':>20}")

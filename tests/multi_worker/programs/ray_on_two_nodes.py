@@ -13,26 +13,24 @@ import os
 import signal
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import ray
-import ray.train
-from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).parents[3]
-STEPS, STEPS_A_CHECKPOINT, LAST = 30, 12, 16
 sys.path.append(str(ROOT / "examples"))
-
-import train_ray
-from train_multi_worker import Plan
+train_ray: Any = import_module("train_ray")
+ray_train: Any = train_ray.ray_train
+STEPS, STEPS_A_CHECKPOINT, LAST = 30, 12, 16
 
 
 def train_loop(config: dict[str, Any]) -> float:
     """Train as the example does."""
     how, folder = config.pop("how"), Path(config["directory"])
-    rank = ray.train.get_context().get_world_rank()
+    rank = ray_train.get_context().get_world_rank()
 
     def on_step(step: int, loss: Any) -> None:
         with open(folder / f"losses-{rank}", "a") as file:
@@ -40,13 +38,13 @@ def train_loop(config: dict[str, Any]) -> float:
         failed = folder / "failed"
         if how and rank == 1 and step == LAST and not failed.exists():
             # It waits until Ray has taken the checkpoint. Worker 0 is in its next step then.
-            ray.train.get_all_reported_checkpoints()
+            ray_train.get_all_reported_checkpoints()
             failed.write_text(ray.get_runtime_context().get_node_id())
             if how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
 
-    return train_ray.train(Plan(**config), on_step)
+    return train_ray.train(train_ray.Plan(**config), on_step)
 
 
 def remove_failed(cluster: Any, folder: Path) -> None:
@@ -60,13 +58,15 @@ def remove_failed(cluster: Any, folder: Path) -> None:
 def main(folder: str, how: str = "") -> None:
     """Train, and print what Ray reports."""
     # Worker 1 is not on the first node, which has no cores.
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster: Any = import_module("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0}
+    )
     for _ in range(3 if how == "removed" else 2):
         cluster.add_node(num_cpus=1)
     ray.init(cluster.address, runtime_env={"working_dir": str(ROOT / "examples")})
     if how == "removed":
         Thread(target=remove_failed, args=(cluster, Path(folder)), daemon=True).start()
-    plan = Plan(folder, STEPS, STEPS_A_CHECKPOINT)
+    plan = train_ray.Plan(folder, STEPS, STEPS_A_CHECKPOINT)
     try:
         trainer = train_ray.make_trainer(train_loop, plan, 2, 1, placement_strategy="STRICT_SPREAD")
         trainer.train_loop_config["how"] = how
