@@ -1,9 +1,9 @@
 """Connections between servers and the processes that use their variables.
 
 Ray starts the processes, and knows their addresses and whether they are alive. Values are sent over
-separate sockets: a request of Ray's with a megabyte takes several milliseconds, mostly in its
-object store, and each step makes two. A server listens on loopback if all processes are on one
-machine.
+separate sockets: a request of Ray's with a megabyte takes several milliseconds, and each step makes
+two. `docs/decisions.md` has the figures, also of sizes where Ray wins. A server listens on loopback
+if the cluster was started by graphdist, on this machine.
 
 Anyone who reaches the port can connect. So each connection has its own thread from the start, which
 closes it unless the other end proves within seconds that it knows the strategy's key. The number of

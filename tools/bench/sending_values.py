@@ -41,7 +41,7 @@ from graphdist.runtime.processes.workers import WorkerTimeouts
 
 MEGABYTES = (1, 10, 100)
 WAYS = ("sockets", "objects")
-_VARIABLE, _UPDATE = 0, "descent"
+VARIABLE, _UPDATE = 0, "descent"
 _SECONDS_OF_A_TURN = 0.2
 _STORE_BYTES = 1 << 30
 
@@ -54,7 +54,7 @@ class Sender:
         jax.config.update("jax_platforms", "cpu")
         self._server, self._servers = server, Servers([server], key, timeouts)
         self._gradient = np.empty(0, np.float32)
-        self._changes = [Change((_VARIABLE,), (0,), _UPDATE)]
+        self._changes = [Change((VARIABLE,), (0,), _UPDATE)]
         self._compute = jax.jit(jax.grad(lambda w, x: jnp.mean((x @ w) ** 2)))
 
     def prepare(self, megabytes: float) -> None:
@@ -62,7 +62,7 @@ class Sender:
         side = math.isqrt(int(megabytes * 1e6 / 4))
         self._gradient = np.full((side, side), 1e-3, np.float32)
         self._batch = np.ones((8, side), np.float32)
-        self._servers.create(_VARIABLE, np.ones((side, side), np.float32))
+        self._servers.create(VARIABLE, np.ones((side, side), np.float32))
 
     def seconds(self, way: str, computes: bool, steps: int) -> float:
         """Return the seconds of a step, of so many."""
@@ -78,13 +78,13 @@ class Sender:
         return (time.perf_counter() - start) / steps
 
     def _read_by_socket(self) -> Any:
-        return self._servers.read([Read(_VARIABLE)])[0]
+        return self._servers.read([Read(VARIABLE)])[0]
 
     def _apply_by_socket(self, gradient: Any) -> None:
         self._servers.apply(self._changes, [gradient])
 
     def _read_object(self) -> Any:
-        return value_of(ask(self._server.read, [Read(_VARIABLE)]))[0]
+        return value_of(ask(self._server.read, [Read(VARIABLE)]))[0]
 
     def _apply_object(self, gradient: Any) -> None:
         value_of(ask(self._server.apply, self._changes, [gradient], None))
@@ -116,12 +116,12 @@ def two_nodes() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         cluster.shutdown()
 
 
-def started(options: tuple[dict[str, Any], dict[str, Any]], is_local: bool) -> Any:
-    """Start a server and a worker, and return the handle of the worker."""
+def start(options: tuple[dict[str, Any], dict[str, Any]], is_local: bool) -> tuple[Any, Any]:
+    """Start a server and a worker, and return their handles."""
     key = token_bytes(32)
     server = ask(ray().remote(**options[0])(ParameterServer), False, key, is_local)
     value_of(ask(server.add_updates, {_UPDATE: _descent()}))
-    return ask(ray().remote(**options[1])(Sender), server, key, worker_timeouts())
+    return server, ask(ray().remote(**options[1])(Sender), server, key, worker_timeouts())
 
 
 def _descent() -> bytes:
@@ -151,7 +151,7 @@ def measure_sending(rounds: int, sizes: Sequence[float] = MEGABYTES) -> None:
     clusters: dict[str, Callable[[], Any]] = {"one node": one_node, "two nodes": two_nodes}
     for name, cluster in clusters.items():
         with cluster() as options:
-            worker = started(options, is_local=cluster is one_node)
+            _, worker = start(options, is_local=cluster is one_node)
             for computes in (False, True):
                 for size in sizes:
                     sockets, objects = turns(worker, size, computes, rounds).values()
