@@ -1,9 +1,9 @@
 """Connections between servers and the processes that use their variables.
 
 Ray starts the processes, and knows their addresses and whether they are alive. Values are sent over
-separate sockets: a request of Ray's with a megabyte takes several milliseconds, mostly in its
-object store, and each step makes two. A server listens on loopback if all processes are on one
-machine.
+separate sockets: a request of Ray's with a megabyte takes several milliseconds, and each step makes
+two. `docs/decisions.md` has the figures, also of sizes where Ray wins. A server listens on loopback
+if the cluster was started by graphdist, on this machine.
 
 Anyone who reaches the port can connect. So each connection has its own thread from the start, which
 closes it unless the other end proves within seconds that it knows the strategy's key. The number of
@@ -53,6 +53,8 @@ _SIZES = struct.Struct("!QQ")
 _BYTES_UNDER_WAY = 4 << 20
 """The size of the system's socket buffers between two processes, in bytes."""
 _NONCE_BYTES = _PROOF_BYTES = 32
+_ALIGNMENT = 64
+"""Arrays are received at multiples of so many bytes, where JAX's CPU uses them without a copy."""
 
 
 class BadMessage(Exception):
@@ -125,10 +127,11 @@ class Channel:
 
     def _received(self, size: int) -> memoryview:
         try:
-            found: memoryview = np.empty(size, np.uint8).data  # the system allocates it lazily
+            memory = np.empty(size + _ALIGNMENT, np.uint8)  # the system allocates it lazily
         except (MemoryError, OverflowError, ValueError) as error:
             raise BadMessage(f"a message with a part of {size} bytes") from error
-        left = found
+        start = -memory.ctypes.data % _ALIGNMENT
+        left = found = memory[start : start + size].data
         while left.nbytes:
             count = self._turn(self._stream.recv_into, left)
             if not count:

@@ -15,6 +15,8 @@ folders are readable for all users, so they are in a private folder. Ray would m
 token readable for all users, so it is made private before. Any cluster without authentication
 causes a warning.
 
+Ray shows what workers print in the coordinator's output, unless `RAY_LOG_TO_DRIVER` is 0.
+
 Heartbeats find out whether a process is alive, dead or silent. Ray knows when a process was killed.
 A process that is stopped, or whose machine cannot be reached, is only silent: so it is asked for a
 beat, the name of its process and host, whenever an answer takes long. An idle thread sends the
@@ -32,6 +34,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +55,8 @@ from graphdist.user_warnings import warn_user
 
 _STORE_BYTES = 512 << 20
 """The size of the shared memory for values in transit, which is allocated as it is used."""
+_SECONDS_OF_LAST_PRINTS = 0.5
+"""How long Ray may take to bring the last lines that workers have printed, as at its own exit."""
 _FOLDER = "gd-ray-"
 _SHORT = Path("/tmp")
 _LONGEST = 17
@@ -131,6 +136,11 @@ class Cluster:
                 "environment"
             )
 
+    @property
+    def is_started_here(self) -> bool:
+        """Return whether graphdist has started it, on this machine's loopback."""
+        return Cluster._folder is not None
+
     def close(self) -> None:
         """End the cluster if it was started here, and this was its last use."""
         with _lock:
@@ -207,7 +217,6 @@ def _init(module: Any, num_processes: int, folder: Path) -> None:
         include_dashboard=False,
         object_store_memory=_STORE_BYTES,
         logging_level=logging.ERROR,
-        log_to_driver=False,
         _temp_dir=str(folder),
     )
 
@@ -239,6 +248,8 @@ def end() -> None:
         if folder is None:
             return
         try:
+            if ray().is_initialized():
+                time.sleep(_SECONDS_OF_LAST_PRINTS)
             ray().shutdown()
         finally:  # an interrupt too
             shutil.rmtree(folder, ignore_errors=True)

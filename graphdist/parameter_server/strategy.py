@@ -142,7 +142,7 @@ class ParameterServerBase(StrategyOnServers):
         self.server_names = [f"graphdist-server-{uuid4().hex}" for _ in range(num_servers)]
         self.key = token_bytes(32)
         """The secret that all processes of the strategy know."""
-        given = settings.jax_enable_x64, self.key, address is None
+        given = settings.jax_enable_x64, self.key, self._cluster.is_started_here
         actors = [ask(actor.options(name=name), *given) for name in self.server_names]
         self.servers = Servers(actors, self.key, self.timeouts)
         self.closing: list[Callable[[], None]] = []

@@ -206,6 +206,8 @@ def failed(error: BaseException) -> ClosureFailed:
     end the program.
     """
     said = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError):
+        error = _without_module(error)
     if not isinstance(error, Exception):
         source = where_raised(error)
         refused = RuntimeFailure(f"a worker's function has raised {said}", source=source)
@@ -217,6 +219,18 @@ def failed(error: BaseException) -> ClosureFailed:
     except Exception:
         return ClosureFailed(RuntimeFailure(said), text)
     return ClosureFailed(error, text)
+
+
+def _without_module(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error with what to do: the module may be on the coordinator's machine alone."""
+    worker = _here()
+    text = (
+        f"{error}: worker {worker.index}, {worker.place()}, cannot import it\n  hint: send your "
+        'modules to the workers: ray.init(runtime_env={"working_dir": "."}) before the strategy is '
+        "made; or install them on the workers' machines"
+    )
+    found = ModuleNotFoundError(text, name=error.name, path=error.path)
+    return found.with_traceback(error.__traceback__)
 
 
 def _kept_if_large(result: Any) -> Any:

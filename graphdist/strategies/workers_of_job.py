@@ -62,23 +62,35 @@ def joined_workers(resolver: Any) -> tuple[ClusterResolver, ClusterWorkers | Non
         if workers is not None:
             spec = ClusterSpec({"worker": list(workers.addresses)})
             return SimpleClusterResolver(spec, task_type="worker", task_id=workers.index), workers
-    checked = resolver_or_default(resolver)
+    hint = (
+        "leave it out: TF_CONFIG, a JAX that is initialized, Ray Train or the launcher then says "
+        "who the workers are"
+    )
+    default = TFConfigClusterResolver() if resolver is None else resolver
+    checked = _checked("cluster_resolver", default, hint)
     return checked, _of_resolver(checked)
 
 
 def require_all_processes(what: str, on_purpose: str) -> None:
-    """Raise `ContextError` if JAX has several processes, and `what` would use this one alone.
+    """Raise `ContextError` if `what` would use this process alone, which is one of several.
 
-    `on_purpose` says how a program can use one process although JAX has several.
+    The others are JAX's processes, or workers of Ray Train that JAX does not connect. `on_purpose`
+    says how a program can use one process although there are several.
     """
-    if current_workers() is None and is_one_of_several():
-        raise ContextError(
-            f"{what} uses this process alone, and JAX has {jax.process_count()} processes: each "
-            "would compute for itself",
-            source=here(),
-            hint="make a gd.MultiWorkerMirroredStrategy() of all processes; on purpose: "
-            f"{on_purpose}",
-        )
+    if current_workers() is not None:
+        return
+    task = ray_train_worker()
+    if is_one_of_several():
+        others = f"JAX has {jax.process_count()} processes"
+    elif task is not None and task.size > 1:
+        others = f"Ray Train has {task.size} workers"
+    else:
+        return
+    raise ContextError(
+        f"{what} uses this process alone, and {others}: each would compute for itself",
+        source=here(),
+        hint=f"make a gd.MultiWorkerMirroredStrategy() of all of them; on purpose: {on_purpose}",
+    )
 
 
 def _of_jax() -> ClusterWorkers | None:
@@ -155,7 +167,8 @@ def _unconnected(found: Launcher, error: Exception) -> WorkerError:
 def _say(workers: ClusterWorkers, found_by: str) -> None:
     if workers.index == 0:
         names = "; ".join(workers.addresses[:4]) + ("; .." if len(workers) > 4 else "")
-        print(f"graphdist: {len(workers)} workers of {found_by}: {names}", file=sys.stderr)
+        # Not by `print`, of which Ray Train makes a line of the log besides.
+        sys.stderr.write(f"graphdist: {len(workers)} workers of {found_by}: {names}\n")
 
 
 def _of_resolver(resolver: ClusterResolver) -> ClusterWorkers | None:
@@ -190,19 +203,19 @@ def _require_unused_devices(workers: str) -> None:
         )
 
 
-def resolver_or_default(resolver: Any) -> ClusterResolver:
-    """Return the resolver, the default one for None; raises `ArgumentError` for another type."""
-    if resolver is None:
-        return TFConfigClusterResolver()
+def _checked(name: str, resolver: Any, hint: str) -> ClusterResolver:
     if not isinstance(resolver, ClusterResolver):
-        hint = "leave it out: the default reads TF_CONFIG"
-        raise wrong_type("cluster_resolver", resolver, "a ClusterResolver", hint, ArgumentError)
+        raise wrong_type(name, resolver, "a ClusterResolver", hint, ArgumentError)
     return resolver
 
 
 def single_worker(resolver: Any) -> ClusterResolver:
-    """Return a resolver that names one worker; raises `ContextError` if it names several."""
-    checked = resolver_or_default(resolver)
+    """Return a resolver that names one worker; raises `ContextError` if it names several.
+
+    Raises `ArgumentError` for a value that is not a resolver.
+    """
+    hint = "leave it out to use the TPUs of this host"
+    checked = _checked("tpu_cluster_resolver", resolver, hint)
     count = len(roles.worker_addresses(checked.cluster_spec() or {}))
     if count > 1:
         raise ContextError(

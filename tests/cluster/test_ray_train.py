@@ -6,8 +6,10 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
+import graphdist as gd
 from graphdist.cluster.ray_train import RayTrainWorker, ray_train_worker
 
 
@@ -36,3 +38,22 @@ def test_outside_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "ray.train", SimpleNamespace(get_context=outside))
     assert ray_train_worker() is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        gd.MirroredStrategy,
+        gd.CentralStorageStrategy,
+        lambda: gd.function(lambda x: x + 1)(jnp.ones(3)),
+    ],
+    ids=["mirrored", "central storage", "without a strategy"],
+)
+def test_one_worker_of_several_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.train", context(0, 2))
+    with pytest.raises(gd.errors.ContextError, match="Ray Train has 2 workers: each would compute"):
+        make()
+    # On purpose, and where it is the only worker.
+    gd.MirroredStrategy(["cpu:0"])
+    monkeypatch.setitem(sys.modules, "ray.train", context(0, 1))
+    make()

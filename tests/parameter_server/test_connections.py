@@ -74,6 +74,17 @@ def test_arrays_arrive_as_they_were_sent(array: Any, ends: tuple[Channel, Channe
     np.testing.assert_array_equal(other, [1, 1])
 
 
+@pytest.mark.parametrize("size", [1, 1_000, 1_000_001])
+def test_arrays_are_received_where_jax_uses_them_without_a_copy(
+    size: int, ends: tuple[Channel, Channel]
+) -> None:
+    arrays = [np.ones(size, np.uint8), np.ones(size, np.float32)]
+    thread = Thread(target=ends[0].send, args=(arrays,))
+    thread.start()
+    assert [array.ctypes.data % 64 for array in ends[1].receive()] == [0, 0]
+    thread.join()
+
+
 def message_of_bytes() -> bytes:
     here, there = connected()
     with here, there:

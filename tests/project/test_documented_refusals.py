@@ -287,6 +287,9 @@ ASYNCHRONOUS = {
     "graphdist warns of a cluster that asks for no token": _of(
         "parameter_server/test_ray_cluster", "test_a_cluster_without_authentication_is_warned_of"
     ),
+    "A worker that cannot import a module raises a `ModuleNotFoundError`": _of(
+        "parameter_server/test_modules_and_prints", "test_a_module_that_workers_lack_is_named"
+    ),
     "What uses its variables or workers afterwards": _of(
         "parameter_server/test_ray_cluster",
         "test_what_was_shut_down_is_refused_and_starts_no_cluster",

@@ -2,6 +2,7 @@
 
     python -m graphdist.tools.bench parameter_server
     python -m graphdist.tools.bench parameter_server --tensorflow /path/to/python
+    python -m graphdist.tools.bench parameter_server --sending  # by sockets, and by Ray's objects
 
 A closure reads 1 MB of parameters, computes a gradient of as many bytes from a small batch, and
 writes it: nearly all of the work is sending. The same model runs on TensorFlow's
@@ -27,7 +28,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
+from graphdist.tools.bench.sending_values import measure_sending
 from graphdist.tools.console import CommandParser, console_tool
+from graphdist.tools.given_options import given_options, refuse_unused
 
 _OF_TENSORFLOW = Path(__file__).with_name("parameter_servers_on_tensorflow.py")
 
@@ -92,7 +95,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--closures", type=int, default=Load.closures)
     parser.add_argument("--workers", type=int, default=Load.num_workers)
     parser.add_argument("--tensorflow", metavar="PYTHON", help="a Python that has TensorFlow")
+    parser.add_argument(
+        "--sending", action="store_true", help="only send values, by our sockets and by Ray"
+    )
     options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error(f"--rounds is {options.rounds}: at least 1")
+    if options.sending:
+        refuse_unused(given_options(parser, options), "--sending", ("sending", "rounds"))
+        measure_sending(options.rounds)
+        return 0
     load = Load(options.workers, closures=options.closures)
     commands = {"graphdist": [sys.executable, "-m", "graphdist.tools.bench.parameter_servers"]}
     python = options.tensorflow

@@ -161,6 +161,11 @@ def workers_with_no_resolver(refused: Refused) -> None:
         gd.MultiWorkerMirroredStrategy(cluster_resolver=3)
 
 
+def tpu_with_no_resolver(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.TPUStrategy(3)
+
+
 def cluster_config_is_no_json(refused: Refused) -> None:
     with mock.patch.dict("os.environ", TF_CONFIG="{cluster"), refused(ValueError):
         gd.MultiWorkerMirroredStrategy()

@@ -1,0 +1,73 @@
+"""The example of Ray Train on two nodes goes on with the same numbers when a worker is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import graphdist as gd
+from graphdist.passes import Target
+from tests.multi_worker.launch import ROOT, SECONDS, environment
+
+PROGRAM = [sys.executable, "-m", "tests.multi_worker.programs.ray_on_two_nodes"]
+STEPS, CHECKPOINT, LAST = 30, 12, 16
+
+
+class Unpacked(gd.MultiWorkerMirroredStrategy):
+    """Workers store small variables apart; packs change how XLA adds the loss up."""
+
+    @property
+    def target(self) -> Target:
+        return replace(super().target, packs_variables=False)
+
+
+@pytest.fixture
+def expected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
+    """Return the losses of one process with two devices."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from train_digits import Settings
+    from train_multi_worker import Plan, train
+
+    losses: list[float] = []
+    plan = Plan(str(tmp_path / "alone"), STEPS, STEPS)
+    strategy = Unpacked(devices=["cpu:0", "cpu:1"])
+    train(strategy, Settings(), plan, lambda step, loss: losses.append(float(loss)))
+    return losses
+
+
+@pytest.mark.long
+@pytest.mark.needs("ray_train")
+@pytest.mark.parametrize("how", ["killed", "removed"])
+def test_workers_go_on_from_the_checkpoint_when_one_is_lost(
+    how: str, expected: list[float], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [*PROGRAM, str(tmp_path), how],
+        env=environment(RAY_AUTH_MODE="disabled"),
+        capture_output=True,
+        text=True,
+        timeout=2 * SECONDS,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    for rank in (0, 1):
+        lines = (tmp_path / f"losses-{rank}").read_text().splitlines()
+        found: list[tuple[int, int, float]] = [tuple(json.loads(line)) for line in lines]
+        first = found[0][0]  # the process
+        before = [step for process, step, _ in found if process == first]
+        after = [step for process, step, _ in found if process != first]
+        assert before == list(range(LAST + 1))
+        assert after == list(range(CHECKPOINT, STEPS))
+        assert [loss for _, step, loss in found] == [expected[step] for _, step, _ in found]
+    (reported,) = (line[5:] for line in said.splitlines() if line.startswith("SAYS "))
+    metrics, accuracy = json.loads(reported)
+    assert metrics["step"] == STEPS
+    assert accuracy > 0.85
+    # Each start says once who the workers are.
+    names = [line for line in said.splitlines() if "graphdist: 2 workers of Ray Train" in line]
+    assert len(names) == 2
