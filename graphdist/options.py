@@ -103,7 +103,7 @@ class VariableSynchronization(Enum):
 
     AUTO and ON_WRITE: at every write, so that all copies are always equal. ON_READ: each replica
     writes its own copy, and a read outside replica context aggregates the copies. NONE is allowed
-    only on `OneDeviceStrategy` and outside every scope.
+    in two cases only: on `OneDeviceStrategy`, and where no strategy's scope is open.
     """
 
     AUTO = 0

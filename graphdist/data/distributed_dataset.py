@@ -182,10 +182,10 @@ class DistributedDataset(Generic[Element_co]):
     ) -> Any:
         """Return the last of the states `state = reduce_func(state, element)`.
 
-        The function is compiled. One program runs `steps_per_execution` steps; by default the count
-        is measured. The state is a pytree of arrays and numbers.
+        The function is compiled. One program runs `steps_per_execution` steps; by default this
+        number is chosen by the time that the first steps take. The state is a pytree of arrays and numbers.
 
-        Raises `ArgumentError` for a state that changes its structure, shapes or dtypes,
+        Raises `ArgumentError` for a state that changes its structure, shapes or dtypes, and
         `UnsupportedError` inside a function.
 
         >>> import graphdist as gd
@@ -330,7 +330,11 @@ class DistributedDataset(Generic[Element_co]):
         self._spec = jax.tree.unflatten(first.structure, leaves)
 
     def _spec_of(self, spec: ArraySpec, shapes: Shapes | None) -> ArraySpec | PerReplicaSpec:
-        """Return the spec of a replica's part; `shapes` are the first element's, if it is known."""
+        """Return the spec of one replica's part of a leaf, whose spec in the source is `spec`.
+
+        `shapes` are the shapes of the replicas' parts in the first element; None if the dataset is
+        empty.
+        """
         dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
         if self._num_replicas == 1:
             return ArraySpec(spec.shape, dtype, None if shapes is None else shapes[0])

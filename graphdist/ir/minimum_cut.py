@@ -89,9 +89,9 @@ def _join(residual: _Residual, start: _Vertex, end: _Vertex, capacity: float) ->
 
 
 def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
-    """Return the vertices that residual capacity reaches from the start, with their predecessors.
+    """Return the vertices reachable from the source in the residual graph, and their predecessors.
 
-    The search stops when it reaches the end.
+    The search stops when it reaches the sink.
     """
     reached: dict[_Vertex, _Vertex] = {_START: _START}
     pending: deque[_Vertex] = deque([_START])
@@ -105,7 +105,7 @@ def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
 
 
 def _reaching(residual: _Residual) -> set[_Vertex]:
-    """Return the vertices from which residual capacity leads to the end."""
+    """Return the vertices from which the sink is reachable in the residual graph."""
     before: dict[_Vertex, list[_Vertex]] = {}
     for start, ends in residual.items():
         for end, capacity in ends.items():

@@ -6,14 +6,13 @@ A *layout* says what each replica holds of a value:
 * `per_replica`: one value per replica, possibly different;
 * `partial(reducer)`: each replica holds a term; the value is the sum, or the mean, of all terms;
 * `sharded(d)`: each replica holds its shard, along dimension `d`, of one full value;
-* `sharded(d) over member`: each group of replicas holds all shards, and a replica the shard of its
-  index within the group (`graphdist.ir.mesh`);
+* `sharded(d) over member`: the replicas are divided into groups, and each group holds all shards.
+  Replica i of a group holds shard i (`graphdist.ir.mesh` has the axes of groups and members);
 * None: not inferred yet (graphs fresh from the trace).
 
 Shapes are the shapes on one replica. Layouts form the lattice mirrored < sharded(d) < per_replica.
-What holds for all values of one layout also holds for all values of a smaller layout. So for an
-operation without a rule, the join of the operands' layouts is always a correct layout of the
-result. Only `to_partial` makes partial values. Only loops, reductions and operations that are
+If an operation has no rule of its own, its result is mirrored if all its operands are mirrored, and
+per_replica otherwise. Only `to_partial` makes partial values. Only loops, reductions and operations that are
 linear in a partial value accept it (`graphdist.ir.operation_table.partial_of`).
 """
 

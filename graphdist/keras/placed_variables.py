@@ -11,16 +11,18 @@ The attributes `aggregation` and `synchronization` of a Keras variable say how r
 * variables of metrics are ON_READ: each replica counts its own rows, a read sums over replicas;
 * other state, such as the moving averages of a batch normalization, is mirrored, too: the replicas'
   values are combined before they are assigned (`combined_state.py`);
-* the state of a random generator counts the draws. Each replica reads the state with a seed of its
-  own; replica 0 has the seed that a model without a strategy has.
+* the state of a random generator is a seed and a count of draws. When a replica reads the state,
+  the replica's id changes the seed, so that replicas draw different numbers. Replica 0 reads the
+  unchanged seed, as a model without a strategy does.
 
 If a variable is made inside a function, Keras initializes it when the function ends. Until then
 both the strategy's variable, which the function reads, and Keras's array have a value. At the end
 the variable is *handed over*: Keras's array is deleted.
 
-Scopes decide which value Keras reads and writes: scopes of values, scopes that cast to the dtype in
-which a layer computes, and the traces of JAX. Each scope belongs to a thread. So the array that a
-Keras variable itself holds is read and written in another thread.
+Open scopes change what Keras returns as a variable's value: a `StatelessScope`, a scope that casts
+to the dtype in which a layer computes, a trace of JAX. All of them belong to the current thread. To
+read or write the array that the Keras variable itself holds, this module uses another thread, in
+which no scope is open.
 """
 
 from __future__ import annotations

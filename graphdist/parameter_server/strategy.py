@@ -98,7 +98,7 @@ class ParameterServerExtended(StrategyExtended):
 
 
 class ParameterServerBase(StrategyOnServers):
-    """A strategy of parameter servers, with the methods of one API or the other."""
+    """What the `ParameterServerStrategy` of `graphdist` and that of `graphdist.compat.v1` share."""
 
     def __init__(
         self,

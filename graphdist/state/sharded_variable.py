@@ -1,8 +1,8 @@
 """A sharded variable: several variables whose rows together are the rows of one large variable.
 
-The rows of shard i follow the rows of shard i - 1. The rows are split evenly, and if there is a
-remainder, the first shards have one row more: 5 shards of 13 rows have 3, 3, 3, 2 and 2 rows. The
-shards are ordinary variables, and may be stored in different places.
+The rows of shard i follow the rows of shard i - 1. The rows are split evenly; a
+remainder gives each of the first shards one row more, so that 13 rows in 5 shards are split into 3,
+3, 3, 2 and 2 rows. The shards are ordinary variables, and may be stored in different places.
 
 An access to some rows touches only the shards that have these rows. Only a read of the full value
 joins the shards.

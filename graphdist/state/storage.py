@@ -110,7 +110,10 @@ class Storage(Protocol):
         """Return a copy in the memory of the host, if `is_complete_here`."""
 
     def copied(self) -> Storage:
-        """Return new storage with a copy of the value, in the same form but in no pack."""
+        """Return new storage with a copy of the value, outside of packs.
+
+        It is sharded if this storage is sharded. Per-replica copies become their mean.
+        """
 
     def write(self, array: Any) -> None:
         """Replace the value by an array with the layout of the stored array."""

@@ -57,7 +57,7 @@ class StoredValue:
         )
 
     def copied(self) -> StoredValue:
-        """Return a copy as a new value, stored in the same form but in no pack."""
+        """Return a copy as a new value; `Storage.copied` says how it is stored."""
         return StoredValue(self._between_steps(lambda storage: storage.copied()))
 
     def _between_steps(

@@ -13,9 +13,10 @@ def group_size_of(
 ) -> int | None:
     """Return over how many replicas variables are sharded; None if they are not sharded.
 
-    With True, a group has the replicas of one TPU slice, so that shards are sent over its fast
-    links only, or all replicas where there are no slices. A number is the size of a group, where 1
-    means False. Raises `ArgumentError` for anything else, for a number that does not divide the
+    `shard_parameters` is True, False or the size of a group. True makes each TPU slice a group, so
+    that shards are sent over the fast links of the slice only. If there is one slice, or the
+    replicas of a slice have no consecutive ids, all replicas are one group. The size 1 means False.
+    Raises `ArgumentError` for any other value, for a size that does not divide the number of
     replicas, and with `shard_update=False`.
     """
     if not isinstance(shard_parameters, int):

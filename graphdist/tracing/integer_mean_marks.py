@@ -78,7 +78,7 @@ class IntegerMeans:
         return self.unequal is not None and mean_id not in self.unequal
 
     def marked(self, array: jax.Array, mean_id: MeanId) -> jax.Array:
-        """Return the integers of a mean, marked with its id."""
+        """Return `array`, the integer operand of a mean, marked with the id of the mean."""
         self.are_any = True
         marked: jax.Array = integer_mean_p.bind(array, mean_id=mean_id)
         return marked

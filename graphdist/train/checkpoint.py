@@ -211,7 +211,7 @@ class Checkpoint(Objects):
         return name
 
     def sync(self) -> None:
-        """Return once the checkpoint being saved is on the disk; raises a failed write's error."""
+        """Wait until the checkpoint being saved is durable; raises the error of a failed write."""
         finish_writing()
 
     def restore(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:

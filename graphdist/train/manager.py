@@ -224,7 +224,7 @@ class CheckpointManager:
         return True
 
     def sync(self) -> None:
-        """Return once the checkpoint being saved is on the disk; raises a failed write's error."""
+        """Wait until the checkpoint being saved is durable; raises the error of a failed write."""
         finish_writing()
 
     def _latest_of_all(self, without: set[str]) -> str | None:

@@ -62,7 +62,7 @@ class _Write:
             self._done.set()
 
     def wait(self) -> None:
-        """Return once the checkpoint is written, or has failed.
+        """Wait until the checkpoint is written, or has failed.
 
         Ctrl-C interrupts this wait. If Ctrl-C interrupted `Thread.join`, Python would believe that
         the thread has ended, would not wait for the thread at exit, and would crash.
@@ -119,7 +119,7 @@ def start_writing(job: Callable[[], None], name: str) -> None:
 
 
 def finish_writing() -> None:
-    """Return once nothing is being written; raises the error of a failed write."""
+    """Wait until nothing is being written; raises the error of a failed write."""
     with _lock:
         while _under_way:
             write = _under_way[-1]

@@ -92,7 +92,10 @@ def _description(value: Any) -> Any:
 
 
 def _on_devices(values: Sequence[Any], strategy: StrategyBase, shapes: Shapes) -> PerReplicaArray:
-    """Return the value; `values` are this process's components, `shapes` those of all replicas."""
+    """Return a per-replica value on the devices of a strategy.
+
+    `values` are the components of this process's replicas, `shapes` the shapes of all components.
+    """
     devices, shape = strategy.devices, largest(shapes)
     parts = [
         jax.device_put(_padded(value, shape).reshape(shape or (1,)), devices.devices[replica])

@@ -231,9 +231,10 @@ class TracedPerReplica(PerReplica):
 
 @jax.tree_util.register_pytree_node_class
 class TracedParts(PerReplica):
-    """A per-replica value inside a trace whose components are Python values or slots.
+    """A per-replica value inside a trace: component i is a Python value or a `Slot`.
 
-    The array of a slot has the component on the slot's replica only.
+    All replicas trace the array of a slot. On replica i the array holds component i; what it holds
+    on other replicas has no meaning.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:

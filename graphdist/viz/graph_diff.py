@@ -121,7 +121,8 @@ class _Keys:
 
     def __init__(self) -> None:
         self.of_shape, self.of_computations = cache(_shape_key), cache(self._keys_of)
-        # The keys of a node's operands, and the keys of the node and its results for them.
+        # By node: the keys of its operands, and the keys of the node and of its results that were
+        # computed from them. An entry is valid while the operands have these keys.
         self._computed: dict[Node, tuple[OperandKeys, int, OperandKeys]] = {}
 
     def _keys_of(self, graph: Graph) -> dict[Node, int]:

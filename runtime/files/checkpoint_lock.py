@@ -189,7 +189,7 @@ def require_silence(
     stem: str,
     folder: object,
 ) -> None:
-    """Return once the owner of a record is known or assumed to have ended.
+    """Wait until the owner of a record is known or assumed to have ended.
 
     `read` returns the record, `has_lock` says whether the kernel has locked it for this process.
     Raises `CheckpointError` if the owner lives.
