@@ -183,7 +183,8 @@ class DistributedDataset(Generic[Element_co]):
         """Return the last of the states `state = reduce_func(state, element)`.
 
         The function is compiled. One program runs `steps_per_execution` steps; by default this
-        number is chosen by the time that the first steps take. The state is a pytree of arrays and numbers.
+        number is chosen by the time that the first steps take. The state is a pytree of arrays and
+        numbers.
 
         Raises `ArgumentError` for a state that changes its structure, shapes or dtypes, and
         `UnsupportedError` inside a function.

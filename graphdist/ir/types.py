@@ -12,8 +12,8 @@ A *layout* says what each replica holds of a value:
 
 Shapes are the shapes on one replica. Layouts form the lattice mirrored < sharded(d) < per_replica.
 If an operation has no rule of its own, its result is mirrored if all its operands are mirrored, and
-per_replica otherwise. Only `to_partial` makes partial values. Only loops, reductions and operations that are
-linear in a partial value accept it (`graphdist.ir.operation_table.partial_of`).
+per_replica otherwise. Only `to_partial` makes partial values. Only loops, reductions and operations
+that are linear in a partial value accept it (`graphdist.ir.operation_table.partial_of`).
 """
 
 from __future__ import annotations
