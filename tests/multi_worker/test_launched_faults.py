@@ -20,7 +20,7 @@ from tests.multi_worker.test_starting import free_address
 Ends: TypeAlias = list[tuple[int, str, str]]
 PROGRAM = [sys.executable, "-m", "tests.multi_worker.programs.initialized"]
 TIMEOUTS = {
-    "GRAPHDIST_WORKER_START_SECONDS": "20",
+    "GRAPHDIST_WORKER_START_SECONDS": "60",
     "GRAPHDIST_WORKER_SILENCE_SECONDS": "6",
     "GRAPHDIST_WORKER_STEP_SECONDS": "4",
 }
