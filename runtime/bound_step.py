@@ -1,10 +1,10 @@
 """A step bound to the buffers of its variables.
 
-A call, in order: wait until there is room for another step, take the lock of the stores, check that
-the variables are still stored in the form that the step was compiled for, read their buffers,
-dispatch, write the new buffers back. The lock is held from the read to the write, because the step
-may donate the buffers: another thread must find either the old buffers or the new ones, never
-donated ones.
+A call waits until there is room for another step, takes the lock of the stores, and checks that the
+variables are still stored in the form that the step was compiled for. Then it reads their buffers,
+dispatches the step, and writes the new buffers back. The lock is held from the read to the write,
+because the step may donate the buffers: another thread must find either the old buffers or the new
+ones, never donated ones.
 
 This code runs at every step, with cold caches: each call of a Python function costs a microsecond
 or two (see the dispatch benchmark). So `run` is a single function.

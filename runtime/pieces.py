@@ -6,7 +6,7 @@ computations, in 5 to 20 ms, but slices at different constants are not equal, no
 computations fused with them. So on CPU the starts of many pieces are computed at run time. Then all
 slices of one size share a kernel, and so do all updates of variables of one shape.
 
-XLA must not know these values, or it would make constants of them. So they are the result of a
+XLA must not know the starts, or it would make constants of them. So the starts are the result of a
 branch on a condition that always holds, but that depends on the buffer's bits. (XLA looks through
 `optimization_barrier` and calls.) The branch copies 4 bytes per piece. Measured with JAX 0.10: 400
 pieces of 272 elements take 10.3 s to compile with constant starts and 0.6 s with starts at run

@@ -2,13 +2,13 @@
 
 An error of graphdist or of the system is a message on stderr, with status 2. Ctrl-C is one line,
 with status 130. If the reader of the output goes away, as `head` does, the tool ends without a
-message, with status 141: shells report it for programs that SIGPIPE ends. An output that cannot be
-written for another reason, as on a full disk, is a message and status 1. Status 0 would claim that
-a verdict was printed, such as that a step fits.
+message, with status 141, which shells report for programs that SIGPIPE ends. An output that cannot
+be written for another reason, as on a full disk, is a message and status 1. Status 0 would claim
+that a verdict was printed, such as that a step fits.
 
 Python ignores SIGPIPE and raises `BrokenPipeError`. The buffers of stdout and stderr are flushed
-here, so that it is raised here too, and not at the exit of the interpreter. How the process of a
-tool is prepared is in `graphdist.command_process`.
+here, so that this error is raised here, too, and not at the exit of Python.
+`graphdist.command_process` prepares the process of a tool.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The workers get `TF_CONFIG` and communicate over loopback. Their output is print
 each line with the index of its worker. When a worker fails, the others get a moment to report it
 and are stopped, and the last output of the failed worker is printed again at the end. If the reader
 of the output goes away, or the output cannot be written, the workers are told to end. No worker
-outlives the launcher: the kernel kills it when the launcher ends for any reason, and a process
-beside the workers kills the processes that they have started.
+outlives the launcher. When the launcher ends for any reason, the kernel kills the workers, and a
+process beside the workers kills the processes that they have started.
 """
 
 from __future__ import annotations

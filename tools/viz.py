@@ -6,7 +6,7 @@ message on stderr and exit status 2.
 
 `graphdist-viz file.py --all` writes a page for each function that a module defines, factories of
 steps and functions of `gd.function`, and an index of them. A function that cannot be shown, for
-instance since its arguments are not known, has a row that says why.
+instance because its arguments are unknown, has a row that says why.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The options of XLA that the file of a step may choose, and the values they may have.
 
-Some options write files, some take any amount of memory or end the process:
-`xla_cpu_parallel_codegen_split_count` of ten million takes 20 GB, and of -1 aborts. Not all of
-XLA's options are known to be safe. So a file may choose only the options in this table, which
-graphdist and its documents use; the caller of `load` may choose any.
+Some options write files, some take any amount of memory, and some end the process. With ten million
+for `xla_cpu_parallel_codegen_split_count` XLA takes 20 GB, and with -1 it aborts. Not all of XLA's
+options are known to be safe. So a file may choose only the options in this table, which graphdist
+and its documents use. The caller of `load` may choose any option.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from graphdist.strategies.current import get_strategy
 def place_earlier_models() -> None:
     """Let models that were made before train on strategies too."""
     for name in ("compile", "fit", "evaluate", "predict"):
-        # Replaced in the class that defines the method, because Keras checks whether the class of a
-        # model overrides it.
+        # Replaced in the class that defines the method: Keras checks whether a model's class has a
+        # method of its own.
         of = next(each for each in keras.Model.__mro__ if name in vars(each))
         setattr(of, name, _placing(vars(of)[name], name == "compile"))
 

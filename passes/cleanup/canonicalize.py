@@ -1,7 +1,7 @@
 """Replace operations whose result is an operand, and chains that a single operation can replace.
 
-Every rule is exact for all values of the dtypes it applies to, bit for bit, nan and -0.0 included:
-`x + 0.0` stays, because it turns -0.0 into 0.0. Subnormal numbers are the exception: on CPU, XLA
+Every rule is exact for all values of the dtypes it applies to, bit for bit, nan and -0.0 included.
+So `x + 0.0` stays, because it turns -0.0 into 0.0. Subnormal numbers are the exception: on CPU, XLA
 flushes them to zero when it computes with them, and keeps them if the operation is removed.
 
 Before:  %a = jax.neg(%x)   %b = jax.neg(%a)   %c = jax.mul(%b, 1.0)   return %c

@@ -1,8 +1,8 @@
 """Replace a sum over gathered values by a reduction of each replica's sum.
 
 The pass `local_steps.py` must find the reductions of gradients. A mean of gathered gradients,
-all_gather(g).mean(0), is one of them: a sum along the dimension in which values are joined is the
-sum over the replicas of each replica's own sum.
+all_gather(g).mean(0), is a reduction, too: a sum along the dimension in which values are joined is
+the sum over the replicas of each replica's own sum.
 
 Before:  %all = all_gather(%g) {axis=0}   %s = jax.reduce_sum(%all) {axes=(0,)}
 After:   %own = jax.reduce_sum(%g) {axes=(0,)}   %s = all_reduce(%own) {reducer="sum"}

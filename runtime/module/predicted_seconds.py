@@ -8,20 +8,21 @@ On both:
 * A copy takes its bytes divided by a share of the memory's bandwidth, or by the rate of the host if
   it goes to or from the host.
 
-Any other instruction is bound by its products, by its bytes, and by an estimate of the platform.
+Any other instruction takes a time that depends on its products, on its bytes, and on the platform.
 
 TPUs. The compiler estimates cycles. An instruction takes the longest of three times: its operations
 divided by the rate that large products reach on the chip, its bytes divided by a share of the
 memory's bandwidth, and half of the compiler's cycles.
 
-Why half: the compiler adds up cycles of units of a core that work at the same time. For single
-products its cycles are right: XLA's product of 4096^3 takes 0.73 ms on v5e without its dispatch, by
-cycles 0.72; 8192^3 takes 1.02 ms on tpu7x, by cycles 1.03. But in steps of published runs, products
-are fused with other work. By cycles these reach three quarters of the chip's peak, while the entire
-step was measured to reach nine tenths; and the cycles of elementwise work and copies are two to
-four times the time of their bytes. Cycles matter where neither operations nor bytes are the bound:
-sorts, small arrays, products of few channels. Products of dtypes wider than bfloat16 take several
-passes, and the compiler's cycles count all of them.
+Only half of the cycles counts, because the compiler adds up cycles of units of a core that work at
+the same time. For single products the cycles are right: a product of 4096^3 takes 0.73 ms on v5e
+without its dispatch, and 0.72 ms according to the cycles. A product of 8192^3 takes 1.02 ms on
+tpu7x, and 1.03 ms according to the cycles. But in steps of published runs, products are fused with
+other work. According to the cycles, these fusions reach three quarters of the chip's peak, while
+the entire step was measured to reach nine tenths. The cycles of elementwise work and copies are two
+to four times the time of their bytes. Cycles matter where neither operations nor bytes are the
+bound: sorts, small arrays, products of few channels. Products of dtypes wider than bfloat16 take
+several passes, and the compiler's cycles count all of them.
 
 GPUs. The compiler estimates nothing. An instruction takes the time to start it, and then the longer
 of two times: its operations divided by the rate that large products reach on the GPU, and its bytes

@@ -2,9 +2,10 @@
 
 A worker listens only at its own address in the cluster. A name may not resolve to that address:
 
-* Debian and others resolve a machine's own name to 127.0.1.1, which other machines cannot reach. If
-  the cluster has several machines, a worker uses its address on the route to another worker.
-* In a container, or behind a load balancer, a worker does not have the address that the others
+* Debian and other systems resolve a machine's own name to 127.0.1.1, which other machines cannot
+  reach. If the cluster has several machines, a worker uses its address on the route to another
+  worker.
+* In a container, or behind a load balancer, a worker does not have the address that other workers
   connect to. Then the user sets the address to listen at.
 """
 

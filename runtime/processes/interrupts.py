@@ -1,7 +1,7 @@
 """Ctrl-C in workers, at moments when Python cannot raise it.
 
-A `KeyboardInterrupt` within a destructor or a callback of the garbage collector is printed and
-ignored. JAX has such a callback, in which about one Ctrl-C in some hundred was lost: the worker
+Python prints and ignores a `KeyboardInterrupt` within a destructor or a callback of the garbage
+collector. JAX has such a callback. About one Ctrl-C in some hundreds was lost in it, and the worker
 continued. So the interrupt is raised again, a moment later. `cluster_workers.py` handles Ctrl-C at
 the end of a worker, `supervised_steps.py` within a step.
 """

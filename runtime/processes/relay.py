@@ -8,7 +8,7 @@ when its heartbeats get no answer for too long.
 
 One thread owns all connections. There are few bytes to forward, most of them at the start of JAX
 and of collectives. Other programs of this machine can connect too, so the number of connections is
-limited, and further ones are closed.
+limited, and further connections are closed.
 """
 
 from __future__ import annotations

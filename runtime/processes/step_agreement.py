@@ -1,18 +1,18 @@
 """Agrees on the step after which all workers stop together.
 
-Each worker counts its steps. When one gets a notice that it will be stopped, all must save after
-the same step, and none may wait in a collective that the others do not execute. So:
+Each worker counts its steps. When a worker gets a notice that it will be stopped, all workers must
+save after the same step, and no worker may wait in a collective that others do not execute. So:
 
 1. The worker with the notice publishes a request. A thread of each worker waits for the request.
-2. That thread publishes the last step its worker has begun or, between two steps, the next one. At
-   the end of that step the worker waits for the outcome of 3.
+2. This thread publishes the last step that its worker has begun or, between two steps, the next
+   step. At the end of the published step, the worker waits for the outcome of 3.
 3. When the thread has the counts of all workers, the largest is the agreed step: no worker is
-   beyond it, and the others continue up to it.
+   beyond it, and all workers continue up to it.
 
-In 1 and 2 threads answer for their workers, even while a worker is inside a step that cannot end
-before another worker begins it. So no worker waits for ever. Workers stop at the end of a step, not
-before one: the batch of that step would be read from its iterator and lost. If a worker publishes
-nothing in time, the others raise an error that names it.
+In 1 and 2, threads answer for their workers, even while a worker is inside a step that cannot end
+before another worker begins it. So no worker waits for ever. Workers stop at the end of a step. If
+they stopped before a step, the batch of that step would be read from its iterator and lost. If a
+worker publishes nothing in time, the others raise an error that names this worker.
 """
 
 from __future__ import annotations
