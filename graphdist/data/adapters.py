@@ -12,6 +12,9 @@ No other library is imported. A dataset is recognized as one of these, in this o
 
 Every iteration asks the source for a new iterator. A generator has only one iterator, so it can be
 iterated once. A second attempt is an error: it would look like an empty epoch.
+
+Where there are several workers, a dataset that can read a part of itself is read in parts; one that
+the program has divided is taken as divided; all workers read any other (`source_of_worker`).
 """
 
 from __future__ import annotations
@@ -131,10 +134,13 @@ def other_dataset(dataset: Any, *, as_it_is: bool = False) -> OtherDataset:
 
 def _has_buffer(node: Any) -> bool:
     """Return whether a stream of Hugging Face has a shuffle buffer, the rows of which it loses."""
-    if type(node).__name__.startswith("BufferShuffled") and node.buffer_size > 1:
+    kind = type(node).__name__
+    if not kind.endswith("ExamplesIterable"):
+        return False
+    if kind.startswith("BufferShuffled") and node.buffer_size > 1:
         return True
     sources = [getattr(node, "ex_iterable", None), *getattr(node, "ex_iterables", ())]
-    return any(_has_buffer(source) for source in sources if source is not None)
+    return any(map(_has_buffer, sources))
 
 
 def _opener(dataset: Any) -> Callable[[], Any]:

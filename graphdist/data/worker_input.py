@@ -104,8 +104,8 @@ def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bo
 def part_of_worker(dataset: Any, workers: ClusterWorkers) -> Any:
     """Return the part of a dataset that this worker iterates; all workers call it together.
 
-    Every worker iterates all of a dataset of another library. Raises `ArgumentError` for policy
-    FILE with fewer files than workers.
+    A dataset of another library is returned as it is: `adapters.py` asks it for a part. Raises
+    `ArgumentError` for policy FILE with fewer files than workers.
     """
     if not isinstance(dataset, Dataset):
         return dataset
