@@ -100,7 +100,7 @@ def profiled_step(
     programs: dict[tuple[str, object], list[Operation]] = defaultdict(list)
     for file in _files(path):
         planes = jax.profiler.ProfileData.from_file(str(file)).planes
-        for operation in operations_of(planes, file.name):
+        for operation in profiled_operations(planes, file.name):
             programs[operation.module, operation.program].append(operation)
     found = [each for (module, _), each in programs.items() if step is None or _is_of(module, step)]
     if not found:
@@ -130,7 +130,7 @@ def _is_of(module: str, step: str) -> bool:
     return module.removeprefix("jit_") == re.sub(r"\W", "_", step)
 
 
-def operations_of(planes: Iterable[Any], host: str = "") -> Iterator[Operation]:
+def profiled_operations(planes: Iterable[Any], host: str = "") -> Iterator[Operation]:
     """Yield the operations that devices of a host ran."""
     for plane in planes:
         lines = [(line.name, list(line.events)) for line in plane.lines]

@@ -18,7 +18,7 @@ from graphdist.report.step_memory import StepMemory
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import CollectiveTime, StepTimeline
 from graphdist.tools.measure import main
-from graphdist.tools.profiles import ProfiledStep, operations_of, times_of
+from graphdist.tools.profiles import ProfiledStep, profiled_operations, times_of
 
 STEPS = 4
 
@@ -129,7 +129,7 @@ def plane(name: str, **lines: list[Any]) -> Any:
 
 
 def read(*planes: Any, collectives: tuple[str, ...] = ()) -> ProfiledStep:
-    return times_of(list(operations_of(planes)), collectives)
+    return times_of(list(profiled_operations(planes)), collectives)
 
 
 def tpu(at: float, *, hidden: float) -> dict[str, list[Any]]:
@@ -216,7 +216,7 @@ def test_devices_of_two_hosts_are_two() -> None:
     of = {"hlo_module": "jit_step", "run_id": 1, "device_ordinal": 0}
     events = [event("a", 0, 1, hlo_op="a", **of), event("psum.1", 2, 5, hlo_op="psum.1", **of)]
     one = plane("/host:CPU", thread=events)
-    found = times_of([*operations_of([one], "first"), *operations_of([one], "second")])
+    found = times_of([*profiled_operations([one], "first"), *profiled_operations([one], "second")])
     assert (found.devices, found.runs) == (2, 1)
 
 
