@@ -90,11 +90,11 @@ def positive(x: Any) -> Any:
 
 
 UNARY = {
-    name: [of(getattr(lax, name), LINE)]
+    name: [of(lambda x, name=name: getattr(lax, name)(x), LINE)]
     for name in (
         "abs", "asinh", "atan", "bessel_i0e", "bessel_i1e", "cbrt", "ceil", "cos", "cosh", "erf",
         "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "is_finite", "logistic", "neg", "round",
-        "sign", "sin", "sinh", "square", "tan", "tanh",
+        "sign", "sin", "sinh", "square", "tan", "tanh", "one_minus_square",
     )
 }  # fmt: skip
 OF_POSITIVE = {
@@ -444,9 +444,11 @@ OF_JAX = {
     **OTHER_ELEMENTS, **MOVES, **REDUCTIONS, **PRODUCTS, **ACCESSES, **ALGEBRA,
 }  # fmt: skip
 NOT_IN_THIS_JAX = {
-    f"jax.{name}" for name in ("mulhi", "stack", "unstack") if not hasattr(lax, f"{name}_p")
+    f"jax.{name}"
+    for name in ("mulhi", "one_minus_square", "stack", "unstack")
+    if not hasattr(lax, f"{name}_p")
 }
-"""Operations that JAX 0.10.0 lacks."""
+"""Operations that an older JAX lacks."""
 
 _ALL = {f"jax.{name}": examples for name, examples in OF_JAX.items()} | OURS
 EXAMPLES = {name: examples for name, examples in _ALL.items() if name not in NOT_IN_THIS_JAX}

@@ -67,7 +67,7 @@ NEEDS = {
     "mlflow": Need("pip install mlflow", ("mlflow",)),
     "mypy": _extra("dev", "mypy"),
     "pip": Need("python -m ensurepip", ("pip",)),
-    "ray_train": _extra("ray-train", "pyarrow"),
+    "ray_train": _extra("ray-train", "pyarrow", "pydantic"),
     "tensorboard": Need("pip install tensorboard tensorflow", ("tensorboard", "tensorflow")),
     "tensorflow": _extra("bench", "tensorflow"),
     "torch": _extra("bench", "torch"),

@@ -31,7 +31,7 @@ import numpy as np
 from graphdist.runtime.files.orbax_export import OrbaxExport
 from graphdist.runtime.files.safetensors_export import SafetensorsExport
 from graphdist.runtime.spans import Part, Span, with_bounds
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 from graphdist.train.foreign_files import open_arrays
 from graphdist.train.leaves import ArrayEntry, Shards
 from graphdist.train.loading import write_all
@@ -207,7 +207,7 @@ def largest_shards(along: str, workers: int) -> Iterator[tuple[str, float]]:
 @console_tool("checkpoints_of_405b")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure each stage in a process of its own, and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=256, help="a divisor of 256 or 512")
     parser.add_argument("--worker", type=int, default=37)
     parser.add_argument("--along", choices=("inputs", "outputs"), default="outputs")

@@ -10,7 +10,6 @@ whether a save is on the disk when the process ends right after it.
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import random
 import re
@@ -30,7 +29,7 @@ import orbax.checkpoint as ocp
 
 import graphdist as gd
 from graphdist.tools.bench.checkpoints import call_seconds
-from graphdist.tools.console import console_tool
+from graphdist.tools.console import CommandParser, console_tool
 
 _ARRAYS = 16
 _CHANGES = 200
@@ -192,7 +191,7 @@ def sizes_of_packages(package: str, without: set[str]) -> dict[str, int]:
 @console_tool("checkpoints_of_orbax")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", help="where to write; by default the system's for such")
