@@ -64,6 +64,15 @@ def test_processes_that_initialized_jax(expected: list[Any]) -> None:
 
 
 @pytest.mark.long
+def test_three_processes_that_initialized_jax() -> None:
+    said = run(3, "training").said
+    assert said[0] == said[1] == said[2]
+    for status, output, error in initialized(3):
+        assert status == 0, error
+        assert results(output) == said[0]
+
+
+@pytest.mark.long
 def test_beside_a_cluster_of_tf_config(expected: list[Any]) -> None:
     workers, address = [free_address(), free_address()], free_address()
     tasks = [{"type": "worker", "index": index} for index in (0, 1)]
