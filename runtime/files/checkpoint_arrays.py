@@ -61,7 +61,7 @@ def write_arrays(
 
     def write(name: str) -> str:
         place, array = folder / name, written[name]
-        metadata = json.dumps(_metadata(array.shape, array.dtype), indent=1)
+        metadata = json.dumps(zarr_metadata(array.dtype, array.shape, array.shape), indent=1)
         files.write(place / _METADATA, metadata.encode())
         return files.write(place / chunk_name(array.shape), _bytes(np.ascontiguousarray(array)))
 
@@ -69,10 +69,12 @@ def write_arrays(
     return dict(zip(written, checksums, strict=True))
 
 
-def _metadata(shape: Sequence[int], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the content of `.zarray`."""
+def zarr_metadata(
+    dtype: np.dtype[Any], shape: Sequence[int], chunk: Sequence[int]
+) -> dict[str, Any]:
+    """Return the content of `.zarray` for an array in chunks of one shape."""
     return {
-        "chunks": list(shape),
+        "chunks": list(chunk),
         "compressor": None,
         "dimension_separator": ".",
         "dtype": dtype.name if dtype.isbuiltin == _NOT_NUMPYS else dtype.str,
@@ -185,7 +187,8 @@ def _read_chunk(
 
 def _check_metadata(text: bytes, stored: StoredSlice) -> None:
     """Raise `ValueError` unless the metadata of a file is what was written."""
-    expected, actual = _metadata(stored.shape, stored.dtype), json.loads(text)
+    actual = json.loads(text)
+    expected = zarr_metadata(stored.dtype, stored.shape, stored.shape)
     if not isinstance(actual, dict) or {*actual} != {*expected}:
         raise ValueError("it is not the metadata of an array")
     for name, value in expected.items():

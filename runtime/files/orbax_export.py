@@ -21,6 +21,7 @@ from typing import Any  # Any: JSON, numpy dtypes
 
 import numpy as np
 
+from graphdist.runtime.files.checkpoint_arrays import zarr_metadata
 from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
     erase,
@@ -34,8 +35,6 @@ from graphdist.runtime.spans import Part
 
 _MOST_CHUNK = 2**24
 """How large a chunk may be in bytes: tensorstore takes twice as long for chunks of 64 MiB."""
-_NOT_NUMPYS = 2
-"""The value of `isbuiltin` for dtypes of ml_dtypes, such as bfloat16."""
 _SEQUENCE, _DICT = 1, 2
 _VALUES = {"np.ndarray", "scalar"}
 
@@ -90,7 +89,7 @@ class OrbaxExport:
             if folder == self._partial or ".." in folder.parts:
                 raise CheckpointError(f"no folder can have the name of the array {name!r}")
             folder.mkdir(parents=True)
-            text = json.dumps(_zarr_of(dtype, shape, self._chunks[name]), indent=1)
+            text = json.dumps(zarr_metadata(dtype, shape, self._chunks[name]), indent=1)
             write_synced(folder / ".zarray", text.encode())
 
     def write(self, name: str, part: Part, values: Array) -> None:
@@ -167,23 +166,6 @@ def chunk_shape(
         dimension = (free or even)[0]
         chunk[dimension] = -(-chunk[dimension] // 2)
     return tuple(chunk)
-
-
-def _zarr_of(
-    dtype: np.dtype[Any], shape: tuple[int, ...], chunk: tuple[int, ...]
-) -> dict[str, Any]:
-    """Return the content of `.zarray`."""
-    return {
-        "chunks": list(chunk),
-        "compressor": None,
-        "dimension_separator": ".",
-        "dtype": dtype.name if dtype.isbuiltin == _NOT_NUMPYS else dtype.str,
-        "fill_value": None,
-        "filters": None,
-        "order": "C",
-        "shape": list(shape),
-        "zarr_format": 2,
-    }
 
 
 def _leaf(path: Sequence[tuple[str, bool]], kind: str) -> dict[str, Any]:
