@@ -26,7 +26,7 @@ from fractions import Fraction
 from math import gcd, prod
 
 from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.jax_parameters import contracted, convolution
+from graphdist.ir.jax_parameters import convolution, product_dimensions
 from graphdist.ir.kernels import KERNEL, kernel_flops
 from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.operation_table import TABLE
@@ -175,8 +175,8 @@ def _count_elements(values: Sequence[Operand], total: Cost) -> None:
 
 
 def _of_matmul(node: Node) -> int:
-    shape = node.operands[0].type.shape
-    return 2 * node.results[0].type.size * prod(shape[dimension] for dimension in contracted(node))
+    shape, contracted = node.operands[0].type.shape, product_dimensions(node).left_contracted
+    return 2 * node.results[0].type.size * prod(shape[dimension] for dimension in contracted)
 
 
 def _of_convolution(node: Node) -> int:

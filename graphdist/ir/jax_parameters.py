@@ -126,10 +126,29 @@ def fill_value(node: Node) -> float | bool | None:
     return value.item() if hasattr(value, "item") else value
 
 
-def contracted(node: Node) -> Dimensions:
-    """Return the contracted dimensions of the left operand of a `dot_general`."""
-    ((left, _), _) = _read(node, "dimension_numbers")
-    return left
+class ProductDimensions(NamedTuple):
+    """The dimensions of the operands of a `dot_general`."""
+
+    left_contracted: Dimensions
+    right_contracted: Dimensions
+    left_batch: Dimensions
+    right_batch: Dimensions
+
+
+def product_dimensions(node: Node) -> ProductDimensions:
+    """Return the contracted and the batch dimensions of a `dot_general`."""
+    contracted, batch = _read(node, "dimension_numbers")
+    return ProductDimensions(*contracted, *batch)
+
+
+def exchanged_product(node: Node) -> dict[str, object]:
+    """Return the parameters of a `dot_general` for its operands in the opposite order."""
+    dimensions, precision = product_dimensions(node), _read(node, "precision")
+    return {
+        **node.params,
+        "dimension_numbers": (dimensions[1::-1], dimensions[:1:-1]),
+        "precision": precision[::-1] if isinstance(precision, tuple) else precision,
+    }
 
 
 class ConvolutionDimensions(Protocol):
