@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
 from graphdist.passes.layouts.gather_ahead import gather_ahead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
@@ -35,6 +36,7 @@ from graphdist.passes.lowering.reassociate import reassociate
 from graphdist.passes.lowering.remove_redundant_collectives import remove_redundant_collectives
 from graphdist.passes.lowering.shard_inputs import shard_inputs
 from graphdist.passes.manager import ANY_STAGE, Pass
+from graphdist.passes.order.compute_in_chunks import ComputeInChunks
 from graphdist.passes.order.order_collectives import order_collectives
 from graphdist.passes.order.order_loops import order_loops
 from graphdist.passes.order.stage_collectives import StageCollectives
@@ -50,6 +52,9 @@ SMALLEST_IN_LOOPS = 2**16
 
 LARGEST_WIDENED = 2**28
 """The most bytes of a value that is widened and reduce_scattered at once."""
+
+LARGEST_CHUNK = 2**28
+"""The most bytes of the scores of a loss that are computed at once."""
 
 GATHERED_BYTES = 2**28
 """The most bytes of gathered variables that are kept between uses, if memory is unknown."""
@@ -178,6 +183,12 @@ PIPELINE = (
     Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
     _DELAY,
     _always(simplify),
+    # This runs before conversions are placed, which treat its loop as one that the user wrote.
+    Place(
+        "compute_in_chunks",
+        _SPMD,
+        lambda asked: ComputeInChunks(LARGEST_CHUNK) if asked.reassociates else None,
+    ),
     _always(recompute_residuals, _SPMD),
     _always(invariants_out_of_loops, _SPMD),
     Place(
@@ -207,6 +218,13 @@ PIPELINE = (
         "gather_ahead",
         _SPMD,
         lambda asked: gather_ahead if asked.target.platform != "cpu" else None,
+    ),
+    Place(
+        "fold_transposes",
+        _SPMD,
+        lambda asked: (
+            fold_transposes if asked.reassociates and asked.target.platform == "cpu" else None
+        ),
     ),
     # Variables are packed before collectives, as gradients are packed like their variables.
     Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.pack_limits)),

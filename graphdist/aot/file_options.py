@@ -14,10 +14,12 @@ from typing import Any  # Any: JSON, and options of XLA
 from graphdist.aot.reading import StepFile
 from graphdist.errors import ArtifactError
 from graphdist.runtime.devices import Devices
+from graphdist.runtime.library_options import LIBRARY, PRODUCTS_AND_SURROUNDINGS
 
 _BYTES = range(2**40 + 1)
 _SWITCH = None
-FILE_OPTIONS: dict[str, range | None] = {
+FILE_OPTIONS: dict[str, range | tuple[str, ...] | None] = {
+    LIBRARY: (PRODUCTS_AND_SURROUNDINGS,),
     "xla_cpu_enable_fast_math": _SWITCH,
     "xla_cpu_multi_thread_eigen": _SWITCH,
     "xla_enable_async_all_gather": _SWITCH,
@@ -29,7 +31,7 @@ FILE_OPTIONS: dict[str, range | None] = {
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": _SWITCH,
     "xla_tpu_scoped_vmem_limit_kib": range(2**17 + 1),
 }
-"""The integers that each option may be; None for a switch."""
+"""The integers or texts that each option may be; None for a switch."""
 _SAFE: dict[str, Any] = {"xla_disable_hlo_passes": "constant_folding"}
 """Options for untrusted modules. Folding the constants of some modules of a kilobyte takes hours,
 so the step computes them instead."""
@@ -63,6 +65,10 @@ def _require_allowed(name: str, option: str, value: Any) -> None:
         if is_switch:
             return
         why = "a file may choose true or false"
+    elif isinstance(allowed, tuple):
+        if value in allowed:
+            return
+        why = f"a file may choose {' or '.join(allowed)}"
     else:
         if isinstance(value, int) and not is_switch and value in allowed:
             return

@@ -33,6 +33,7 @@ from graphdist.report.step_timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, emitted
+from graphdist.runtime.library_options import ChosenOption, library_options
 from graphdist.runtime.module.memory import Memory
 from graphdist.state.variable import Variable
 from graphdist.tracebacks import frames_hidden
@@ -230,9 +231,17 @@ class Lowered(FunctionStage):
     """A function that JAX calls when it traces the step, for example under new settings."""
 
     @property
-    def compiler_options(self) -> Mapping[str, Any] | None:
-        """Return the options of XLA that the function has."""
-        return self.traced.compiler_options
+    def compiler_options(self) -> Mapping[str, Any]:
+        """Return the options of XLA that the graph and the function have; the function's win."""
+        chosen = {option.name: option.value for option in self.chosen_options}
+        return {**chosen, **(self.traced.compiler_options or {})}
+
+    @cached_property
+    def chosen_options(self) -> tuple[ChosenOption, ...]:
+        """Return the options of XLA that graphdist chose, unless the function has others."""
+        given = self.traced.compiler_options or {}
+        chosen = library_options(self.graph, self.devices.platform)
+        return tuple(option for option in chosen if option.name not in given)
 
     @property
     def stablehlo(self) -> jax.stages.Lowered:
@@ -281,7 +290,7 @@ class Lowered(FunctionStage):
         `DeviceMemoryError` for a program that needs more memory than a device has, and
         `CompilerOptionError` for options that the compiler refuses.
         """
-        options = {**(self.compiler_options or {}), **(compiler_options or {})}
+        options = {**self.compiler_options, **(compiler_options or {})}
         with frames_hidden, _blames_the_caller(), compiling(self.graph.name):
             emitted = self.emitted
             with phase("XLA"):
@@ -300,7 +309,8 @@ class Lowered(FunctionStage):
     def explain(self) -> Explanation:
         """Return an explanation to print: what each pass changed, saved and left unchanged."""
         traced = self.traced
-        return explanation(str(self.devices), traced.graph, traced.pipeline, self.history)
+        options = tuple(map(str, self.chosen_options))
+        return explanation(str(self.devices), traced.graph, traced.pipeline, self.history, options)
 
 
 @dataclass(frozen=True, repr=False)

@@ -89,6 +89,8 @@ class Explanation:
     steps: tuple[PassEffect, ...]
     servers: tuple[ServerRequest, ...] = ()
     """The reads and updates that the step requests from parameter servers."""
+    options: tuple[str, ...] = ()
+    """The options of the compiler that were chosen for the graph, with the reasons."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as a JSON object."""
@@ -97,6 +99,7 @@ class Explanation:
             "target": self.target,
             "passes": json_of(self.steps),
             "servers": json_of(self.servers),
+            "options": json_of(self.options),
         }
 
     def __str__(self) -> str:
@@ -114,6 +117,7 @@ class Explanation:
             elif step.declined:
                 lines.append(step.name)
             lines += [f"    declined: {reason}" for reason in step.declined]
+        lines += self.options
         if self.servers:
             lines.append(_traffic(self.servers))
         return "\n".join([*lines, *(f"    {request}" for request in self.servers)])
@@ -148,7 +152,11 @@ def savings(step: PassEffect) -> list[str]:
 
 
 def explanation(
-    target: str, traced: Graph, pipeline: Sequence[Pass], history: Sequence[PassRecord]
+    target: str,
+    traced: Graph,
+    pipeline: Sequence[Pass],
+    history: Sequence[PassRecord],
+    options: tuple[str, ...] = (),
 ) -> Explanation:
     """Return the effects of the passes of a pipeline. `history` has the graphs they returned."""
     graphs = pairwise([traced, *(record.graph for record in history)])
@@ -166,7 +174,7 @@ def explanation(
     cut = history[-1].cut if history else None
     requests = [] if cut is None else [*_reads(cut), *_updates(cut)]
     requests.sort(key=lambda request: -1 if request.server is None else request.server)
-    return Explanation(traced.name, target, steps, tuple(requests))
+    return Explanation(traced.name, target, steps, tuple(requests), options)
 
 
 def _reads(cut: CutStep) -> Iterator[ServerRequest]:

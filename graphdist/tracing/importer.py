@@ -22,6 +22,7 @@ import numpy as np
 from jax import dtypes
 from jax.core import Tracer
 from jax.extend import core as jex
+from jax.sharding import NamedSharding
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
@@ -260,7 +261,7 @@ class Importer:
         if types and types[0].dtype == _NO_NUMBERS:
             return  # the gradient of an integer, which no operation uses
         op = jax_op(primitive, bool(equation.effects))
-        self.bind(equation, self.add(op, self.operands(equation), params, types=types))
+        self.bind(equation, self.add(op, self.operands(equation), _stated(params), types=types))
 
 
 Rule: TypeAlias = Callable[[Importer, Any], None]
@@ -277,6 +278,17 @@ def _literal(value: Any, type: Type) -> Literal:
     if scalar.dtype == np.float32:
         return Literal.of(float(str(scalar[()])), type)
     return Literal.of(scalar.item(), type)
+
+
+def _stated(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of an equation without a sharding over no device.
+
+    JAX gives the gradient of a conversion such a sharding where the program states none.
+    """
+    sharding = params.get("sharding")
+    if isinstance(sharding, NamedSharding) and sharding.mesh.empty:
+        return {**params, "sharding": None}
+    return params
 
 
 def _type_of(aval: Any) -> Type:

@@ -42,6 +42,7 @@ from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.manager import Pass, run_on
+from graphdist.passes.order.compute_in_chunks import ComputeInChunks
 from graphdist.passes.order.stage_collectives import StageCollectives
 from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
@@ -57,6 +58,7 @@ from tests.passes.execution import TO_THE_BIT, check_same_meaning
 FOLDER = Path(__file__).parent
 OPTIONS: dict[str, Run] = {
     "bucket_collectives": BucketCollectives(PACK_LIMITS["cpu"]),
+    "compute_in_chunks": ComputeInChunks(largest=200),
     "compute_on_packs": ComputeOnPacks(PACK_LIMITS["cpu"]),
     "cut_updates": CutUpdates(),
     "delay_reductions": DelayReductions(),

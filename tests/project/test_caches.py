@@ -17,6 +17,7 @@ FEW = {
     "_fields": "the classes of parameters",
     "_gpu_devices": "topologies that the program names",
     "_identity": "shardings of arrays",
+    "_is_accepted": "the options that graphdist chooses",
     "_kernel": "nothing",
     "_pickler_class": "nothing",
     "_public_primitives": "nothing",

@@ -26,7 +26,7 @@ from graphdist.passes.manager import Pass
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
 from tests.passes.execution import Compare, Trial, close, equal, small_integers
-from tests.properties import stacked_layers
+from tests.properties import losses, stacked_layers
 from tests.properties.arithmetic_graphs import arithmetic_graphs
 from tests.properties.packed_updates import packed_updates
 from tests.properties.random_bit_graphs import random_bit_graphs
@@ -202,6 +202,19 @@ def local_steps(
     return make
 
 
+def loss_in_chunks(
+    forms: tuple[str, str, str, str], dtype: str, tied: bool, largest: int, platform: str, seed: int
+) -> Drawn:
+    """Return a step with a loss of scores that are computed in chunks."""
+
+    def make() -> Example:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipelines, "LARGEST_CHUNK", largest)
+            return example(losses.traced(*forms, dtype, tied), Target(platform), seed)
+
+    return make
+
+
 def on_servers(names: Sequence[str], chain: Sequence[str], returns: str, seed: int) -> Drawn:
     """Return a training step whose variables are on parameter servers."""
 
@@ -285,6 +298,18 @@ SOURCES = {
             SEEDS,
         ),
         5,
+    ),
+    "losses": Source(
+        st.builds(
+            loss_in_chunks,
+            st.tuples(*(st.sampled_from(sorted(forms)) for forms in losses.FORMS)),
+            st.sampled_from(["float32", "float32", "bfloat16"]),
+            st.booleans(),
+            st.sampled_from([100, 200, 400, 1000]),
+            st.sampled_from(PLATFORMS),
+            SEEDS,
+        ),
+        30,
     ),
     "arithmetic": Source(of_graphs(arithmetic_graphs(), PLATFORMS), 40),
     "updates in packs": Source(of_graphs(packed_updates(), ("cpu",)), 30),

@@ -1,0 +1,341 @@
+"""Compute very large values chunk by chunk, forward and backward pass in one loop.
+
+The logits of a large vocabulary, tokens times vocabulary, are the largest values of a step: the
+loss holds them as the product, in float32, as exponentials and as their gradient. Each of these
+values is used by row only, and only the loss and the gradients of the product's operands leave. So
+a loop computes all of it for one chunk of the rows after the other. Only one chunk is held at a
+time, and nothing is computed twice.
+
+Before:  %l = jax.dot_general(%h, %w) : f32[t,v]    %e = jax.exp(%l) : f32[t,v]
+         %s = jax.reduce_sum(%e) {axes=(1,)} : f32[t]    %g = jax.mul(..) : f32[t,v]
+         %dw = jax.dot_general(%h, %g) : f32[d,v]
+After:   %dw, %p = scan([zeros], %h, %w, [0, 1, .., C-1]) {
+           %c = take_part(%h, %i) {axis=0, count=C}    %l = jax.dot_general(%c, %w) : f32[t/C,v] ..
+           %t = jax.dot_general(%c, %g) : f32[d,v]    %n = jax.add(%sum, %t)  return %n, %s }
+         %s = join_parts(%p) {axis=0}
+
+How it works. The loop begins with a product whose result takes more than `largest` bytes and more
+than both operands. Its nodes are those between the product and the last node that uses a value of
+this size. Nodes between, such as those of the losses by row, come along, since the backward pass
+needs their results. The table of operations says how the chunked dimension passes through each
+node. A value of which only a row is needed is taken by chunks; a term of a sum over the rows is
+added up in a carry; any other result is stacked, and joined behind the loop. The fewest chunks are
+taken of which each is small enough.
+
+The terms of a sum over the rows are added in the dtype of the result, as in a loop that a user
+writes over chunks. In bfloat16 the sum of C terms is rounded C times.
+
+Left alone: a large value that leaves, or of which a node needs all rows; a backward pass that
+depends on the sum over all rows, such as that of the square of a loss; and an operation between
+that is not the loss's, such as a product of small values, a loop or a print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphdist.ir.analyses import has_effect, operations, producers, users, walk
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
+from graphdist.ir.op_parameters import Holding, Joining, Scanning, TakingPart
+from graphdist.ir.operation_table import divides, factors_of, on_shards
+from graphdist.ir.ops import CONSTANT, JOIN_PARTS, SCAN, TAKE_PART
+from graphdist.ir.rewrite import Copier, map_nested
+from graphdist.ir.types import MIRRORED, Type, is_inexact
+
+NAME = "compute_in_chunks"
+
+_PRODUCT, _BROADCAST, _SUMS = "jax.dot_general", "jax.broadcast_in_dim", ("jax.add", "jax.add_any")
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInChunks:
+    """The pass; no chunk of a product takes more than `largest` bytes."""
+
+    largest: int
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with what follows each large product computed in chunks."""
+        if _PRODUCT not in operations(graph):
+            return graph
+        graph = map_nested(graph, self)
+        for product in graph.nodes:
+            if self._is_large(product):
+                found = next(filter(_Chunks.is_possible, self._ways(graph, product)), None)
+                if found is not None:
+                    return self(found.applied())
+        return graph
+
+    def declined(self, graph: Graph) -> list[str]:
+        """Return the large products that are computed at once, and why."""
+        reasons = []
+        for node in graph.nodes:
+            reasons += [reason for nested in node.graphs for reason in self.declined(nested)]
+            if self._is_large(node):
+                ways = list(self._ways(graph, node))
+                if not any(map(_Chunks.is_possible, ways)):
+                    size = node.results[0].type.bytes
+                    why = "; ".join(dict.fromkeys(way.problem for way in ways))
+                    reasons.append(f"{size:,} bytes at {node.source} at once: {why}")
+        return reasons
+
+    def _is_large(self, node: Node) -> bool:
+        if node.op.name != _PRODUCT:
+            return False
+        size = node.results[0].type.bytes
+        return size > max(self.largest, *(operand.type.bytes for operand in node.operands))
+
+    def _ways(self, graph: Graph, product: Node) -> Iterator[_Chunks]:
+        """Yield how to compute in chunks along each dimension of a product, possible or not."""
+        type = product.results[0].type
+        for axis in range(len(type.shape)):
+            yield _Chunks(graph, product, axis, fewest=-(-type.bytes // self.largest))
+
+
+class _Chunks:
+    """The nodes that are computed in chunks, and how.
+
+    `problem` says why they cannot be; it is "" if they can.
+    """
+
+    def __init__(self, graph: Graph, product: Node, axis: int, fewest: int) -> None:
+        """Find the nodes, the dimension along which each value is chunked, and the count."""
+        self.graph, self.product = graph, product
+        self.behind = _behind(graph, product)
+        """The values that depend on the product."""
+        self.nodes = self._between()
+        self.made = {result for node in self.nodes for result in node.results}
+        self.factors: dict[Node, int] = {}
+        """The factor of each node along which it is computed in chunks."""
+        self.dimensions: dict[Operand, int] = {product.results[0]: axis}
+        """The chunked dimension of each value that is made and needed in chunks."""
+        self.later = self._postponed()
+        self.count = 0
+        self.problem = self._divide() or self._problem_of_exits()
+        if not self.problem:
+            most = product.results[0].type.shape[axis]
+            counts = (count for count in range(fewest, most + 1) if most % count == 0)
+            self.count = next(filter(self._divides, counts), 0)
+            if not self.count:
+                self.problem = f"dimension {axis} does not divide into {fewest} chunks or more"
+
+    def is_possible(self) -> bool:
+        """Return whether the nodes can be computed in chunks."""
+        return not self.problem
+
+    def _is_large(self, operand: Operand) -> bool:
+        return operand.type.size >= self.product.results[0].type.size
+
+    def _touches_large(self, node: Node) -> bool:
+        return any(map(self._is_large, (*node.operands, *node.results)))
+
+    def _between(self) -> list[Node]:
+        """Return the nodes from the product to the last large value, in the order of the graph.
+
+        With them are the broadcasts that make large operands for these nodes alone.
+        """
+        used_by, made_by = users(self.graph), producers(self.graph)
+        chosen = set[Node]()
+        for node in reversed(self.graph.nodes):
+            if self.behind.isdisjoint(node.results):
+                continue
+            used = (user for result in node.results for user in used_by[result])
+            if self._touches_large(node) or any(user in chosen for user in used):
+                chosen.add(node)
+        for operand in {each for node in chosen for each in node.operands if type(each) is Value}:
+            made = made_by.get(operand)
+            if made is None or made.op.name != _BROADCAST or not self._is_large(operand):
+                continue
+            if chosen.issuperset(used_by[operand]):
+                chosen.add(made)
+        return [node for node in self.graph.nodes if node in chosen]
+
+    def _postponed(self) -> list[Node]:
+        """Return the nodes that stand between the chosen ones and have to run after the loop.
+
+        These depend on the product, or have an effect and stand behind one that is postponed.
+        """
+        chosen, found = set(self.nodes), list[Node]()
+        late = set(self.behind)
+        for node in self.graph.nodes[: self.graph.nodes.index(self.nodes[-1])]:
+            if node in chosen:
+                continue
+            if _uses(node, late) or (found and has_effect(node)):
+                found.append(node)
+                late.update(node.results)
+        return found
+
+    def _divide(self) -> str:
+        """Find the factor of each node; return why there is none, or "" if each has one."""
+        broadcasts = [node for node in self.nodes if self.behind.isdisjoint(node.results)]
+        late = set[Operand](result for node in self.later for result in node.results)
+        # The users of a broadcast say along which dimension it is chunked.
+        for node in sorted(self.nodes, key=lambda node: node in broadcasts):
+            found = factors_of(node)
+            at = f"{node.op.name} at {node.source}"
+            if found is None or _uses(node, late):
+                return f"{at} is not computed in chunks"
+            if node.op.name == _PRODUCT and not self._touches_large(node):
+                return f"{at} is a product of small values, which is not a part of a loss"
+            values = [
+                *zip(node.operands, found.operands, strict=True),
+                *zip(node.results, found.results, strict=True),
+            ]
+            chunked = {d[self.dimensions[v]] for v, d in values if v in self.dimensions}
+            factor = next(iter(chunked)) if len(chunked) == 1 else None
+            if factor is None or found.summed.get(factor, "sum") != "sum":
+                return f"{at} needs all rows"
+            self.factors[node] = factor
+            for value, dims in values:
+                if factor in dims and value in self.made:
+                    self.dimensions[value] = dims.index(factor)
+                elif value in self.behind and value in node.operands and factor not in dims:
+                    return f"{at} needs all rows"
+        return ""
+
+    def _problem_of_exits(self) -> str:
+        for node in self.nodes:
+            for result in node.results:
+                if self._leaves(result) and result in self.dimensions and self._is_large(result):
+                    return f"the value made at {node.source} is needed afterwards"
+        if any(value not in self.dimensions for value in self._used_inside()):
+            return "the backward pass needs the sum over all rows"
+        if self._op(*_SUMS) is None or self._op(_BROADCAST) is None:
+            return "the graph has no operation that adds"
+        return ""
+
+    def _used_inside(self) -> Iterator[Operand]:
+        return (each for node in self.nodes for each in node.operands if each in self.made)
+
+    def _leaves(self, result: Value) -> bool:
+        """Return whether a value is needed outside of the loop."""
+        used_by = users(self.graph)[result]
+        return any(node not in self.factors for node in used_by) or result in self.graph.outputs
+
+    def _op(self, *names: str) -> Op | None:
+        return next((node.op for node in walk(self.graph) if node.op.name in names), None)
+
+    def _divides(self, count: int) -> bool:
+        return all(
+            divides(node, found, factor, count)
+            for node, factor in self.factors.items()
+            if (found := factors_of(node)) is not None
+        )
+
+    def applied(self) -> Graph:
+        """Return the graph with the loop in place of the nodes."""
+        copier, last = Copier(NAME), self.nodes[-1]
+        apart = {*self.nodes, *self.later}
+        for node in self.graph.nodes:
+            if node not in apart:
+                copier.copy(node)
+            if node is last:
+                self._add_loop(copier)
+                for postponed in self.later:
+                    copier.copy(postponed)
+        return copier.changed(self.graph)
+
+    def _add_loop(self, copier: Copier) -> None:
+        """Add the loop over the chunks, and what joins its stacked results."""
+        body = _Body(self)
+        exits = [result for node in self.nodes for result in node.results if self._leaves(result)]
+        sums = [value for value in exits if value not in self.dimensions]
+        stacks = [value for value in exits if value in self.dimensions]
+        carries = [Value(value.type, value.hint) for value in sums]
+        add, at = self._op(*_SUMS), self.product.source
+        assert add is not None
+        outputs: list[Operand] = []
+        for carry, value in zip(carries, sums, strict=True):
+            terms = (carry, body.environment[value])
+            outputs += body.inside.add(add, terms, {}, at=at, types=[value.type])
+        outputs += [body.environment[value] for value in stacks]
+        numbers = Holding(np.arange(self.count, dtype=np.int32))
+        operands = (
+            *copier.now(tuple(body.taken)),
+            *(self._zeros(copier, value) for value in sums),
+            *copier.add(CONSTANT, (), numbers, at=at),
+        )
+        graph = Graph(
+            name="body",
+            stage=self.graph.stage,
+            num_replicas=self.graph.num_replicas,
+            inputs=(*body.taken.values(), *carries, body.number),
+            nodes=tuple(body.inside.nodes),
+            outputs=tuple(outputs),
+        )
+        params = Scanning(
+            length=self.count,
+            reverse=False,
+            unroll=1,
+            num_consts=len(body.taken),
+            num_carry=len(carries),
+        )
+        results = copier.add(SCAN, operands, params, (graph,), at=at)
+        copier.put(sums, results[: len(sums)])
+        for value, stack in zip(stacks, results[len(sums) :], strict=True):
+            axis = Joining(self.dimensions[value])
+            copier.put([value], copier.add(JOIN_PARTS, (stack,), axis, at=at, hint=value.hint))
+
+    def _zeros(self, builder: Builder, value: Value) -> Value:
+        type, op = value.type, self._op(_BROADCAST)
+        assert op is not None
+        zero = Literal.of(0.0 if is_inexact(type.dtype) else 0, Type(type.dtype, ()))
+        params = {"shape": type.shape, "broadcast_dimensions": (), "sharding": None}
+        return builder.add(op, (zero,), params, at=self.product.source, types=[type])[0]
+
+
+class _Body:
+    """The body of the loop: the nodes on one chunk."""
+
+    def __init__(self, chunks: _Chunks) -> None:
+        """Add the nodes; take from outside what they need."""
+        self.inside = Builder(NAME)
+        self.number = Value(Type("i32", (), MIRRORED), "chunk")
+        self.taken: dict[Operand, Value] = {}
+        """The values from outside, and the inputs of the body for them."""
+        self.environment: dict[Operand, Operand] = {}
+        """The operands that replace the values of the graph."""
+        self._parts: dict[tuple[Operand, int], Value] = {}
+        for node in chunks.nodes:
+            found, factor = factors_of(node), chunks.factors[node]
+            assert found is not None
+            operands = [
+                self._operand(chunks, operand, dims.index(factor) if factor in dims else None)
+                for operand, dims in zip(node.operands, found.operands, strict=True)
+            ]
+            results = on_shards(node, operands, factor, chunks.count, self.inside)
+            self.environment.update(zip(node.results, results, strict=True))
+
+    def _operand(self, chunks: _Chunks, operand: Operand, dimension: int | None) -> Operand:
+        """Return what replaces an operand: a value of the body, an input, or a chunk of one."""
+        if type(operand) is not Value or operand in self.environment:
+            return self.environment.get(operand, operand)
+        taken = self.taken.setdefault(operand, Value(operand.type, operand.hint))
+        if dimension is None:
+            return taken
+        if (operand, dimension) not in self._parts:
+            (part,) = self.inside.add(
+                TAKE_PART,
+                (taken, self.number),
+                TakingPart(dimension, chunks.count),
+                at=chunks.product.source,
+            )
+            self._parts[operand, dimension] = part
+        return self._parts[operand, dimension]
+
+
+def _behind(graph: Graph, product: Node) -> set[Operand]:
+    """Return the values that depend on the product."""
+    found: set[Operand] = set(product.results)
+    for node in graph.nodes:
+        if _uses(node, found):
+            found.update(node.results)
+    return found
+
+
+def _uses(node: Node, values: set[Operand]) -> bool:
+    # Literals are slow to hash.
+    return any(operand in values for operand in node.operands if type(operand) is Value)

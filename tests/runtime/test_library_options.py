@@ -1,0 +1,70 @@
+"""The graph decides what XLA's compiler for CPUs gives to a library; the function's options win."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphdist as gd
+from graphdist.runtime import library_options as choosing
+from graphdist.runtime.library_options import LIBRARY, PRODUCTS_AND_SURROUNDINGS, library_options
+
+QUERY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 3, 4)), "f")
+
+
+def scores(query: jax.Array) -> jax.Array:
+    return jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", query, query))
+
+
+def in_a_loop(query: jax.Array) -> jax.Array:
+    def add(total: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return total + scores(query).sum(), None
+
+    return jax.lax.scan(add, jnp.zeros(()), length=2)[0]
+
+
+@pytest.mark.parametrize("function", [scores, in_a_loop])
+def test_batched_products_have_the_option(function: Callable[[jax.Array], jax.Array]) -> None:
+    lowered = gd.function(function).trace(QUERY).lower()
+    assert lowered.compiler_options == {LIBRARY: PRODUCTS_AND_SURROUNDINGS}
+    assert f"{LIBRARY}={PRODUCTS_AND_SURROUNDINGS}: the graph has 1 batched product," in str(
+        lowered.explain()
+    )
+    assert library_options(lowered.graph, "tpu") == ()
+
+
+def test_a_graph_without_batched_products_has_no_option() -> None:
+    lowered = gd.function(lambda x: jnp.tanh(x @ x)).trace(jnp.ones((3, 3))).lower()
+    assert lowered.compiler_options == {}
+    assert "compiler option" not in str(lowered.explain())
+
+
+def test_the_option_of_the_function_wins() -> None:
+    lowered = gd.function(scores, compiler_options={LIBRARY: ""}).trace(QUERY).lower()
+    assert lowered.compile().compiler_options == {LIBRARY: ""}
+    assert "compiler option" not in str(lowered.explain())
+
+
+def test_results_are_equal_with_and_without() -> None:
+    chosen = gd.function(scores)(QUERY)
+    np.testing.assert_allclose(
+        chosen, gd.function(scores, compiler_options={LIBRARY: ""})(QUERY), rtol=1e-5
+    )
+
+
+def test_an_option_that_xla_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "LIBRARY", "xla_no_such_option")
+    lowered = gd.function(scores).trace(QUERY).lower()
+    assert lowered.compiler_options == {}
+    assert lowered.compile().compiler_options == {}
+
+
+def test_a_file_may_choose_it(tmp_path: Path) -> None:
+    gd.aot.save(tmp_path / "step.gdx", gd.function(scores).trace(QUERY).lower().compile())
+    loaded = gd.aot.load(tmp_path / "step.gdx")
+    np.testing.assert_allclose(loaded(QUERY), gd.function(scores)(QUERY), rtol=1e-5)
