@@ -1,0 +1,123 @@
+"""Losses in chunks: what a step computes with them, and what is told where there are none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any  # Any: arrays and distributed values
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import graphdist as gd
+from graphdist.ir.loops import Scan
+from graphdist.ir.ops import SCAN
+from graphdist.passes import pipelines
+from graphdist.passes.order.compute_in_chunks import ComputeInChunks
+
+ROWS, LENGTH, WIDTH, CLASSES = 4, 8, 4, 32
+STRATEGY = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+SHARDED = gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_parameters=True)
+PASS = ComputeInChunks(largest=1024)
+Loss = Callable[[Any, Any, Any], Any]
+
+
+def loss_of(hidden: Any, weights: Any, labels: Any) -> Any:
+    return optax.softmax_cross_entropy_with_integer_labels(hidden @ weights, labels).mean()
+
+
+def printed(hidden: Any, weights: Any, labels: Any) -> Any:
+    loss = loss_of(hidden, weights, labels)
+    jax.debug.print("loss {}", loss)
+    return loss
+
+
+def with_accuracy(hidden: Any, weights: Any, labels: Any) -> Any:
+    scores = hidden @ weights
+    right = jnp.mean(jnp.argmax(jax.lax.stop_gradient(scores), axis=-1) == labels)
+    return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean() + 0 * right
+
+
+def training(strategy: gd.Strategy, loss: Loss, microbatches: int = 1) -> Callable[[], Any]:
+    """Return a function that runs three steps and returns losses and weights."""
+    numbers = np.random.default_rng(0)
+    with strategy.scope():
+        weights = gd.Variable(numbers.standard_normal((WIDTH, CLASSES)).astype("f"))
+    batch = (
+        numbers.standard_normal((2 * ROWS, LENGTH, WIDTH)).astype("f"),
+        numbers.integers(0, CLASSES, (2 * ROWS, LENGTH)).astype("i"),
+    )
+    (batch,) = strategy.experimental_distribute_dataset([batch])
+
+    def replica_fn(hidden: Any, labels: Any) -> Any:
+        def of_microbatch(part: Any) -> Any:
+            value, gradient = jax.value_and_grad(loss, argnums=1)(part[0], weights[...], part[1])
+            return value, gd.get_replica_context().all_reduce("MEAN", gradient)
+
+        accumulated = gd.accumulate(of_microbatch, microbatches)
+        value, gradient = accumulated((hidden, labels))
+        weights.assign_sub(0.5 * gradient)
+        return value
+
+    @gd.function
+    def step(batch: Any) -> Any:
+        return strategy.reduce("MEAN", strategy.run(replica_fn, args=batch), axis=None)
+
+    def run() -> Any:
+        losses = [float(step(batch)) for _ in range(3)]
+        return losses, np.asarray(weights.value()), str(step.trace(batch).lower().graph)
+
+    return run
+
+
+@pytest.mark.parametrize("loss", [loss_of, printed, with_accuracy])
+@pytest.mark.parametrize("strategy", [STRATEGY, SHARDED])
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_training_is_the_same(
+    strategy: gd.Strategy, loss: Loss, microbatches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, weights, text = training(strategy, loss, microbatches)()
+    assert "take_part" not in text
+    monkeypatch.setattr(pipelines, "LARGEST_CHUNK", 1024)
+    in_chunks, of_chunks, text = training(strategy, loss, microbatches)()
+    assert "take_part" in text
+    np.testing.assert_allclose(in_chunks, losses, rtol=1e-5)
+    np.testing.assert_allclose(of_chunks, weights, rtol=1e-5, atol=1e-6)
+
+
+def lowered(loss: Loss, rows: int = ROWS) -> Any:
+    shapes = (rows, LENGTH, WIDTH), (WIDTH, CLASSES)
+    hidden, weights = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    labels = jax.ShapeDtypeStruct((rows, LENGTH), jnp.int32)
+    step = gd.function(jax.value_and_grad(loss, argnums=(0, 1)))
+    return step.trace(hidden, weights, labels).lower().graph
+
+
+def test_the_fewest_chunks_that_are_small_enough() -> None:
+    (loop,) = (node for node in PASS(lowered(loss_of)).nodes if node.op is SCAN)
+    assert Scan(loop).length == 4  # of 4,096 bytes
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows", "why"),
+    [
+        (lambda h, w, y: loss_of(h, w, y) ** 2, ROWS, "not computed in chunks"),
+        (
+            lambda h, w, y: optax.softmax_cross_entropy_with_integer_labels(
+                (h @ w)[:, 1:], y[:, 1:]
+            ).mean(),
+            1,
+            "jax.slice at .* needs all rows",
+        ),
+        (lambda h, w, y: jnp.sum(jnp.cumsum(jnp.cumsum(h @ w, 0), 1)), 1, "needs all rows"),
+    ],
+)
+def test_a_product_that_is_computed_at_once_is_told(loss: Loss, rows: int, why: str) -> None:
+    graph, run = lowered(loss, rows), ComputeInChunks(largest=256)
+    assert run(graph) is graph
+    (reason, *_) = run.declined(graph)
+    assert reason.startswith(f"{rows * LENGTH * CLASSES * 4:,} bytes at ")
+    assert re.search(why, reason), reason
