@@ -15,24 +15,6 @@ from typing import TypeVar, cast
 
 from graphdist.ir.graph import Graph, Node, Operand, Value
 
-__all__ = [
-    "HeldValues",
-    "all_producers",
-    "bytes_inside",
-    "collectives",
-    "has_effect",
-    "held_values",
-    "kept_analysis",
-    "node_count",
-    "operations",
-    "peak_bytes",
-    "producers",
-    "use_counts",
-    "users",
-    "values_behind",
-    "walk",
-]
-
 T = TypeVar("T")
 
 

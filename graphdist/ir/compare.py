@@ -25,8 +25,6 @@ import numpy as np
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.printer import print_literal
 
-__all__ = ["content_hash", "first_difference", "is_same_program", "parameter_key"]
-
 _ADDRESS = re.compile(r"( at )?0x[0-9a-fA-F]+")
 _ABSENT = object()
 _SCALARS = (type(None), bool, int, float, complex, str)

@@ -17,8 +17,6 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, While
 from graphdist.ir.ops import BARRIER, COND, SCAN, WHILE
 
-__all__ = ["BARRIERS", "Definition", "Definitions", "ValueKind", "definitions", "has_shared_graphs"]
-
 BARRIERS = frozenset({BARRIER.name, "jax.optimization_barrier"})
 
 

@@ -27,8 +27,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-__all__ = ["Dimensions", "Factors", "shard_shape"]
-
 Dimensions: TypeAlias = tuple[int | None, ...]
 """The factor of each dimension of a value."""
 

@@ -55,8 +55,6 @@ from graphdist.ir.op_parameters import (
 from graphdist.ir.parameters import Parameters
 from graphdist.ir.types import MIRRORED, dtype_name
 
-__all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]
-
 Evaluate: TypeAlias = Callable[[Node, Sequence[Array]], list[Array]]
 """A function of (node, operands of one replica) that returns the results of a JAX operation.
 

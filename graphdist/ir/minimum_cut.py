@@ -16,8 +16,6 @@ from typing import TypeAlias, TypeVar
 
 from graphdist.ir.flow import reachable
 
-__all__ = ["connected_values", "minimum_cut"]
-
 V = TypeVar("V", bound=Hashable)
 
 _Vertex: TypeAlias = tuple[object, str]

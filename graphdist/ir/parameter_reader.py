@@ -15,8 +15,6 @@ from graphdist.ir.opaque_placeholders import OpaquePlaceholders, Placeholder
 from graphdist.ir.tokens import Cursor
 from graphdist.ir.types import Type, is_dtype, numpy_dtype
 
-__all__ = ["ParameterReader"]
-
 _MOST_ELEMENTS = 2**63
 _MOST_DIMENSIONS = 64  # the limit of numpy
 _CONSTANTS = {"none": None, "true": True, "false": False}

@@ -35,8 +35,6 @@ import numpy as np
 
 from graphdist.ir.errors import TypeRuleError
 
-__all__ = ["Parameters"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameters(Mapping[str, object]):

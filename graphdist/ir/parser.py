@@ -28,8 +28,6 @@ from graphdist.ir.tokens import MOST_CHARACTERS, Cursor
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, partial, sharded
 from graphdist.ir.variable_storage import role_of, storage_of
 
-__all__ = ["parse"]
-
 _DECLARED: dict[str, type] = {
     "synchronization": str,
     "aggregation": str,

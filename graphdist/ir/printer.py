@@ -25,18 +25,6 @@ from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.types import PER_REPLICA, dtype_name, numpy_dtype
 from graphdist.ir.variable_storage import role_attributes, storage_attributes
 
-__all__ = [
-    "Printer",
-    "line_text",
-    "names",
-    "node_lines",
-    "op_text",
-    "opaques",
-    "print_graph",
-    "print_literal",
-    "print_node",
-]
-
 _SCALARS: dict[type, Callable[[object], str]] = {
     type(None): lambda value: "none",
     bool: lambda value: "true" if value else "false",

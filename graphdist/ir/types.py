@@ -30,24 +30,6 @@ import numpy as np
 
 from graphdist.ir.mesh import REPLICA, MeshAxis, MeshShape
 
-__all__ = [
-    "MIRRORED",
-    "PER_REPLICA",
-    "Layout",
-    "Type",
-    "dtype_name",
-    "is_dtype",
-    "is_inexact",
-    "is_integer",
-    "is_partial",
-    "join",
-    "join_alike",
-    "numpy_dtype",
-    "own_slice",
-    "partial",
-    "sharded",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -18,8 +18,6 @@ from graphdist.ir.ops import CROSS_REPLICA, LOGICAL_ONLY, OPS
 from graphdist.ir.printer import names, print_literal, print_node
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 
-__all__ = ["verify"]
-
 _SPANNING = frozenset(op for op in OPS.values() if issubclass(op.parameters, OverReplicas))
 """The operations whose parameters state a number of replicas."""
 
