@@ -19,7 +19,6 @@ from graphdist.ir.arrays import Array, Held, join_arrays
 from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.interpreter import Observe, interpret_placed
-from graphdist.ir.jax_parameters import callback
 from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
 from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.runtime.devices import Devices
@@ -50,8 +49,8 @@ def evaluate_graph(
 
 def _evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
     """Evaluate an operation; the user's callbacks run in this thread, not in a thread of XLA."""
-    user_function = callback(node)
-    if user_function is None:
+    user_function = node.params.get("callback")
+    if not callable(user_function):
         return evaluate_jax_node(node, list(map(_jax_array, operands)))
     results = user_function(*operands) or ()
     return [

@@ -18,23 +18,17 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, count
 from math import prod
 from operator import mul
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from graphdist.ir.factors import Dimensions, Factors, Shape, shard_shape
 from graphdist.ir.graph import Node, Operand, Params
+from graphdist.ir.jax_parameters import integers, parameter
 from graphdist.ir.types import Type
 
 Rule: TypeAlias = Callable[[Node], Factors]
 ParamsOfShards: TypeAlias = Callable[[Node, Factors, int, int], Params]
 """A function of (node, factors, factor, count): it returns the parameters that `node` has when it
 is applied to shards. `count` is the number of shards along `factor`."""
-
-
-def integers(node: Node, name: str) -> tuple[int, ...]:
-    """Return the parameter `name`, which is an integer or a sequence of integers, as a tuple."""
-    value = node.params[name]
-    items = cast("Sequence[int]", value if isinstance(value, tuple | list) else (value,))
-    return tuple(map(int, items))
 
 
 def unrelated(values: Sequence[Operand]) -> tuple[Dimensions, ...]:
@@ -128,7 +122,7 @@ def _different(value: Operand, other: Operand) -> list[int]:
 
 def pad(node: Node) -> Factors:
     """Pass the dimensions through that are not padded."""
-    padding = cast("Sequence[Sequence[int]]", node.params["padding_config"])
+    padding = parameter(node, "padding_config")
     return _passing(node, *(i for i, sizes in enumerate(padding) if any(sizes)))
 
 

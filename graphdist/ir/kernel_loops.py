@@ -52,7 +52,9 @@ def grid_positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
 
     On an axis that no loop's bounds can depend on, the positions have index 0 alone.
     """
-    axes = set(_axes(jaxpr)) if _has_loop(jaxpr) else set()
+    named = [(equation.primitive.name, equation.params) for equation in _equations(jaxpr)]
+    has_loop = any(name == "while" for name, _ in named)
+    axes = {params["axis"] for name, params in named if has_loop and name == "program_id"}
     sizes = [size if axis in axes else 1 for axis, size in enumerate(grid)]
     # Sizes of grids are mostly even. An even step would select the same few indices in each row.
     step = -(-prod(sizes) // MOST_POSITIONS) | 1
@@ -128,16 +130,6 @@ def _literal(atom: Any) -> int | None:
 
 def _index(atom: Any, variables: Sequence[Any]) -> int | None:
     return next((i for i, variable in enumerate(variables) if variable is atom), None)
-
-
-def _axes(jaxpr: Any) -> Iterator[int]:
-    for each in _equations(jaxpr):
-        if each.primitive.name == "program_id":
-            yield each.params["axis"]
-
-
-def _has_loop(jaxpr: Any) -> bool:
-    return any(each.primitive.name == "while" for each in _equations(jaxpr))
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

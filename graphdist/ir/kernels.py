@@ -56,35 +56,20 @@ def _of_jaxpr(jaxpr: Any, is_move: Callable[[str], bool], known: Known) -> Flops
 
 def _of_equation(equation: Any, is_move: Callable[[str], bool], known: Known) -> Flops:
     name, params = equation.primitive.name, equation.params
-    if name == "cond":
-        arms = [_of_jaxpr(branch, is_move, {}) for branch in nested_jaxprs(equation)]
-        return max(arms, key=lambda arm: arm.total())
     bodies = [_of_jaxpr(nested, is_move, {}) for nested in nested_jaxprs(equation)]
+    if name == "cond":
+        return max(bodies, key=Counter.total)
     if bodies:
         times = loop_turns(equation, known) if name == "while" else params.get("length", 1)
-        return _times(sum(bodies, Counter()), times)
+        total: Flops = sum(bodies, Counter())
+        return Counter({dtype: count * times for dtype, count in total.items()})
     if name == "dot_general":
-        return _of_matmul(equation)
+        ((contracted, _), _), left = params["dimension_numbers"], equation.invars[0].aval
+        summed = prod(left.shape[dimension] for dimension in contracted)
+        elements = prod(equation.outvars[0].aval.shape)
+        return Counter({dtype_name(left.dtype): 2 * elements * summed})
     if name in _ACCESSES or is_move(name):
         return Counter()
     results = [atom.aval for atom in equation.outvars if hasattr(atom.aval, "dtype")]
-    return Counter({_dtype(aval): prod(aval.shape) for aval in results if _is_float(aval)})
-
-
-def _of_matmul(equation: Any) -> Flops:
-    ((contracted, _), _) = equation.params["dimension_numbers"]
-    left = equation.invars[0].aval
-    summed = prod(left.shape[dimension] for dimension in contracted)
-    return Counter({_dtype(left): 2 * prod(equation.outvars[0].aval.shape) * summed})
-
-
-def _dtype(aval: Any) -> str:
-    return dtype_name(aval.dtype)
-
-
-def _is_float(aval: Any) -> bool:
-    return _dtype(aval).startswith(("f", "bf"))
-
-
-def _times(flops: Flops, times: int) -> Flops:
-    return Counter({dtype: count * times for dtype, count in flops.items()})
+    sizes = {dtype_name(aval.dtype): prod(aval.shape) for aval in results}
+    return Counter({dtype: size for dtype, size in sizes.items() if dtype.startswith(("f", "bf"))})

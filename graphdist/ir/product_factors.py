@@ -15,22 +15,22 @@ Rules are as in `graphdist.ir.factor_rules`. These dimensions have no factor, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast  # Any: the dimension numbers of JAX, which is not imported here
 
-from graphdist.ir.factor_rules import Rule, integers, unrelated
+from graphdist.ir.factor_rules import Rule, unrelated
 from graphdist.ir.factors import Dimensions, Factors, shard_shape
 from graphdist.ir.graph import Node, Operand, Params
+from graphdist.ir.jax_parameters import integers, parameter
 
 
 def dot_general(node: Node) -> Factors:
     """Pass batch and free dimensions through, and sum the contracted dimensions."""
-    contracted, batch = cast(Any, node.params["dimension_numbers"])
+    contracted, batch = parameter(node, "dimension_numbers")
     return _product(node, contracted, batch, (), ())
 
 
 def ragged_dot_general(node: Node) -> Factors:
     """Return the factors of a ragged product. Groups and ragged dimensions have none."""
-    numbers = cast(Any, node.params["ragged_dot_dimension_numbers"])
+    numbers = parameter(node, "ragged_dot_dimension_numbers")
     contracted, batch = numbers.dot_dimension_numbers
     ragged, groups = tuple(numbers.lhs_ragged_dimensions), tuple(numbers.rhs_group_dimensions)
     if len(node.operands[2].type.shape) > 1:  # each batch entry has its own group sizes
@@ -78,7 +78,7 @@ _BATCH, _OUT, _IN, _SPACE = range(4)
 
 def convolution_factors(node: Node) -> Factors:
     """Pass batch and output features through, and sum input features."""
-    numbers = cast(Any, node.params["dimension_numbers"])
+    numbers = parameter(node, "dimension_numbers")
     (groups,) = integers(node, "feature_group_count")
     (batch_groups,) = integers(node, "batch_group_count")
     operand = node.operands[0].type.shape
@@ -103,7 +103,7 @@ def _points(node: Node, of_weights: Sequence[int]) -> list[int | None]:
     weights = node.operands[1].type.shape
     sizes = tuple(weights[i] for i in of_weights)
     dilation = integers(node, "lhs_dilation")
-    padding = cast("Sequence[Sequence[int]]", node.params["padding"])
+    padding = parameter(node, "padding")
     strides = integers(node, "window_strides")
     return [
         _SPACE + i if (size, stride, apart, *pads) == (1, 1, 1, 0, 0) else None
@@ -134,7 +134,7 @@ def features_of_shards(node: Node, factors: Factors, factor: int, count: int) ->
 def windows(node: Node) -> Factors:
     """Pass through the dimensions where each element is a window: no stride, dilation, padding."""
     sizes, strides = (integers(node, name) for name in ("window_dimensions", "window_strides"))
-    padding = cast("Sequence[Sequence[int]]", node.params["padding"])
+    padding = parameter(node, "padding")
     has_dilation = "base_dilation" in node.params
     dilation = integers(node, "base_dilation") if has_dilation else (1,) * len(sizes)
     passed = [
@@ -147,7 +147,7 @@ def windows(node: Node) -> Factors:
 
 def gather_by_index(node: Node) -> Factors:
     """Pass through the batch, the rows of indices, and the dimensions that windows cover fully."""
-    numbers = cast(Any, node.params["dimension_numbers"])
+    numbers = parameter(node, "dimension_numbers")
     removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     batch = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     operand, indices = node.operands
@@ -159,7 +159,7 @@ def gather_by_index(node: Node) -> Factors:
 
 def windows_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
     """Return the parameters of a gather from shards: its windows are shards of the full windows."""
-    numbers = cast(Any, node.params["dimension_numbers"])
+    numbers = parameter(node, "dimension_numbers")
     dims = tuple(
         None if i in numbers.operand_batching_dims else of
         for i, of in enumerate(factors.operands[0])
@@ -176,7 +176,7 @@ def scatter_by_index(reducer: str | None = None) -> Rule:
     """
 
     def rule(node: Node) -> Factors:
-        numbers = cast(Any, node.params["dimension_numbers"])
+        numbers = parameter(node, "dimension_numbers")
         operand, indices, updates = node.operands
         removed = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
         batch = zip(
@@ -254,7 +254,7 @@ def _first(value: Operand, batch: int) -> Dimensions:
 def triangular_solve(node: Node) -> Factors:
     """Pass the batch and the right-hand sides through, since each side is solved by itself."""
     rank = len(node.operands[0].type.shape)
-    sides = _vectors(rank, is_of_columns=bool(node.params["left_side"]))
+    sides = _vectors(rank, is_of_columns=parameter(node, "left_side"))
     return Factors((_first(node.operands[0], rank - 2), sides), (sides,))
 
 
@@ -270,7 +270,7 @@ def ormqr(node: Node) -> Factors:
     """Pass the batch through, and the columns or rows of the matrix that Q multiplies."""
     reflectors, scales, _ = node.operands
     rank = len(reflectors.type.shape)
-    multiplied = _vectors(rank, is_of_columns=bool(node.params["left"]))
+    multiplied = _vectors(rank, is_of_columns=parameter(node, "left"))
     matrix = _first(reflectors, rank - 2), _first(scales, rank - 2)
     return Factors((*matrix, multiplied), (multiplied,))
 
