@@ -137,12 +137,6 @@ def walk(graph: Graph) -> tuple[Node, ...]:
 
 
 @kept_analysis
-def node_count(graph: Graph) -> int:
-    """Return the number of nodes, nested graphs included."""
-    return len(walk(graph))
-
-
-@kept_analysis
 def collectives(graph: Graph) -> tuple[Node, ...]:
     """Return the collectives in the order in which every replica reaches them.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from graphdist.ir.graph import Graph, Node, Op, Operand, Operands, Params, TypedOp, Value
 from graphdist.ir.operation_table import layouts_on_shards, partial_of
 from graphdist.ir.source import Source
-from graphdist.ir.types import PER_REPLICA, Layout, Type, is_partial, join
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_partial, join
 
 _NO_PARAMS: Params = {}
 
@@ -130,13 +130,9 @@ def _result_types(
     layout = join(of_operands)
     if op.varies and layout is not None:
         layout = PER_REPLICA
-    elif layout is PER_REPLICA and any(map(is_partial, of_operands)):
-        layout = partial_of(op, operands, params, declared)
-    elif layout is PER_REPLICA and any(map(_is_sharded, of_operands)):
-        on_shards = layouts_on_shards(op, operands, params, declared)
-        return list(map(Type.with_layout, declared, on_shards))
+    elif layout is PER_REPLICA and not all(held in (MIRRORED, PER_REPLICA) for held in of_operands):
+        node = Node(op, operands, params, (), tuple(map(Value, declared)))
+        if not any(map(is_partial, of_operands)):
+            return list(map(Type.with_layout, declared, layouts_on_shards(node)))
+        layout = partial_of(node)
     return [type.with_layout(layout) for type in declared]
-
-
-def _is_sharded(layout: Layout | None) -> bool:
-    return layout is not None and layout.dimension is not None

@@ -229,16 +229,12 @@ def _reshaped(operand: Type, result: Type) -> dict[int, int]:
         for i, before in enumerate(_sizes_before(operand.shape))
         if operand.shape[i] > 1 and before in starts
     }
-    sharded, stated = _sharded_along(operand), _sharded_along(result)
+    sharded, stated = operand.sharded_along, result.sharded_along
     if sharded is not None:
         to = dimension_after_reshape(operand.shape, sharded, result.shape, stated)
         pairs = {i: other for i, other in pairs.items() if i != sharded and other != to}
         pairs |= {} if to is None else {sharded: to}
     return pairs
-
-
-def _sharded_along(type: Type) -> int | None:
-    return None if type.layout is None else type.layout.dimension
 
 
 def dimension_after_reshape(

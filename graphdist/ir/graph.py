@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypedDict, TypeVar, Unpack
 
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.parameters import Parameters
@@ -250,7 +250,7 @@ class Graph:
     variables: tuple[GraphVariable, ...] = ()
     returns_per_replica: tuple[bool, ...] = ()
     num_groups: int = 1
-    _cache: dict[object, object] = field(default_factory=dict, repr=False)
+    _cache: dict[object, object] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return f"<graph {self.name}, {len(self.nodes)} nodes, stage {self.stage.value}>"
@@ -281,25 +281,17 @@ class Graph:
         """Return whether variables are inputs and outputs of the graph."""
         return self.stage is not Stage.LOGICAL
 
-    def replace(
-        self,
-        *,
-        inputs: tuple[Value, ...] | None = None,
-        nodes: tuple[Node, ...] | None = None,
-        outputs: tuple[Operand, ...] | None = None,
-        stage: Stage | None = None,
-        variables: tuple[GraphVariable, ...] | None = None,
-        num_groups: int | None = None,
-    ) -> Graph:
+    def replace(self, **parts: Unpack[_Parts]) -> Graph:
         """Return the graph with these parts replaced."""
-        return Graph(
-            self.name,
-            self.stage if stage is None else stage,
-            self.num_replicas,
-            self.inputs if inputs is None else inputs,
-            self.nodes if nodes is None else nodes,
-            self.outputs if outputs is None else outputs,
-            self.variables if variables is None else variables,
-            self.returns_per_replica,
-            self.num_groups if num_groups is None else num_groups,
-        )
+        return replace(self, **parts)
+
+
+class _Parts(TypedDict, total=False):
+    """The parts of a graph that rewrites replace."""
+
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Operand, ...]
+    stage: Stage
+    variables: tuple[GraphVariable, ...]
+    num_groups: int

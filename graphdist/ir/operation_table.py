@@ -32,7 +32,7 @@ from graphdist.ir import product_factors as products
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import ParamsOfShards, Rule, sizes_of_shards
 from graphdist.ir.factors import Factors, shard_shape
-from graphdist.ir.graph import Node, Op, Operand, Params, Value, is_zero
+from graphdist.ir.graph import Node, Operand, Params, Value, is_zero
 from graphdist.ir.linearity import Alternatives, LinearIn
 from graphdist.ir.mesh import MeshAxis
 from graphdist.ir.opaque_placeholders import Placeholder
@@ -250,10 +250,14 @@ def factors_of(node: Node) -> Factors | None:
 
 def divides(node: Node, factors: Factors, factor: int, count: int) -> bool:
     """Return whether `count` divides all dimensions of a node that have the factor `factor`."""
-    operands, results = (
-        [value.type.shape for value in values] for values in (node.operands, node.results)
+    dimensions = (
+        (of, size)
+        for dims, value in zip(
+            (*factors.operands, *factors.results), (*node.operands, *node.results), strict=True
+        )
+        for of, size in zip(dims, value.type.shape, strict=True)
     )
-    return factors.divides(operands, results, factor, count)
+    return all(size > 0 and size % count == 0 for of, size in dimensions if of == factor)
 
 
 def on_shards(
@@ -301,15 +305,13 @@ def linear_operands(node: Node) -> Alternatives:
     return () if row is None else row.linear_in(node)
 
 
-def partial_of(
-    op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
-) -> Layout:
-    """Return the layout of the result of a JAX operation on partial operands.
+def partial_of(node: Node) -> Layout:
+    """Return the layout of the results of a JAX operation on partial operands.
 
-    Raises `TypeRuleError` if the operation is not linear in the partial operands together, if these
-    have different reducers, or if another operand is not mirrored.
+    Raises `TypeRuleError` if the operation is not linear in the partial operands together, if the
+    reducers of these operands differ, or if another operand is not mirrored.
     """
-    node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
+    operands = node.operands
     partial = {i for i, each in enumerate(operands) if is_partial(each.type.layout)}
     zeros = {i for i, each in enumerate(operands) if is_zero(each)}
     found = {operands[i].type.layout for i in partial}
@@ -317,28 +319,25 @@ def partial_of(
     is_linear = any(set(together) - zeros == partial for together in linear_operands(node))
     if not is_linear or len(found) != 1 or not others <= {MIRRORED}:
         types = ", ".join(str(each.type) for each in operands)
-        raise TypeRuleError(f"{op.name} of {types} is not linear in partial operands: reduce them")
+        raise TypeRuleError(
+            f"{node.op.name} of {types} is not linear in partial operands: reduce them"
+        )
     (layout,) = found
     assert layout is not None
     return layout
 
 
-def layouts_on_shards(
-    op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
-) -> list[Layout]:
+def layouts_on_shards(node: Node) -> list[Layout]:
     """Return the layouts of the results of a JAX operation on shards.
 
     A result is sharded if all sharded operands are sharded along one factor, the result has this
-    factor, and all other operands are mirrored. Otherwise it is per replica. The layouts in
-    `results` are used only where several dimensions are possible (`reshape`).
+    factor, and all other operands are mirrored. Otherwise the result is per replica. The layouts of
+    the node's results are used only where several dimensions are possible (`reshape`).
     """
-    node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
     factors = factors_of(node)
-    if factors is None:
-        return [PER_REPLICA for _ in results]
-    shared = _shared(factors, [operand.type.layout for operand in operands])
-    if shared is None:
-        return [PER_REPLICA for _ in results]
+    shared = factors and _shared(factors, [operand.type.layout for operand in node.operands])
+    if factors is None or shared is None:
+        return [PER_REPLICA for _ in node.results]
     factor, sharding = shared
     return [_along(sharding, Factors.dimension(dims, factor)) for dims in factors.results]
 

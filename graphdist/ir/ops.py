@@ -67,11 +67,8 @@ from graphdist.ir.types import (
     sharded,
 )
 
-REDUCERS = ("sum", "mean", "max", "min")
-
-
-def _read(types: Types, params: OfVariable, graphs: Graphs) -> Types:
-    return (params.variable.type,)
+_LINEAR = ("sum", "mean")
+REDUCERS = (*_LINEAR, "max", "min")
 
 
 def _assign(type: Type, params: OfVariable) -> Types:
@@ -102,14 +99,12 @@ def _of_each_replica(type: Type, params: OverReplicas) -> Types:
     return (type.with_layout(MIRRORED if params.group_size == 1 else PER_REPLICA),)
 
 
-def _replica_id(types: Types, params: OverReplicas, graphs: Graphs) -> Types:
-    return _of_each_replica(Type("i32", ()), params)
-
-
-def _check_reducer(type: Type, params: Reducing, name: str) -> None:
+def _check_reducer(
+    type: Type, params: Reducing, name: str, reducers: tuple[str, ...] = REDUCERS
+) -> None:
     reducer = params.reducer
-    if reducer not in REDUCERS:
-        raise TypeRuleError(f"{name} reduces by one of {', '.join(REDUCERS)}, not {reducer!r}")
+    if reducer not in reducers:
+        raise TypeRuleError(f"{name} is by {' or '.join(reducers)}, not by {reducer!r}")
     orders = reducer in ("max", "min")
     if (type.dtype == "bool" and not orders) or type.dtype.startswith("key"):
         raise TypeRuleError(f"{name} by {reducer} is not defined for {type}")
@@ -138,16 +133,15 @@ def _grown(type: Type, axis: int, group_size: int, name: str) -> Type:
 
 def _all_gather(type: Type, params: AlongAxis) -> Types:
     axis = params.mesh.axis
-    held = type.layout
-    if held is not None and held.dimension is not None and held.axis != axis:
-        raise TypeRuleError(f"all_gather over {axis} of {type}, which is sharded over {held.axis}")
+    if type.layout is not None and type.sharded_along is not None and type.layout.axis != axis:
+        raise TypeRuleError(
+            f"all_gather over {axis} of {type}, which is sharded over {type.layout.axis}"
+        )
     return (_grown(type, params.axis, params.group_size, "all_gather"),)
 
 
 def _reduce_scatter(type: Type, params: ReduceScattering) -> Types:
-    if params.reducer not in ("sum", "mean"):
-        raise TypeRuleError(f"reduce_scatter is by sum or mean, not by {params.reducer!r}")
-    _check_reducer(type, params, "reduce_scatter")
+    _check_reducer(type, params, "reduce_scatter", _LINEAR)
     return (_slice_of(type, params.axis, params, "reduce_scatter"),)
 
 
@@ -205,9 +199,7 @@ def _constant(types: Types, params: Holding, graphs: Graphs) -> Types:
 def _to_partial(type: Type, params: Reducing) -> Types:
     if type.layout not in (MIRRORED, PER_REPLICA, None):
         raise TypeRuleError(f"to_partial of {type}: it takes mirrored and per-replica values")
-    _check_reducer(type, params, "to_partial")
-    if params.reducer not in ("sum", "mean"):
-        raise TypeRuleError(f"to_partial is by sum or mean, not by {params.reducer!r}")
+    _check_reducer(type, params, "to_partial", _LINEAR)
     return (type.with_layout(partial(params.reducer)),)
 
 
@@ -298,14 +290,20 @@ def _of_one(
     return TypedOp(name, parameters=parameters, rule=of_operands, **traits)
 
 
-READ = TypedOp("read", parameters=OfVariable, rule=_read)
+READ = TypedOp(
+    "read", parameters=OfVariable, rule=lambda types, params, graphs: (params.variable.type,)
+)
 """The value of `variable`, with the type that the variable declares."""
 ASSIGN = _of_one("assign", OfVariable, _assign, has_effect=True)
 """Sets `variable` to the operand, which has the dtype and shape of the variable. No result."""
 AGGREGATE = _of_one("aggregate", Aggregating, _aggregate)
 """The value that a write in `context` puts into `variable`: per_replica if the variable is per
 replica; mirrored in replica context if the variable has an aggregation; else as the operand."""
-REPLICA_ID = TypedOp("replica_id", parameters=OverReplicas, rule=_replica_id)
+REPLICA_ID = TypedOp(
+    "replica_id",
+    parameters=OverReplicas,
+    rule=lambda types, params, graphs: _of_each_replica(Type("i32", ()), params),
+)
 """The replica's id, an i32[]: per_replica; mirrored over one replica."""
 TO_REPLICAS = _of_one("to_replicas", OverReplicas, _same)
 """One value that every replica gets: as the operand."""

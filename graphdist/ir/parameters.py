@@ -20,10 +20,10 @@ from functools import cache
 from numbers import Real
 from types import UnionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
-    Protocol,
     Self,
     Union,
     get_args,
@@ -34,6 +34,9 @@ from typing import (
 import numpy as np
 
 from graphdist.ir.errors import TypeRuleError
+
+if TYPE_CHECKING:
+    from graphdist.ir.graph import Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +52,7 @@ class Parameters(Mapping[str, object]):
     """
 
     @classmethod
-    def of(cls, node: _HasParameters) -> Self:
+    def of(cls, node: Node) -> Self:
         """Return the parameters of a node, which must be of this class."""
         assert isinstance(node.params, cls)
         return node.params
@@ -91,12 +94,6 @@ class Parameters(Mapping[str, object]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-class _HasParameters(Protocol):
-    """A node. Its class is in `graph.py`, which imports this module."""
-
-    params: Mapping[str, object]
 
 
 class _Field(NamedTuple):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any  # Any: the attributes of a variable, whose types are checked
+from dataclasses import replace
+from typing import Any, NamedTuple  # Any: the attributes of a variable, whose types are checked
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
@@ -80,27 +80,12 @@ def parse(
     return _Parser(Cursor(text, first_line, max_characters), opaques, ops).graph()
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A graph from its inputs on. In a nested graph `bound` and `assigned` are empty."""
+class _Block(NamedTuple):
+    """A graph, and the names of the variables of its first inputs and of its first outputs."""
 
-    inputs: tuple[Value, ...]
-    bound: list[str]  # the names of the variables of the first inputs
-    builder: Builder
-    outputs: tuple[Operand, ...]
-    assigned: list[str]  # the names of the variables of the first outputs
-    per_replica: tuple[bool, ...]  # for each output after the variables'
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The line of a node; each result is a name and its position in the text."""
-
-    op: Op
-    operands: list[Operand]
-    params: dict[str, object]
-    results: list[tuple[str, tuple[int, int]]]
-    types: list[Type]
+    graph: Graph
+    bound: list[str]
+    assigned: list[str]
 
 
 class _Parser:
@@ -146,27 +131,20 @@ class _Parser:
             self._declaration()
             cursor.next_line()
         start = cursor.place
-        block = self._block()
+        graph, bound, assigned = self._block(name)
         cursor.finish()
         variables = tuple(self.variables.values())
-        placed = self.stage is not Stage.LOGICAL
-        inputs = [variable.name for variable in variables if placed]
-        outputs = [variable.name for variable in variables if placed and variable.assigned]
-        for what, there, wanted in (
-            ("inputs", block.bound, inputs),
-            ("outputs", block.assigned, outputs),
-        ):
+        graph = graph.replace(variables=variables, num_groups=num_groups)
+        inputs = [variable.name for variable in variables if graph.is_placed]
+        outputs = [variable.name for variable in graph.assigned if graph.is_placed]
+        for what, there, wanted in (("inputs", bound, inputs), ("outputs", assigned, outputs)):
             if there != wanted:
                 cursor.fail(
                     f"at stage {self.stage.value} the first {what} belong to "
                     f"{_listed(wanted)}, here to {_listed(there)}",
                     start,
                 )
-        nodes = tuple(block.builder.nodes)
-        return Graph(
-            name, self.stage, self.num_replicas, block.inputs, nodes, block.outputs, variables,
-            block.per_replica, num_groups,
-        )  # fmt: skip
+        return graph
 
     def _declaration(self) -> None:
         cursor, start = self.cursor, self.cursor.place
@@ -185,8 +163,8 @@ class _Parser:
         declared: Any = {key: attributes[key] for key in _DECLARED if key in attributes}
         self.variables[name] = GraphVariable(name, type, storage=storage, role=role, **declared)
 
-    def _block(self) -> _Block:
-        """Read inputs, nodes and outputs, up to the closing brace."""
+    def _block(self, name: str) -> _Block:
+        """Read inputs, nodes and outputs, up to the closing brace, as a graph with this name."""
         cursor = self.cursor
         scope: dict[str, Value] = {}
         inputs, bound = self._inputs(scope)
@@ -208,7 +186,11 @@ class _Parser:
                 per_replica.append(is_per_replica)
         cursor.next_line()
         cursor.expect("}")
-        return _Block(inputs, bound, builder, tuple(outputs), assigned, tuple(per_replica))
+        graph = Graph(
+            name, self.stage, self.num_replicas, inputs, tuple(builder.nodes), tuple(outputs),
+            returns_per_replica=tuple(per_replica),
+        )  # fmt: skip
+        return _Block(graph, bound, assigned)
 
     def _inputs(self, scope: dict[str, Value]) -> tuple[tuple[Value, ...], list[str]]:
         cursor = self.cursor
@@ -237,38 +219,7 @@ class _Parser:
     def _node(self, builder: Builder, scope: dict[str, Value]) -> None:
         """Read a node and its nested graphs; stop on the last line of the node."""
         cursor, start = self.cursor, self.cursor.place
-        head = self._head(scope)
-        graphs: list[Graph] = []
-        while cursor.opens_block():
-            cursor.next_line()
-            with cursor.inside():
-                graphs.append(self._nested())
-        op = head.op
-        try:
-            values = builder.add(
-                op, head.operands, head.params, tuple(graphs), at=UNKNOWN, types=head.types
-            )
-        except TypeRuleError as error:
-            cursor.fail(error.what, start, because=error)
-        # Type rules trust sizes and the number of graphs, but a text may be wrong.
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            problem = f"{op.name} does not take these parameters or graphs: {error!r}"
-            cursor.fail(problem, start, because=error)
-        if len(values) != len(head.results):
-            problem = f"results of {op.name}: {len(values)}, named: {len(head.results)}"
-            cursor.fail(problem, start)
-        for value, (name, place), type in zip(values, head.results, head.types, strict=True):
-            if value.type != type:
-                if op.rule or self.ops:
-                    rule = f"the rule of {op.name}"
-                    cursor.fail(f"{name} is {value.type} by {rule}, the text says {type}", place)
-                value.type = type  # safe: nothing else refers to the value yet
-            self._define(scope, name, value, place)
-
-    def _head(self, scope: Mapping[str, Value]) -> _Head:
-        """Read the line of a node."""
-        cursor, start = self.cursor, self.cursor.place
-        results: list[tuple[str, tuple[int, int]]] = []
+        results: list[tuple[str, tuple[int, int]]] = []  # names, and their positions in the text
         while cursor.kind == "value":
             results.append((cursor.text, cursor.place))
             cursor.advance()
@@ -278,22 +229,39 @@ class _Parser:
         operands = [self._operand(scope) for _ in cursor.items(")")]
         params = self.reader.items() if cursor.accept("{") else {}
         types: list[Type] = []
-        if cursor.accept(":"):
+        while cursor.accept("," if types else ":"):
             types.append(self._type())
-            while cursor.accept(","):
-                types.append(self._type())
         if len(types) != len(results):
             cursor.fail(f"results: {len(results)}, types: {len(types)}", start)
-        return _Head(op, operands, params, results, types)
+        graphs: list[Graph] = []
+        while cursor.opens_block():
+            cursor.next_line()
+            with cursor.inside():
+                graphs.append(self._nested())
+        try:
+            values = builder.add(op, operands, params, tuple(graphs), at=UNKNOWN, types=types)
+        except TypeRuleError as error:
+            cursor.fail(error.what, start, because=error)
+        # Type rules trust sizes and the number of graphs, but a text may be wrong.
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            problem = f"{op.name} does not take these parameters or graphs: {error!r}"
+            cursor.fail(problem, start, because=error)
+        if len(values) != len(results):
+            cursor.fail(f"results of {op.name}: {len(values)}, named: {len(results)}", start)
+        for value, (name, place), type in zip(values, results, types, strict=True):
+            if value.type != type:
+                if op.rule or self.ops:
+                    rule = f"the rule of {op.name}"
+                    cursor.fail(f"{name} is {value.type} by {rule}, the text says {type}", place)
+                value.type = type  # safe: nothing else refers to the value yet
+            self._define(scope, name, value, place)
 
     def _nested(self) -> Graph:
         start = self.cursor.place
-        name = self.cursor.name()
-        block = self._block()
-        if block.bound or block.assigned or any(block.per_replica):
+        graph, bound, assigned = self._block(self.cursor.name())
+        if bound or assigned or any(graph.returns_per_replica):
             self.cursor.fail("a nested graph has no variables and no per-replica outputs", start)
-        nodes = tuple(block.builder.nodes)
-        return Graph(name, self.stage, self.num_replicas, block.inputs, nodes, block.outputs)
+        return replace(graph, returns_per_replica=())
 
     def _op(self) -> Op:
         cursor, start = self.cursor, self.cursor.place

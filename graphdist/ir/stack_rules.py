@@ -64,5 +64,4 @@ def _at(number: Type, taken: Type) -> Type:
 def _resized(type: Type, axis: int, length: int) -> Type:
     """Return `type` with a new length of dimension `axis`; per replica if sharded along `axis`."""
     resized = type.resized(axis, length)
-    is_cut = type.layout is not None and type.layout.dimension == axis
-    return resized.with_layout(PER_REPLICA) if is_cut else resized
+    return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized

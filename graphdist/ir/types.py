@@ -152,6 +152,11 @@ class Type(NamedTuple):
         """Return the bytes on one replica; random keys have 8 bytes per element."""
         return _bytes(self.dtype, self.shape)
 
+    @property
+    def sharded_along(self) -> int | None:
+        """Return the dimension along which the value is sharded; None if it is not sharded."""
+        return None if self.layout is None else self.layout.dimension
+
     def with_layout(self, layout: Layout | None) -> Type:
         """Return the type with this layout."""
         if layout is self.layout:

@@ -19,7 +19,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Any  # Any: JSON
 
-from graphdist.ir.analyses import kept_analysis, node_count
+from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
@@ -201,4 +201,4 @@ def graph_measure(graph: Graph) -> Measure:
             kinds[node.op.name] += ceil(times / every)
             moved += times / every * collective_of(node).bytes_sent
     held = sum(variable.held(graph.mesh).bytes for variable in graph.variables)
-    return Measure(node_count(graph), dict(sorted(kinds.items())), round(moved), held)
+    return Measure(len(walk(graph)), dict(sorted(kinds.items())), round(moved), held)
