@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.ir.arrays import Array, Held, join_arrays
-from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.interpreter import Observe, interpret_placed
 from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
@@ -32,7 +31,7 @@ def interpreted_step(graph: Graph, devices: Devices) -> Callable[..., list[jax.A
         return [
             _placed(held, output.type, layout, devices)
             for held, output, layout in zip(
-                outputs, graph.outputs, output_layouts(graph), strict=True
+                outputs, graph.outputs, graph.output_layouts, strict=True
             )
         ]
 
@@ -63,7 +62,7 @@ def held_inputs(graph: Graph, devices: Devices, arrays: Sequence[Any]) -> list[H
     """Return each replica's value of each input, in new memory."""
     return [
         _held(array, layout, devices)
-        for array, layout in zip(arrays, input_layouts(graph), strict=True)
+        for array, layout in zip(arrays, graph.input_layouts, strict=True)
     ]
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypedDict, TypeVar, Unpack
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.parameters import Parameters
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, Type, own_slice
+from graphdist.ir.types import MIRRORED, Layout, Type, own_slice
 from graphdist.ir.variable_storage import (
     UNSHARDED,
     PackOf,
@@ -275,6 +275,26 @@ class Graph:
     def assigned(self) -> tuple[GraphVariable, ...]:
         """Return the variables whose new values are the first outputs (from PLACED on)."""
         return tuple(variable for variable in self.variables if variable.assigned)
+
+    @property
+    def input_layouts(self) -> tuple[Layout | None, ...]:
+        """Return the layout of every input of a placed graph, the variables' first."""
+        return self._layouts([value.type for value in self.inputs])
+
+    @property
+    def output_layouts(self) -> tuple[Layout | None, ...]:
+        """Return the layout of every output of a placed graph, the assigned variables' first.
+
+        A variable has its declared layout, whatever is known about the value assigned to it. Any
+        other output has the layout of its type. So an output that the user gets as a per-replica
+        value is stored once if it is provably mirrored.
+        """
+        held = [variable.held(self.mesh) for variable in self.assigned]
+        return self._layouts([*held, *(output.type for output in self.outputs[len(held) :])])
+
+    def _layouts(self, types: Sequence[Type]) -> tuple[Layout | None, ...]:
+        """Return the layouts of types; all are mirrored if there is one replica."""
+        return tuple(MIRRORED if self.num_replicas == 1 else type.layout for type in types)
 
     @property
     def is_placed(self) -> bool:

@@ -7,7 +7,7 @@ on. A replica whose loop has ended keeps its carry while the loops of other repl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -30,13 +30,13 @@ def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas
     steps = range(params.length)
     slices = []  # the slices that the body returned, by iteration
     for step in reversed(steps) if params.reverse else steps:
-        x = [on_each([held], replicas, partial(_slice, step), 1)[0] for held in scanned]
+        x = [_on_each([held], replicas, itemgetter((step, ...))) for held in scanned]
         carry, outputs = returned_parts(params, run(body, [*constants, *carry, *x], replicas))
         slices.append(outputs)
     if params.reverse:
         slices.reverse()
     ys = [
-        on_each([at[number] for at in slices], replicas, _stack, 1)[0]
+        _on_each([at[number] for at in slices], replicas, lambda *arrays: stack_arrays(arrays))
         if slices
         else [_empty(output)] * len(replicas)
         for number, output in enumerate(body.outputs[len(carry) :])
@@ -44,12 +44,9 @@ def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas
     return [*carry, *ys]
 
 
-def _slice(step: int, arrays: list[Array]) -> list[Array]:
-    return [arrays[0][step, ...]]
-
-
-def _stack(arrays: list[Array]) -> list[Array]:
-    return [stack_arrays(arrays)]
+def _on_each(operands: list[Held], replicas: Replicas, compute: Callable[..., Array]) -> Held:
+    """Return the array that `compute` returns for each replica's operands."""
+    return on_each(operands, replicas, lambda arrays: [compute(*arrays)], 1)[0]
 
 
 def _empty(output: Operand) -> Array:

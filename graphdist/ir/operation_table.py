@@ -23,7 +23,7 @@ have no row:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphdist.ir import factor_rules as rules
@@ -73,23 +73,6 @@ def _of_jax(names: str, row: Row) -> dict[str, Row]:
     return {f"jax.{name}": row for name in names.split()}
 
 
-def _elementwise(
-    names: str,
-    linear_in: LinearIn = linear.nowhere,
-    *,
-    only_moves: bool = False,
-    is_cheap: bool = True,
-) -> dict[str, Row]:
-    row = Row(
-        rules.elementwise,
-        linear_in=linear_in,
-        only_moves=only_moves,
-        is_elementwise=True,
-        is_cheap=is_cheap,
-    )
-    return _of_jax(names, row)
-
-
 def _move(
     factors: Rule,
     linear_in: LinearIn = _IN_THE_FIRST,
@@ -98,41 +81,40 @@ def _move(
     return Row(factors, params_of_shards, linear_in, only_moves=True, is_cheap=True)
 
 
-def _reduction(reducer: str | None, linear_in: LinearIn = linear.nowhere, of: str = "") -> Row:
-    return Row(rules.reduction(reducer, of=of), linear_in=linear_in, is_cheap=True)
-
-
 # Rows that several operations share, so that their traits are stated once.
+_ELEMENTWISE = Row(rules.elementwise, is_elementwise=True, is_cheap=True)
+_ADDITION = replace(_ELEMENTWISE, linear_in=linear.together(0, 1))
+_LINEAR = replace(_ELEMENTWISE, linear_in=_IN_THE_FIRST)
 _IDENTITY = Row(rules.identity, linear_in=linear.together(), only_moves=True)
 _RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes"))
 _OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape"))
 
 _ELEMENTS: Mapping[str, Row] = {
-    **_elementwise("add add_any sub", linear.together(0, 1)),
-    **_elementwise("mul", linear.in_each(0, 1)),
-    **_elementwise("div", linear.division),
-    **_elementwise("neg real imag conj", _IN_THE_FIRST),
-    **_elementwise("complex", linear.together(0, 1)),
-    **_elementwise(
+    **_of_jax("add add_any complex sub", _ADDITION),
+    "jax.mul": replace(_ELEMENTWISE, linear_in=linear.in_each(0, 1)),
+    "jax.div": replace(_ELEMENTWISE, linear_in=linear.division),
+    **_of_jax("neg real imag conj", _LINEAR),
+    **_of_jax(
         """
         abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp clz convert_element_type cos
         cosh eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le le_to log
         log1p logistic lt lt_to max min mulhi ne nextafter not one_minus_square or population_count
         pow reduce_precision rem round rsqrt shift_left shift_right_arithmetic shift_right_logical
         sign sin sinh sqrt square tan tanh xor
-        """
+        """,
+        _ELEMENTWISE,
     ),
-    **_of_jax("bitcast_convert_type", Row(rules.bitcast, is_elementwise=True, is_cheap=True)),
-    **_elementwise("copy name", _IN_THE_FIRST, only_moves=True),
-    **_elementwise("select_n", linear.cases, only_moves=True),
-    **_elementwise(  # series and loops, for each element
+    "jax.bitcast_convert_type": replace(_ELEMENTWISE, factors=rules.bitcast),
+    **_of_jax("copy name", replace(_LINEAR, only_moves=True)),
+    "jax.select_n": replace(_ELEMENTWISE, linear_in=linear.cases, only_moves=True),
+    **_of_jax(  # series and loops, for each element
         """
         bessel_i0e bessel_i1e digamma igamma igamma_grad_a igammac lgamma polygamma
         regularized_incomplete_beta zeta
         """,
-        is_cheap=False,
+        replace(_ELEMENTWISE, is_cheap=False),
     ),
-    "scale": Row(rules.elementwise, linear_in=_IN_THE_FIRST, is_elementwise=True, is_cheap=True),
+    "scale": _LINEAR,
 }
 
 _MOVES: Mapping[str, Row] = {
@@ -164,12 +146,12 @@ _MOVES: Mapping[str, Row] = {
 }
 
 _REDUCTIONS: Mapping[str, Row] = {
-    "jax.reduce_sum": _reduction("sum", _IN_THE_FIRST),
-    "jax.reduce_max": _reduction("max"),
-    "jax.reduce_min": _reduction("min"),
-    "jax.reduce_and": _reduction("min", of="bool"),  # of integers it is bitwise
-    "jax.reduce_or": _reduction("max", of="bool"),
-    **_of_jax("argmax argmin reduce_prod reduce_xor", _reduction(None)),
+    "jax.reduce_sum": Row(rules.reduction("sum"), linear_in=_IN_THE_FIRST, is_cheap=True),
+    "jax.reduce_max": Row(rules.reduction("max"), is_cheap=True),
+    "jax.reduce_min": Row(rules.reduction("min"), is_cheap=True),
+    "jax.reduce_and": Row(rules.reduction("min", of="bool"), is_cheap=True),  # bitwise of integers
+    "jax.reduce_or": Row(rules.reduction("max", of="bool"), is_cheap=True),
+    **_of_jax("argmax argmin reduce_prod reduce_xor", Row(rules.reduction(None), is_cheap=True)),
     "jax.reduce": Row(rules.reduction(None, "dimensions")),
     "jax.cumsum": Row(rules.all_but("axis"), linear_in=_IN_THE_FIRST),
     **_of_jax("cumlogsumexp cummax cummin cumprod", Row(rules.all_but("axis"))),

@@ -22,7 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
+from graphdist.ir.control_flow_rules import (
+    cond_rule,
+    join_parts_rule,
+    scan_rule,
+    take_part_rule,
+    take_step_rule,
+    while_rule,
+)
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import dimension_after_reshape
 from graphdist.ir.graph import Graphs, GraphVariable, Node, Op, P, TypedOp, Types
@@ -53,7 +60,6 @@ from graphdist.ir.op_parameters import (
     UnpackingSlices,
 )
 from graphdist.ir.parameters import Parameters
-from graphdist.ir.stack_rules import join_parts_rule, take_part_rule, take_step_rule
 from graphdist.ir.types import (
     MIRRORED,
     PER_REPLICA,
