@@ -118,10 +118,7 @@ def _cut(variable: GraphVariable, mesh: MeshShape) -> AlongAxis | None:
 
 
 def interpret_placed(
-    graph: Graph,
-    inputs: Sequence[Held],
-    evaluate: Evaluate,
-    observe: Observe | None = None,
+    graph: Graph, inputs: Sequence[Held], evaluate: Evaluate, observe: Observe | None = None
 ) -> list[Held]:
     """Run a placed graph on the replicas' arrays of each input.
 

@@ -178,8 +178,7 @@ _PRODUCTS: Mapping[str, Row] = {
     ),
     "jax.scatter": Row(products.scatter_by_index(), linear_in=linear.scattered, only_moves=True),
     **_of_jax(
-        "scatter-add scatter-sub",
-        Row(products.scatter_by_index(), linear_in=linear.together(0, 2)),
+        "scatter-add scatter-sub", Row(products.scatter_by_index(), linear_in=linear.together(0, 2))
     ),
     "jax.scatter-mul": Row(products.scatter_by_index(), linear_in=_IN_THE_FIRST),
     "jax.scatter-max": Row(products.scatter_by_index("max")),

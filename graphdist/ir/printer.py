@@ -97,11 +97,7 @@ def op_text(node: Node) -> str:
 
 
 def line_text(
-    results: Sequence[str],
-    op: str,
-    operands: Sequence[str],
-    parameters: str,
-    types: Sequence[str],
+    results: Sequence[str], op: str, operands: Sequence[str], parameters: str, types: Sequence[str]
 ) -> str:
     """Return the line of a node, joined from its parts.
 
