@@ -96,12 +96,6 @@ class Builder:
         params = {**node.params, **changed} if changed else node.params
         return self.add(node.op, operands, params, node.graphs, at=node, types=types)
 
-    def take_back(self, count: int) -> list[Node]:
-        """Remove the nodes after the first `count`, and return them."""
-        taken = self.nodes[count:]
-        del self.nodes[count:]
-        return taken
-
 
 def are_same(operands: Operands, others: Operands) -> bool:
     """Return whether both tuples hold the same objects. `==` would not tell 0.0 from -0.0."""

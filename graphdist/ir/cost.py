@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, prod
 
-from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.graph import Graph, Node
 from graphdist.ir.jax_parameters import parameter
 from graphdist.ir.kernels import KERNEL, kernel_flops
 from graphdist.ir.opaque_placeholders import Placeholder
@@ -163,16 +163,10 @@ def _count(node: Node, total: Cost) -> None:
         total.flops[node.operands[0].type.dtype] += _of_convolution(node)
     elif name == KERNEL:
         total.flops.update(kernel_flops(node, lambda primitive: f"jax.{primitive}" in _MOVES))
-    elif name in _REDUCTIONS:
-        _count_elements(node.operands, total)
     elif name not in _MOVES:
-        _count_elements(node.results, total)
-
-
-def _count_elements(values: Sequence[Operand], total: Cost) -> None:
-    for value in values:
-        if is_inexact(value.type.dtype):
-            total.flops[value.type.dtype] += value.type.size
+        for value in node.operands if name in _REDUCTIONS else node.results:
+            if is_inexact(value.type.dtype):
+                total.flops[value.type.dtype] += value.type.size
 
 
 def _of_matmul(node: Node) -> int:

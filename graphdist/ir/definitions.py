@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import TypeAlias
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, Node, Operand, Value
@@ -149,12 +149,8 @@ def _of_nodes(graph: Graph, times: float) -> Iterator[tuple[Value, Definition]]:
             yield value, Definition(kind, node, parents, times)
 
 
-class Passed(NamedTuple):
-    """An input of a nested graph, or a result of a node, and the operands from which it comes."""
-
-    kind: ValueKind
-    value: Value
-    parents: tuple[Operand, ...]
+Passed: TypeAlias = tuple[ValueKind, Value, tuple[Operand, ...]]
+"""An input of a nested graph, or a result of a node: (its kind, the value, its parents)."""
 
 
 def inputs_of_nested(node: Node) -> Iterator[Passed]:
@@ -165,20 +161,20 @@ def inputs_of_nested(node: Node) -> Iterator[Passed]:
     if node.op in (SCAN, WHILE):
         loop = Scan(node) if node.op is SCAN else While(node)
         for operand, value in loop.constants:
-            yield Passed(ValueKind.CONSTANT, value, (operand,))
+            yield ValueKind.CONSTANT, value, (operand,)
         for carry in loop.carries:
             for value in carry.inputs:
-                yield Passed(ValueKind.CARRY, value, (carry.first, carry.following))
+                yield ValueKind.CARRY, value, (carry.first, carry.following)
         for operand, value in loop.scanned:
-            yield Passed(ValueKind.SLICE, value, (operand,))
+            yield ValueKind.SLICE, value, (operand,)
     elif node.op is COND:
         for branch in node.graphs:
             for operand, value in zip(node.operands[1:], branch.inputs, strict=True):
-                yield Passed(ValueKind.BRANCH_INPUT, value, (operand,))
+                yield ValueKind.BRANCH_INPUT, value, (operand,)
     else:
         for nested in node.graphs:
             for value in nested.inputs:
-                yield Passed(ValueKind.INPUT, value, ())
+                yield ValueKind.INPUT, value, ()
 
 
 def results_of(node: Node) -> Iterator[Passed]:
@@ -186,16 +182,16 @@ def results_of(node: Node) -> Iterator[Passed]:
     if node.op in (SCAN, WHILE):
         loop = Scan(node) if node.op is SCAN else While(node)
         for carry in loop.carries:
-            yield Passed(ValueKind.LAST, carry.last, (carry.value,))
+            yield ValueKind.LAST, carry.last, (carry.value,)
         for output, result in loop.stacked:
-            yield Passed(ValueKind.STACK, result, (output,))
+            yield ValueKind.STACK, result, (output,)
     elif node.op is COND:
         returned = zip(*(branch.outputs for branch in node.graphs), strict=True)
         for result, outputs in zip(node.results, returned, strict=True):
-            yield Passed(ValueKind.BRANCH_RESULT, result, outputs)
+            yield ValueKind.BRANCH_RESULT, result, outputs
     elif node.op.name in BARRIERS:
         for operand, result in zip(node.operands, node.results, strict=True):
-            yield Passed(ValueKind.BEHIND_BARRIER, result, (operand,))
+            yield ValueKind.BEHIND_BARRIER, result, (operand,)
     else:
         for result in node.results:
-            yield Passed(ValueKind.COMPUTED, result, node.operands)
+            yield ValueKind.COMPUTED, result, node.operands
