@@ -410,7 +410,7 @@ _LOCAL: dict[Op, Callable[[list[Array], Any], list[Array]]] = {
     ops.CONCATENATE: lambda x, params: [join_arrays(x, params.axis)],
     ops.RESHAPE: lambda x, params: [x[0].reshape(params.shape)],
     ops.TAKE_STEP: lambda x, params: [x[0][_clamped(x[1], len(x[0])), ...]],
-    ops.TAKE_PART: lambda x, params: [_part(*x, params.axis, params.count)],
+    ops.TAKE_PART: lambda x, params: [_part(x[0], x[1], params.axis, params.count)],
     ops.JOIN_PARTS: lambda x, params: [join_arrays(list(x[0]), params.axis)],
     ops.COUNT_STEP: lambda x, params: _count_step(x[0], params.every),
 }

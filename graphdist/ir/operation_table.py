@@ -316,7 +316,8 @@ def layouts_on_shards(node: Node) -> list[Layout]:
     the node's results are used only where several dimensions are possible (`reshape`).
     """
     factors = factors_of(node)
-    shared = factors and _shared(factors, [operand.type.layout for operand in node.operands])
+    layouts = [operand.type.layout for operand in node.operands]
+    shared = None if factors is None else _shared(factors, layouts)
     if factors is None or shared is None:
         return [PER_REPLICA for _ in node.results]
     factor, sharding = shared

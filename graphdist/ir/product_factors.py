@@ -140,7 +140,7 @@ def gather_by_index(node: Node) -> Factors:
     batch = numbers.operand_batching_dims, numbers.start_indices_batching_dims
     values = (*node.operands, node.results[0])
     of_operand, of_indices, of_windows = _accessed(
-        *values, numbers.offset_dims, numbers.collapsed_slice_dims, batch
+        values, numbers.offset_dims, numbers.collapsed_slice_dims, batch
     )
     return Factors((of_operand, of_indices), (of_windows,))
 
@@ -167,7 +167,7 @@ def scatter_by_index(reducer: str | None = None) -> Rule:
         numbers = parameter(node, "dimension_numbers")
         batch = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
         of_operand, of_indices, of_windows = _accessed(
-            *node.operands, numbers.update_window_dims, numbers.inserted_window_dims, batch
+            node.operands, numbers.update_window_dims, numbers.inserted_window_dims, batch
         )
         rows = {of for of in of_indices if of is not None and of not in of_operand}
         if reducer is None:
@@ -182,23 +182,21 @@ def scatter_by_index(reducer: str | None = None) -> Rule:
 
 
 def _accessed(
-    operand: Operand,
-    indices: Operand,
-    windows: Operand,
+    values: Sequence[Operand],
     in_windows: Sequence[int],
     removed: Sequence[int],
     batch: tuple[Sequence[int], Sequence[int]],
 ) -> tuple[Dimensions, Dimensions, Dimensions]:
-    """Return the factors of an operand, of the indices into it, and of its windows.
+    """Return the factors of an operand, of the indices into the operand, and of the windows.
 
-    `windows` is the result of a gather, or the updates of a scatter. Its dimensions `in_windows`
-    belong to the dimensions of the operand that are neither `removed` nor batch dimensions. Its
-    other dimensions belong to the rows of the indices, since the last dimension of the indices
-    holds the indices of one window. `batch` has the batch dimensions of the operand and of the
-    indices.
+    `values` are these three; the windows are the result of a gather, or the updates of a scatter.
+    The dimensions `in_windows` of the windows belong to the dimensions of the operand that are
+    neither `removed` nor batch dimensions. The other dimensions of the windows belong to the rows
+    of the indices, since the last dimension of the indices holds the indices of one window. `batch`
+    has the batch dimensions of the operand and of the indices.
     """
-    shape, sizes = operand.type.shape, windows.type.shape
-    rows = [len(shape) + i for i in range(len(indices.type.shape) - 1)]
+    shape, shape_of_indices, sizes = (value.type.shape for value in values)
+    rows = [len(shape) + i for i in range(len(shape_of_indices) - 1)]
     kept = [i for i in range(len(shape)) if i not in (*removed, *batch[0])]
     of_operand = {i: rows[row] for i, row in zip(*batch, strict=True)}
     of_windows: dict[int, int] = {}
