@@ -41,11 +41,10 @@ def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> N
             f"{name}: {len(operands)} operands for {len(inputs)} inputs of its body"
         )
     for position, (operand, wanted) in enumerate(zip(operands, inputs, strict=True)):
-        if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
-            raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
         # A mirrored operand fits a per-replica input, since per-replica values may be equal.
         agree = operand.layout is MIRRORED and not is_partial(wanted.layout)
-        if not agree and wanted.layout not in (operand.layout, PER_REPLICA, None):
+        agree = agree or wanted.layout in (operand.layout, PER_REPLICA, None)
+        if not agree or (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
 
 

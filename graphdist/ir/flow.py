@@ -37,18 +37,20 @@ def uses(graph: Graph) -> Edges:
     >>> [value.hint for value in uses(graph)[graph.inputs[0]]]
     ['y', 'y']
     """
-    found: dict[Vertex, list[Vertex]] = {}
-    for start, end in _edges(graph):
-        found.setdefault(start, []).append(end)
-    return found
+    return _grouped(_edges(graph))
 
 
 @kept_analysis
 def computed_of(graph: Graph) -> Edges:
     """Return the vertices from which each vertex is computed, in the order of the operands."""
-    found: dict[Vertex, list[Vertex]] = {}
-    for start, end in _edges(graph):
-        found.setdefault(end, []).append(start)
+    return _grouped((end, start) for start, end in _edges(graph))
+
+
+def _grouped(pairs: Iterable[tuple[V, V]]) -> dict[V, list[V]]:
+    """Return the second vertices of pairs by the first."""
+    found: dict[V, list[V]] = {}
+    for first, second in pairs:
+        found.setdefault(first, []).append(second)
     return found
 
 

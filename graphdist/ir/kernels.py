@@ -37,21 +37,12 @@ _MOST_POSITIONS = 1024
 """The largest number of positions that are counted. In larger grids they are evenly spaced."""
 
 _ARITHMETIC: dict[str, Callable[..., int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
+    **{name: getattr(operator, name) for name in "add sub mul neg lt le gt ge eq ne".split()},
     "div": lambda x, y: abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1),
     "rem": lambda x, y: abs(x) % abs(y) * (-1 if x < 0 else 1),
     "min": min,
     "max": max,
-    "neg": operator.neg,
     "sign": lambda x: (x > 0) - (x < 0),
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
     "and": operator.and_,
     "or": operator.or_,
     "not": operator.not_,
