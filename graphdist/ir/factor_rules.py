@@ -266,11 +266,15 @@ def _sizes_before(shape: Shape) -> list[int]:
     return list(accumulate(shape[:-1], mul, initial=1))[: len(shape)]
 
 
-def sizes_of_shards(name: str) -> ParamsOfShards:
-    """Return a function that replaces the parameter `name`, a shape, by the shape of a shard."""
+_SIZES = ("limit_indices", "new_sizes", "shape", "slice_sizes")
+"""The parameters that state the shape of the result."""
 
-    def params(node: Node, factors: Factors, factor: int, count: int) -> Params:
-        (dims,) = factors.results
-        return {**node.params, name: shard_shape(dims, integers(node, name), factor, count)}
 
-    return params
+def sizes_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
+    """Return the parameters with the shape of the shard in place of the shape of the result."""
+    sizes = {
+        name: shard_shape(factors.results[0], integers(node, name), factor, count)
+        for name in _SIZES
+        if name in node.params
+    }
+    return {**node.params, **sizes} if sizes else node.params

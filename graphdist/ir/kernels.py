@@ -36,8 +36,9 @@ Known: TypeAlias = Mapping[Any, int]
 _MOST_POSITIONS = 1024
 """The largest number of positions that are counted. In larger grids they are evenly spaced."""
 
+_AS_IN_OPERATOR = ("add", "sub", "mul", "neg", "lt", "le", "gt", "ge", "eq", "ne")
 _ARITHMETIC: dict[str, Callable[..., int]] = {
-    **{name: getattr(operator, name) for name in "add sub mul neg lt le gt ge eq ne".split()},
+    **{name: getattr(operator, name) for name in _AS_IN_OPERATOR},
     "div": lambda x, y: abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1),
     "rem": lambda x, y: abs(x) % abs(y) * (-1 if x < 0 else 1),
     "min": min,

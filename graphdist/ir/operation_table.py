@@ -32,7 +32,7 @@ from graphdist.ir import product_factors as products
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import ParamsOfShards, Rule, sizes_of_shards
 from graphdist.ir.factors import Factors, shard_shape
-from graphdist.ir.graph import Node, Operand, Params, Value, is_zero
+from graphdist.ir.graph import Node, Operand, Value, is_zero
 from graphdist.ir.linearity import Alternatives, LinearIn
 from graphdist.ir.mesh import MeshAxis
 from graphdist.ir.opaque_placeholders import Placeholder
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
 
 
 _IN_THE_FIRST = linear.in_each(0)
-
-
-def _same_params(node: Node, factors: Factors, factor: int, count: int) -> Params:
-    return node.params
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +58,8 @@ class Row:
     """
 
     factors: Rule
-    params_of_shards: ParamsOfShards = _same_params
     linear_in: LinearIn = linear.nowhere
+    params_of_shards: ParamsOfShards = sizes_of_shards
     only_moves: bool = False
     is_elementwise: bool = False
     is_cheap: bool = False
@@ -73,12 +69,8 @@ def _of_jax(names: str, row: Row) -> dict[str, Row]:
     return {f"jax.{name}": row for name in names.split()}
 
 
-def _move(
-    factors: Rule,
-    linear_in: LinearIn = _IN_THE_FIRST,
-    params_of_shards: ParamsOfShards = _same_params,
-) -> Row:
-    return Row(factors, params_of_shards, linear_in, only_moves=True, is_cheap=True)
+def _move(factors: Rule, linear_in: LinearIn = _IN_THE_FIRST) -> Row:
+    return Row(factors, linear_in, only_moves=True, is_cheap=True)
 
 
 # Rows that several operations share, so that their traits are stated once.
@@ -86,8 +78,7 @@ _ELEMENTWISE = Row(rules.elementwise, is_elementwise=True, is_cheap=True)
 _ADDITION = replace(_ELEMENTWISE, linear_in=linear.together(0, 1))
 _LINEAR = replace(_ELEMENTWISE, linear_in=_IN_THE_FIRST)
 _IDENTITY = Row(rules.identity, linear_in=linear.together(), only_moves=True)
-_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes"))
-_OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape"))
+_RESHAPE = _move(rules.reshape)
 
 _ELEMENTS: Mapping[str, Row] = {
     **_of_jax("add add_any complex sub", _ADDITION),
@@ -118,16 +109,14 @@ _ELEMENTS: Mapping[str, Row] = {
 }
 
 _MOVES: Mapping[str, Row] = {
-    "jax.broadcast_in_dim": _move(
-        rules.broadcast_in_dim, params_of_shards=sizes_of_shards("shape")
-    ),
+    "jax.broadcast_in_dim": _move(rules.broadcast_in_dim),
     "jax.concatenate": _move(rules.all_but("dimension"), linear.together()),
-    "jax.dynamic_slice": _move(rules.of_one_size, params_of_shards=sizes_of_shards("slice_sizes")),
+    "jax.dynamic_slice": _move(rules.of_one_size),
     "jax.dynamic_update_slice": _move(rules.dynamic_update_slice, linear.together(0, 1)),
     "jax.pad": _move(rules.pad, linear.together(0, 1)),
     "jax.reshape": _RESHAPE,
     "jax.rev": _move(rules.all_but("dimensions")),
-    "jax.slice": _move(rules.of_one_size, params_of_shards=sizes_of_shards("limit_indices")),
+    "jax.slice": _move(rules.of_one_size),
     "jax.split": _move(rules.all_but("axis")),
     "jax.squeeze": _move(rules.without("dimensions")),
     "jax.stack": _move(rules.stack, linear.together()),
@@ -139,7 +128,7 @@ _MOVES: Mapping[str, Row] = {
     "concatenate": _move(rules.all_but("axis"), linear.together()),
     "join_parts": _move(rules.join_parts),
     "pack": _move(rules.no_factors, linear.together()),
-    "reshape": _OWN_RESHAPE,
+    "reshape": _RESHAPE,
     "take_part": _move(rules.of_one_size),
     "take_step": _move(rules.take_step),
     "unpack": _move(rules.no_factors),
@@ -158,14 +147,14 @@ _REDUCTIONS: Mapping[str, Row] = {
     "jax.sort": Row(rules.all_but("dimension")),
     "jax.top_k": Row(rules.all_but("axis")),
     "jax.approx_top_k": Row(rules.all_but("reduction_dimension")),
-    "jax.iota": Row(rules.iota, sizes_of_shards("shape"), is_cheap=True),
+    "jax.iota": Row(rules.iota, is_cheap=True),
 }
 
 _PRODUCTS: Mapping[str, Row] = {
     "jax.dot_general": Row(products.dot_general, linear_in=linear.in_each(0, 1)),
     "jax.ragged_dot_general": Row(products.ragged_dot_general, linear_in=linear.in_each(0, 1)),
     "jax.conv_general_dilated": Row(
-        products.convolution_factors, products.features_of_shards, linear.in_each(0, 1)
+        products.convolution_factors, linear.in_each(0, 1), products.features_of_shards
     ),
     "jax.reduce_window_sum": Row(products.windows, linear_in=_IN_THE_FIRST),
     "jax.select_and_scatter_add": Row(products.windows, linear_in=_IN_THE_FIRST),
@@ -174,7 +163,7 @@ _PRODUCTS: Mapping[str, Row] = {
         Row(products.windows),
     ),
     "jax.gather": Row(
-        products.gather_by_index, products.windows_of_shards, linear.gathered, is_cheap=True
+        products.gather_by_index, linear.gathered, products.windows_of_shards, is_cheap=True
     ),
     "jax.scatter": Row(products.scatter_by_index(), linear_in=linear.scattered, only_moves=True),
     **_of_jax(
