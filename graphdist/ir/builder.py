@@ -48,8 +48,8 @@ class Builder:
 
         Our operations accept any mapping that has their parameters. For a JAX operation `types`
         states dtypes and shapes of the results. Their layouts follow from the operands. `at` is the
-        user's line, or a node that the new node replaces. From such a node, the new node gets its
-        line and hint. Raises `TypeRuleError` if operands or parameters do not fit the operation.
+        user's line, or a node that the new node replaces. The new node gets the line and the hint
+        of the replaced node. Raises `TypeRuleError` if operands or parameters do not fit the operation.
         """
         operands = tuple(operands)
         if isinstance(at, Node):
@@ -64,8 +64,8 @@ class Builder:
     def keep(self, node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> tuple[Value, ...]:
         """Append `node` with these operands and graphs, or `node` itself if it has them already.
 
-        A new node keeps the source, the origin and the hints. It also keeps the results whose types
-        are unchanged, so that the nodes which use them can stay as they are.
+        A new node keeps the source, the origin and the hints of `node`. If no type changes, the new
+        node also keeps the results, so that the nodes which use these results can stay.
         """
         if (
             operands is node.operands or are_same(operands, node.operands)

@@ -97,9 +97,9 @@ class Op:
     `has_effect`: passes never remove or duplicate the operation, nor reorder operations with
     effects. `is_collective`: all replicas must reach the operation. `varies`: the result may differ
     between replicas even if the operands do not. `is_identity`: each result is the operand of the
-    same index. `primitive` is the primitive of a JAX operation, which this package never uses. Our
-    operations are the `TypedOp`s in `graphdist.ir.ops`. `graphdist.tracing.jax_ops` makes those of
-    JAX.
+    same index. `primitive` is the primitive of a JAX operation; this package never uses primitives.
+    Our operations are the `TypedOp`s in `graphdist.ir.ops`. `graphdist.tracing.jax_ops` makes the
+    operations of JAX.
     """
 
     name: str

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Taken(NamedTuple):
-    """A constant and the body's input for it, or a scanned operand and the input for its slice."""
+    """A constant or scanned operand, and the input of the body for the operand or its slice."""
 
     operand: Operand
     value: Value

@@ -1,10 +1,9 @@
-"""A minimum cut of a dataflow: the values of fewest bytes from which wanted values are computed.
+"""A minimum cut of a dataflow: the values of fewest bytes on all paths from starts to ends.
 
 The cut is the dual of a maximum flow, which is found by augmenting paths of fewest edges (Edmonds
 and Karp 1972, "Theoretical improvements in algorithmic efficiency for network flow problems"). Each
 value is an edge from its entry to its exit, with the bytes of the value as its capacity. Edges of
-unlimited capacity lead from the exit of a value to the entries of the values from which it is
-computed.
+unlimited capacity lead from the exit of a value to the entries of the values that follow it.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ def minimum_cut(
 ) -> set[V]:
     """Return the values of fewest total bytes that separate `starts` from the ends.
 
-    `edges` maps each value to the values that follow it. The values that none follows are ends,
-    beside `ends`. The cut may contain starts and ends. Of several minimum cuts, the one nearest to
-    the starts is returned.
+    `edges` maps each value to the values that follow it. A value that no value follows is an end,
+    and so is each value in `ends`. The cut may contain starts and ends. Of several minimum cuts,
+    the one nearest to the starts is returned.
 
     >>> made_of = {"narrow": ["wide"], "rounded": ["wide"], "wide": []}
     >>> sorted(minimum_cut(["narrow", "rounded"], made_of, {"wide": 4, "narrow": 1, "rounded": 2}))

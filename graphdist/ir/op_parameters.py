@@ -131,7 +131,7 @@ class Unpacking(Parameters):
 
 
 class PackingSlices(OverReplicas):
-    """Parameters of packing the shards of several values: all first shards, all second shards.."""
+    """Parameters of packing several values: all first shards, then all second shards, and so on."""
 
     axes: tuple[int, ...]
     """The dimension along which each value is sharded."""

@@ -1,8 +1,8 @@
 """The reader of parameters and literals: none, numbers, strings, tuples, dicts, dtypes, arrays.
 
-It reads the text that `printer` writes in the braces after a node. Variables are looked up by name
-among the declarations of the graph, tokens such as `<0: GatherDimensionNumbers>` by index in a side
-table.
+The reader takes the text that `printer` writes in the braces after a node. Variables are looked up
+by name among the declarations of the graph. Tokens such as `<0: GatherDimensionNumbers>` are looked
+up by index in a side table.
 """
 
 from __future__ import annotations
