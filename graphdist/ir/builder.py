@@ -47,9 +47,10 @@ class Builder:
         """Append a node and return its results.
 
         Our operations accept any mapping that has their parameters. For a JAX operation `types`
-        states dtypes and shapes of the results. Their layouts follow from the operands. `at` is the
-        user's line, or a node that the new node replaces. The new node gets the line and the hint
-        of the replaced node. Raises `TypeRuleError` if operands or parameters do not fit the operation.
+        states dtypes and shapes of the results. The layouts of the results follow from the
+        operands. `at` is the user's line, or a node that the new node replaces. The new node gets
+        the line and the hint of the replaced node. Raises `TypeRuleError` if operands or parameters
+        do not fit the operation.
         """
         operands = tuple(operands)
         if isinstance(at, Node):
