@@ -47,13 +47,13 @@ def minimum_cut(
     starts: Iterable[V],
     edges: Mapping[V, Sequence[V]],
     bytes_of: Mapping[V, float],
-    ends: Collection[V] = (),
+    ends: Collection[V] | None = None,
 ) -> set[V]:
     """Return the values of fewest total bytes that separate `starts` from the ends.
 
-    `edges` maps each value to the values that follow it. A value that no value follows is an end,
-    and so is each value in `ends`. The cut may contain starts and ends. Of several minimum cuts,
-    the one nearest to the starts is returned.
+    `edges` maps each value to the values that follow it. If `ends` is None, the ends are the values
+    that no value follows. The cut may contain starts and ends. Of several minimum cuts, the one
+    nearest to the starts is returned.
 
     >>> made_of = {"narrow": ["wide"], "rounded": ["wide"], "wide": []}
     >>> sorted(minimum_cut(["narrow", "rounded"], made_of, {"wide": 4, "narrow": 1, "rounded": 2}))
@@ -66,7 +66,7 @@ def minimum_cut(
         _join(residual, (value, "entry"), (value, "exit"), bytes_of[value])
         for other in following:
             _join(residual, (value, "exit"), (other, "entry"), _UNLIMITED)
-        if not following or value in ends:
+        if not following if ends is None else value in ends:
             _join(residual, (value, "exit"), _END, _UNLIMITED)
     reached = _reached(residual)
     while _END in reached:
