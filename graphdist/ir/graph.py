@@ -17,7 +17,7 @@ first outputs are the new values of the assigned variables, in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -208,6 +208,10 @@ class GraphVariable:
         if self.sharded_along is None:
             return self.type
         return own_slice(self.type, self.sharded_along, mesh)
+
+
+DECLARED = tuple(each for each in fields(GraphVariable) if isinstance(each.default, str | bool))
+"""The fields of a variable that are attributes in the text of a graph."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

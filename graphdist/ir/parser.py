@@ -18,7 +18,7 @@ from typing import Any  # Any: the attributes of a variable, whose types are che
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, GraphVariable, Op, Operand, Stage, Value
+from graphdist.ir.graph import DECLARED, Graph, GraphVariable, Op, Operand, Stage, Value
 from graphdist.ir.mesh import MEMBER
 from graphdist.ir.opaque_placeholders import OpaquePlaceholders
 from graphdist.ir.ops import OPS
@@ -28,14 +28,8 @@ from graphdist.ir.tokens import MOST_CHARACTERS
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, partial, sharded
 from graphdist.ir.variable_storage import role_of, storage_of
 
-_DECLARED: dict[str, type] = {
-    "synchronization": str,
-    "aggregation": str,
-    "trainable": bool,
-    "assigned": bool,
-    "is_local": bool,
-}
-_ATTRIBUTES = _DECLARED | {  # the other attributes: how a variable is stored, and its role
+_ATTRIBUTES: dict[str, type] = {each.name: type(each.default) for each in DECLARED}
+_ATTRIBUTES |= {  # the other attributes: how a variable is stored, and its role
     "sharded_along": int,
     "piece": tuple,
     "alone": bool,
@@ -150,7 +144,7 @@ class _Parser(ParameterReader):
                 self.fail(f"a variable has no {key}={value!r}", start)
         with self.refusing(start):
             storage, role = storage_of(attributes), role_of(attributes)
-        declared: Any = {key: attributes[key] for key in _DECLARED if key in attributes}
+        declared: Any = {each.name: attributes.get(each.name, each.default) for each in DECLARED}
         self.variables[name] = GraphVariable(name, type, storage=storage, role=role, **declared)
 
     def _block(self, name: str) -> tuple[Graph, list[str], list[str]]:
