@@ -77,6 +77,10 @@ _LINEAR = ("sum", "mean")
 REDUCERS = (*_LINEAR, "max", "min")
 
 
+def _read(types: Types, params: OfVariable, graphs: Graphs) -> Types:
+    return (params.variable.type,)
+
+
 def _assign(type: Type, params: OfVariable) -> Types:
     variable = params.variable
     if (type.dtype, type.shape) != (variable.type.dtype, variable.type.shape):
@@ -103,6 +107,10 @@ def _same(type: Type, params: Parameters) -> Types:
 def _of_each_replica(type: Type, params: OverReplicas) -> Types:
     """Return `type` as per replica, or as mirrored if there is only one replica."""
     return (type.with_layout(MIRRORED if params.group_size == 1 else PER_REPLICA),)
+
+
+def _replica_id(types: Types, params: OverReplicas, graphs: Graphs) -> Types:
+    return _of_each_replica(Type("i32", ()), params)
 
 
 def _check_reducer(
@@ -296,20 +304,14 @@ def _of_one(
     return TypedOp(name, parameters=parameters, rule=of_operands, **traits)
 
 
-READ = TypedOp(
-    "read", parameters=OfVariable, rule=lambda types, params, graphs: (params.variable.type,)
-)
+READ = TypedOp("read", parameters=OfVariable, rule=_read)
 """The value of `variable`, with the type that the variable declares."""
 ASSIGN = _of_one("assign", OfVariable, _assign, has_effect=True)
 """Sets `variable` to the operand, which has the dtype and shape of the variable. No result."""
 AGGREGATE = _of_one("aggregate", Aggregating, _aggregate)
 """The value that a write in `context` puts into `variable`: per_replica if the variable is per
 replica; mirrored in replica context if the variable has an aggregation; else as the operand."""
-REPLICA_ID = TypedOp(
-    "replica_id",
-    parameters=OverReplicas,
-    rule=lambda types, params, graphs: _of_each_replica(Type("i32", ()), params),
-)
+REPLICA_ID = TypedOp("replica_id", parameters=OverReplicas, rule=_replica_id)
 """The replica's id, an i32[]: per_replica; mirrored over one replica."""
 TO_REPLICAS = _of_one("to_replicas", OverReplicas, _same)
 """One value that every replica gets: as the operand."""
