@@ -206,13 +206,9 @@ def factors_of(node: Node) -> Factors | None:
 
     Also None if a parameter is only a placeholder, or states a sharding.
     """
-    row = TABLE.get(node.op.name)
-    if row is None:
-        return None
-    params = node.params
-    if any(isinstance(item, Placeholder) for item in params.values()):
-        return None
-    if any(params.get(name) is not None for name in _SHARDINGS):
+    row, params = row_of(node), node.params
+    states_sharding = any(params.get(name) is not None for name in _SHARDINGS)
+    if row is None or states_sharding or any(isinstance(p, Placeholder) for p in params.values()):
         return None
     factors = row.factors(node)
     return factors if factors.numbers else None
