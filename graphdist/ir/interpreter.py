@@ -176,7 +176,7 @@ class _Machine:
         op, params = node.op, node.params
         if op in _LOCAL:
             local = _LOCAL[op]
-            return on_each(operands, replicas, lambda x: local(x, params), len(node.results))
+            return on_each(operands, replicas, lambda x: local(x, params))
         if op in _COLLECTIVE:
             self.require_all(node, replicas)
             return [_COLLECTIVE[op](operands[0], params)]
@@ -226,7 +226,7 @@ class _Machine:
             return results
 
         if not (node.op.has_effect or node.op.varies):
-            return on_each(operands, replicas, compute, len(node.results))
+            return on_each(operands, replicas, compute)
         rows = [compute([held[position] for held in operands]) for position in range(len(replicas))]
         return [list(held) for held in zip(*rows, strict=True)] or [[] for _ in node.results]
 
@@ -267,7 +267,7 @@ class _Machine:
     def random_shard(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return each replica's shard of the random bits of a key."""
         self.require_all(node, replicas)
-        (bits,) = on_each(operands, replicas, lambda arrays: self.evaluate(node, arrays), 1)
+        (bits,) = on_each(operands, replicas, lambda arrays: self.evaluate(node, arrays))
         return [_shards_of_replicas(bits, ops.RANDOM_SHARD.of(node))]
 
     def replica_id(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:

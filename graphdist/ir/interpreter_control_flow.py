@@ -46,7 +46,7 @@ def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas
 
 def _on_each(operands: list[Held], replicas: Replicas, compute: Callable[..., Array]) -> Held:
     """Return the array that `compute` returns for each replica's operands."""
-    return on_each(operands, replicas, lambda arrays: [compute(*arrays)], 1)[0]
+    return on_each(operands, replicas, lambda arrays: [compute(*arrays)])[0]
 
 
 def _empty(output: Operand) -> Array:
