@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import jax
 
-from graphdist.ir.analyses import operations
-from graphdist.ir.cost import executions
+from graphdist.ir.analyses import operations, walk
 from graphdist.ir.graph import Graph
-from graphdist.ir.jax_parameters import product_dimensions
+from graphdist.ir.jax_parameters import parameter
 
 _PRODUCT = "jax.dot_general"
 LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
@@ -39,10 +38,8 @@ def library_options(graph: Graph, platform: str) -> tuple[ChosenOption, ...]:
     """Return the options for an SPMD graph on a platform, such as "cpu"."""
     if platform != "cpu" or _PRODUCT not in operations(graph):
         return ()
-    batched = sum(
-        node.op.name == _PRODUCT and bool(product_dimensions(node).left_batch)
-        for node, _ in executions(graph)
-    )
+    products = [node for node in walk(graph) if node.op.name == _PRODUCT]
+    batched = sum(parameter(node, "dimension_numbers")[1][0] != () for node in products)
     if not batched or not _is_accepted(LIBRARY, PRODUCTS_AND_SURROUNDINGS):
         return ()
     reason = f"the graph has {batched} batched product{'s' * (batched > 1)}, as attention has"

@@ -16,7 +16,7 @@ that do more than exchange the dimensions of the two operands.
 from __future__ import annotations
 
 from graphdist.ir.graph import Graph, Node, Operands
-from graphdist.ir.jax_parameters import exchanged_product, permutation, product_dimensions
+from graphdist.ir.jax_parameters import parameter
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 
 NAME = "fold_transposes"
@@ -32,17 +32,22 @@ def _exchanged(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if product is None or rewriter.uses(operands[0]) != 1:
         return None
     left, right = product.operands
-    dimensions = product_dimensions(product)
-    batch = len(dimensions.left_batch)
-    middle = len(left.type.shape) - len(dimensions.left_contracted)
-    rank = len(operands[0].type.shape)
-    if permutation(node) != (*range(batch), *range(middle, rank), *range(batch, middle)):
+    contracted, batched = parameter(product, "dimension_numbers")
+    batch, rank = len(batched[0]), len(operands[0].type.shape)
+    middle = len(left.type.shape) - len(contracted[0])
+    exchange = (*range(batch), *range(middle, rank), *range(batch, middle))
+    if parameter(node, "permutation") != exchange:
         return None
-    result = node.results[0]
+    precision, result = parameter(product, "precision"), node.results[0]
+    params = {
+        **product.params,
+        "dimension_numbers": (contracted[::-1], batched[::-1]),
+        "precision": precision[::-1] if isinstance(precision, tuple) else precision,
+    }
     return rewriter.add(
         product.op,
         (right, left),
-        exchanged_product(product),
+        params,
         at=product.source,
         types=[result.type],
         hint=result.hint,

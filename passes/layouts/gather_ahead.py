@@ -74,11 +74,11 @@ def _rule(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequen
     if not gathers:
         return None
     edit = ScanEdit(scan, NAME)
-    following = np.arange(scan.length) + (-1 if scan.is_reversed else 1)
+    following = np.arange(scan.length) + (-1 if scan.params.reverse else 1)
     held = Holding(np.clip(following, 0, last).astype(np.int32))
     (indices,) = builder.add(CONSTANT, (), held, at=node.source)
     index = edit.add_scanned(indices, "next_step")
-    first = Literal.of(last if scan.is_reversed else 0, Type("i32", ()))
+    first = Literal.of(last if scan.params.reverse else 0, Type("i32", ()))
     stacks = {gather.slice: gather.stack for gather in gathers}
     constants = {slice: edit.add_constant(stack, slice.hint) for slice, stack in stacks.items()}
     for gather in gathers:

@@ -15,7 +15,7 @@ from functools import partial
 
 from graphdist.ir.analyses import operations, users
 from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.jax_parameters import random_bits
+from graphdist.ir.jax_parameters import parameter
 from graphdist.ir.op_parameters import RandomBits
 from graphdist.ir.ops import OWN_SLICE, RANDOM_SHARD
 from graphdist.ir.rewrite import Rewriter, rewrite
@@ -51,11 +51,11 @@ def _rule(
     made = rewriter.definition(operands[0], _RANDOM_BITS)
     if made is None or node.operands[0] not in sharded:
         return None
-    slicing, (shape, width) = OWN_SLICE.of(node), random_bits(made)
+    slicing = OWN_SLICE.of(node)
     params = RandomBits(
         slicing.axis,
-        shape,
-        width,
+        parameter(made, "shape"),
+        parameter(made, "bit_width"),
         group_size=slicing.group_size,
         num_groups=slicing.num_groups,
     )

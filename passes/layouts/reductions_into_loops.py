@@ -249,7 +249,7 @@ class _Moves:
             additions[addition] = carry.value, reduction
         for each in scan.body.nodes:
             if each not in additions:
-                edit.keep_node(each)
+                edit.inside.copy(each)
                 continue
             carried, reduction = additions[each]
             build = _Building(reduction, edit.environment, scan.body, edit.inside)

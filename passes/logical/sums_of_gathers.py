@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdist.ir.graph import Graph, Node, Op, Operand, Operands
-from graphdist.ir.jax_parameters import axes
+from graphdist.ir.jax_parameters import parameter
 from graphdist.ir.op_parameters import AlongAxis, Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, REDUCE
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
@@ -42,7 +42,7 @@ def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if gather is None or rewriter.uses(gathered) > 1 or rewriter.uses(operands[0]) > 1:
         return None
     params = AlongAxis.of(gather)
-    if params.axis not in axes(node):
+    if params.axis not in parameter(node, "axes"):
         return None
     own: Sequence[Operand] = gather.operands
     if conversion is not None:
