@@ -113,13 +113,20 @@ class Compilation:
         limits = limits.at_most(self.target.bytes_per_pack)
         return limits if self.target.packs_variables else replace(limits, largest_variable=0)
 
-    @property
+    def moving(self) -> ReductionsIntoLoops:
+        """Return the pass that moves reductions into loops; it limits sums of sharded variables."""
+        most_bytes = self.target.gathered_bytes if self.target.shard_parameters else None
+        return ReductionsIntoLoops(self.sharding, SMALLEST_IN_LOOPS, most_bytes)
+
+    def placing(self) -> PlaceConversions:
+        """Return the pass that places conversions."""
+        return PlaceConversions(self.sharding, SMALLEST_IN_LOOPS, self.target.gathered_bytes)
+
     def staging(self) -> StageCollectives | None:
         """Return the pass that divides collectives into stages; None except on TPUs."""
         target = self.target
-        if target.platform != "tpu":
-            return None
-        return StageCollectives(target.num_slices, target.is_three_dimensional)
+        staging = StageCollectives(target.num_slices, target.is_three_dimensional)
+        return staging if target.platform == "tpu" else None
 
     @property
     def saves_memory(self) -> bool:
@@ -144,8 +151,15 @@ class Place:
         return Pass(self.name, run, self.takes, self.gives)
 
 
-def _always(run: Run, takes: tuple[Stage, ...] = ANY_STAGE, gives: Stage | None = None) -> Place:
-    return Place(run.__name__, takes, lambda _: run, gives)
+def _place(
+    run: Run,
+    takes: tuple[Stage, ...] = ANY_STAGE,
+    gives: Stage | None = None,
+    *,
+    only_if: Callable[[Compilation], bool] = lambda asked: True,
+) -> Place:
+    """Return the position of a pass that is the same for all targets, or left out for some."""
+    return Place(run.__name__, takes, lambda asked: run if only_if(asked) else None, gives)
 
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
@@ -163,57 +177,39 @@ _DELAY = Place(
 )
 
 PIPELINE = (
-    _always(infer_layouts, _LOGICAL),
+    _place(infer_layouts, _LOGICAL),
     # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda asked: asked.target.local_steps),
-    _always(place_variables, _LOGICAL, Stage.PLACED),
+    _place(place_variables, _LOGICAL, Stage.PLACED),
     # With parameter servers, the passes behind this one run on the worker's graphs alone.
     _CUT,
-    _always(shard_inputs, _PLACED),
-    _always(lower_cross_replica, _PLACED, Stage.SPMD),
+    _place(shard_inputs, _PLACED),
+    _place(lower_cross_replica, _PLACED, Stage.SPMD),
     # These run before the graph is simplified, since the operands of the collectives that they
     # remove may then be dead.
-    _always(remove_redundant_collectives, _SPMD),
-    _always(own_slices, _SPMD),
-    Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
+    _place(remove_redundant_collectives, _SPMD),
+    _place(own_slices, _SPMD),
+    _place(reassociate, _SPMD, only_if=lambda asked: asked.reassociates),
     _DELAY,
-    _always(simplify),
-    _always(recompute_residuals, _SPMD),
-    _always(invariants_out_of_loops, _SPMD),
-    Place(
-        "reductions_into_loops",
-        _SPMD,
-        lambda asked: ReductionsIntoLoops(
-            asked.sharding,
-            SMALLEST_IN_LOOPS,
-            asked.target.gathered_bytes if asked.target.shard_parameters else None,
-        ),
-    ),
-    Place(
-        "place_conversions",
-        _SPMD,
-        lambda asked: PlaceConversions(
-            asked.sharding, SMALLEST_IN_LOOPS, asked.target.gathered_bytes
-        ),
-    ),
+    _place(simplify),
+    _place(recompute_residuals, _SPMD),
+    _place(invariants_out_of_loops, _SPMD),
+    Place("reductions_into_loops", _SPMD, Compilation.moving),
+    Place("place_conversions", _SPMD, Compilation.placing),
     # This runs again, for scalars that are added up from sums over shards.
     _DELAY,
-    _always(random_shards, _SPMD),
+    _place(random_shards, _SPMD),
     # `limit_gathered` counts gathered bytes: it runs when gathers are narrow and no gather is dead.
-    _always(eliminate_dead_code),
+    _place(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),
     # This helps only if devices send while they compute.
-    Place(
-        "gather_ahead",
-        _SPMD,
-        lambda asked: gather_ahead if asked.target.platform != "cpu" else None,
-    ),
+    _place(gather_ahead, _SPMD, only_if=lambda asked: asked.target.platform != "cpu"),
     # Variables are packed before collectives, as gradients are packed like their variables.
     Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.pack_limits)),
     Place("compute_on_packs", _SPMD, lambda asked: ComputeOnPacks(asked.pack_limits)),
-    _always(eliminate_dead_code),
+    _place(eliminate_dead_code),
     # Collectives are ordered late: buckets are filled in the order in which values are ready.
-    _always(order_collectives, _SPMD),
+    _place(order_collectives, _SPMD),
     Place("bucket_collectives", _SPMD, lambda asked: BucketCollectives(asked.pack_limits)),
     # `scatter_in_parts` replaces a large collective by a loop. So it runs after collectives are in
     # order and small ones are packed, and before `order_loops`, which orders that loop, too.
@@ -222,12 +218,12 @@ PIPELINE = (
         _SPMD,
         lambda asked: ScatterInParts(LARGEST_WIDENED) if asked.saves_memory else None,
     ),
-    Place("order_loops", _SPMD, lambda asked: order_loops if asked.saves_memory else None),
-    Place("stage_collectives", _SPMD, lambda asked: asked.staging),
+    _place(order_loops, _SPMD, only_if=lambda asked: asked.saves_memory),
+    Place("stage_collectives", _SPMD, Compilation.staging),
 )
 """The passes in the order in which they run."""
 
-PASSES = {place.name: place for place in (*PIPELINE, *map(_always, ROUND))}
+PASSES = {place.name: place for place in (*PIPELINE, *map(_place, ROUND))}
 """Every pass of the pipeline and of `simplify` by its name, which is also its module's name."""
 
 

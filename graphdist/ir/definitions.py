@@ -79,7 +79,7 @@ class Definitions:
 
     of: Mapping[Value, Definition]
     nodes: Mapping[Value, list[Node]]
-    children: Mapping[Value, list[Value]]
+    children: Mapping[Operand, list[Value]]
     passing: Sequence[Value]
     has_slices: bool
 
@@ -111,7 +111,7 @@ def definitions(graph: Graph) -> Definitions:
     for value, definition in _of_nodes(graph, 1):
         of[value] = definition
     nodes: dict[Value, list[Node]] = {}
-    children: dict[Value, list[Value]] = {}
+    children: dict[Operand, list[Value]] = {}
     seen: set[Node] = set()
     for value, definition in of.items():
         node = definition.node

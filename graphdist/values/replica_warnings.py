@@ -14,7 +14,7 @@ import jax
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.source import Source
 from graphdist.ir.unequal_means import from_unequal_rows
-from graphdist.passes.layouts.gather_prices import gathered_stacks
+from graphdist.passes.layouts.gather_positions import gathered_stacks
 from graphdist.passes.logical.sums_of_gathers import reduced_sums_of_gathers
 from graphdist.passes.logical.training_steps import OF_GATHERS, gathered_updates
 from graphdist.user_warnings import line_to_warn_at, warn_user

@@ -13,15 +13,9 @@ from collections.abc import Set as AbstractSet
 from graphdist.ir.definitions import Definition, ValueKind, definitions
 from graphdist.ir.flow import choice_of
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.operation_table import divides
 from graphdist.ir.ops import ALL_GATHER, WHILE
 from graphdist.ir.types import MIRRORED, numpy_dtype
-from graphdist.passes.layouts.placed_values import (
-    PlacedValues,
-    gathers_stored_shards,
-    is_cheap,
-    is_full_reduction,
-)
+from graphdist.passes.layouts.placed_values import PlacedValues, is_cheap, is_full_reduction
 
 
 def find_values_on_shards(placed: PlacedValues, without: AbstractSet[Value]) -> None:
@@ -39,28 +33,28 @@ def find_values_on_shards(placed: PlacedValues, without: AbstractSet[Value]) -> 
 
 
 def _is_derived(value: Value, definition: Definition, placed: PlacedValues) -> bool:
+    node, dimension = definition.node, placed.dimension.get(value)
     if definition.kind is ValueKind.COMPUTED:
-        assert definition.node is not None
-        return _is_computed(value, definition.node, placed)
-    dimension = placed.dimension.get(value)
-    if dimension is None:
-        return False
+        assert node is not None
+        return _is_computed(value, node, placed)
     if definition.kind is ValueKind.INPUT:
-        return value in placed.sharded_inputs
-    if not _is_taken_by_all(definition):
+        return dimension is not None and value in placed.sharded_inputs
+    if dimension is None or node is None or node.op is WHILE:
         return False
-    return any(
-        placed.is_derived(parent) and placed.dimension[parent] + definition.shift == dimension  # type: ignore[index]
-        for parent in definition.parents
-    )
+    choice = choice_of(node)
+    if choice is not None and choice.type.layout is not MIRRORED:
+        return False  # the branch may have no collectives, since not all replicas run it
+    parents = filter(placed.is_derived, definition.parents)
+    return any(placed.dimension[parent] + definition.shift == dimension for parent in parents)
 
 
 def _is_of_inputs(definition: Definition, placed: PlacedValues) -> bool:
+    """Return whether a derived value depends on `placed.sharded_inputs` alone."""
     if definition.kind in (ValueKind.CARRY, ValueKind.LAST):
         return False
-    derived = [parent for parent in definition.parents if placed.is_derived(parent)]
+    derived = set(filter(placed.is_derived, definition.parents))
     is_input = definition.kind is ValueKind.INPUT
-    return is_input or (bool(derived) and placed.of_inputs.issuperset(derived))
+    return is_input or (bool(derived) and derived <= placed.of_inputs)
 
 
 def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
@@ -68,9 +62,7 @@ def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
 
     A result that is a sum over shards is added to `placed.terms`.
     """
-    if value in placed.dimension and (
-        gathers_stored_shards(node, value, placed) or is_full_reduction(node)
-    ):
+    if value in placed.dimension and (_gathers(node, placed) or is_full_reduction(node)):
         return True
     along = [placed.derived_along(operand) for operand in node.operands]
     if all(dimension is None for dimension in along):
@@ -90,14 +82,21 @@ def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
     if len(held) != 1 or len(node.results) > 1:
         return False
     (factor,) = held
-    if factor is None or factor not in factors.summed:
+    reducer = None if factor is None else factors.summed.get(factor)
+    if factor is None or reducer is None or not placed.divides(node, factors, factor):
         return False
-    if not divides(node, factors, factor, placed.rules.mesh.group_size):
-        return False
-    if factors.summed[factor] == "sum" and not _may_be_added_up(value, placed):
+    if reducer == "sum" and not _may_be_added_up(value, placed):
         return False
     placed.terms[value] = factors, factor
     return True
+
+
+def _gathers(node: Node, placed: PlacedValues) -> bool:
+    """Return whether a node gathers shards along the dimension of its result in `placed`."""
+    if node.op is not ALL_GATHER:
+        return False
+    params = ALL_GATHER.of(node)
+    return placed.dimension[node.results[0]] == params.axis and params.mesh == placed.rules.mesh
 
 
 def _may_be_added_up(value: Value, placed: PlacedValues) -> bool:
@@ -107,27 +106,14 @@ def _may_be_added_up(value: Value, placed: PlacedValues) -> bool:
     return placed.rules.reorders and not is_narrow_float
 
 
-def _is_taken_by_all(definition: Definition) -> bool:
-    """Return whether all replicas run a value's loop or branch, so that it may have collectives."""
-    node = definition.node
-    if node is None or node.op is WHILE:
-        return False
-    choice = choice_of(node)
-    return choice is None or choice.type.layout is MIRRORED
-
-
 def of_sharded_variables(graph: Graph) -> set[Operand]:
     """Return the mirrored values that are computed from sharded variables."""
     found: set[Operand] = set()
     for value, definition in definitions(graph).of.items():
-        if value.type.layout is MIRRORED and _is_of_variables(definition, found):
+        node, is_mirrored = definition.node, value.type.layout is MIRRORED
+        is_computed = definition.kind is ValueKind.COMPUTED
+        is_gathered = is_computed and node is not None and node.op is ALL_GATHER
+        parents = (parent for parent in definition.parents if type(parent) is Value)
+        if is_mirrored and (is_gathered or not found.isdisjoint(parents)):
             found.add(value)
     return found
-
-
-def _is_of_variables(definition: Definition, found: set[Operand]) -> bool:
-    node = definition.node
-    if definition.kind is ValueKind.COMPUTED and node is not None and node.op is ALL_GATHER:
-        return True
-    parents = [parent for parent in definition.parents if type(parent) is Value]
-    return not found.isdisjoint(parents)

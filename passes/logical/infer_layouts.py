@@ -25,12 +25,10 @@ from graphdist.passes.logical.refused_per_replica_values import refuse_per_repli
 
 NAME = "infer_layouts"
 
-_CONTROL_FLOW = frozenset(op.name for op in (COND, SCAN, WHILE))
-
 
 def infer_layouts(graph: Graph) -> Graph:
     """Return the graph with a layout on every value; raises `DistributionError`."""
-    inferred = rewrite(graph, _infer_node, NAME, _CONTROL_FLOW)
+    inferred = rewrite(graph, _infer_node, NAME, {COND.name, SCAN.name, WHILE.name})
     if graph.num_replicas > 1:
         refuse_per_replica_values(inferred)
     return inferred
@@ -47,28 +45,18 @@ def _infer_node(node: Node, operands: Operands, builder: Builder) -> Answer:
 
 def nested_graphs(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
     """Return the graphs nested in a loop or a branch, derived for operands of these types."""
-    return _NESTED[node.op](node, operands, derive)
-
-
-def _scan(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
-    constants, first, scanned = scan_parts(SCAN.of(node), operands)
-    (body,) = node.graphs
-    return (_fixpoint(body, constants, first, list(map(type_of_slice, scanned)), derive),)
-
-
-def _while(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
-    of_condition, of_body, first = while_parts(WHILE.of(node), operands)
-    condition, body = node.graphs
-    inner = _fixpoint(body, of_body, first, (), derive)
-    carried = [value.type for value in inner.inputs[len(of_body) :]]
-    return derive(condition, _layouts([*of_condition, *carried])), inner
-
-
-def _cond(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
+    if node.op is SCAN:
+        constants, first, scanned = scan_parts(SCAN.of(node), operands)
+        slices = list(map(type_of_slice, scanned))
+        return (_fixpoint(node.graphs[0], constants, first, slices, derive),)
+    if node.op is WHILE:
+        of_condition, of_body, first = while_parts(WHILE.of(node), operands)
+        condition, body = node.graphs
+        inner = _fixpoint(body, of_body, first, (), derive)
+        carried = [value.type for value in inner.inputs[len(of_body) :]]
+        return derive(condition, _layouts([*of_condition, *carried])), inner
+    assert node.op is COND
     return tuple(derive(branch, _layouts(operands[1:])) for branch in node.graphs)
-
-
-_NESTED = {SCAN: _scan, WHILE: _while, COND: _cond}
 
 
 def _fixpoint(

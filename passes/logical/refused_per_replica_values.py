@@ -10,12 +10,10 @@ would be written on some replicas only. Both raise an error, and so does:
 
 from __future__ import annotations
 
-from typing import cast
-
-from graphdist.ir.analyses import producers
+from graphdist.ir.analyses import producer_of
 from graphdist.ir.divergence import Cause, cause
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, TO_REPLICAS, WHILE, variable_named_by
 from graphdist.ir.printer import print_graph, print_node
 from graphdist.ir.types import MIRRORED
@@ -43,8 +41,7 @@ def refuse_per_replica_values(graph: Graph) -> None:
     for output, per_replica in zip(user_outputs, graph.returns_per_replica, strict=True):
         if not per_replica and not _is_mirrored(output):
             what = "a per-replica value is returned from cross-replica code as one value"
-            made_by = producers(graph).get(cast(Value, output))
-            raise _refuse(graph, made_by, what, output, _IN_CROSS_REPLICA)
+            raise _refuse(graph, producer_of(output, graph), what, output, _IN_CROSS_REPLICA)
 
 
 def _is_mirrored(operand: Operand) -> bool:
@@ -103,12 +100,11 @@ def _check_assign(graph: Graph, current: Graph, node: Node) -> None:
     variable = variable_named_by(node)
     if variable.type.layout is not MIRRORED or _is_mirrored(node.operands[0]):
         return
-    what = f"a per-replica value is assigned to the mirrored variable {variable.name!r}"
+    why, hint = " in cross-replica context", _IN_CROSS_REPLICA
     if _is_in_replica_context(current, node):
-        what += f", whose aggregation is {variable.aggregation.upper()}"
-        raise _refuse(graph, node, what, node.operands[0], _IN_REPLICA)
-    what += " in cross-replica context"
-    raise _refuse(graph, node, what, node.operands[0], _IN_CROSS_REPLICA)
+        why, hint = f", whose aggregation is {variable.aggregation.upper()}", _IN_REPLICA
+    what = f"a per-replica value is assigned to the mirrored variable {variable.name!r}{why}"
+    raise _refuse(graph, node, what, node.operands[0], hint)
 
 
 def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
@@ -117,11 +113,9 @@ def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
     `assign_add` aggregates the addend in replica context and writes the sum as one value, so there
     may be up to three nodes from the `aggregate` node to the assignment.
     """
-    made_by = producers(graph)
     operands = list(assign.operands)
     for _ in range(3):
-        values = [operand for operand in operands if isinstance(operand, Value)]
-        nodes = [made_by[value] for value in values if value in made_by]
+        nodes = [made for operand in operands if (made := producer_of(operand, graph))]
         if any(node.op is AGGREGATE and AGGREGATE.of(node).context == "replica" for node in nodes):
             return True
         operands = [operand for node in nodes for operand in node.operands]

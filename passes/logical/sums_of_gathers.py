@@ -13,14 +13,11 @@ gathers whose values have other uses, and sums that are not along the joined dim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from graphdist.ir.graph import Graph, Node, Op, Operand, Operands
+from graphdist.ir.graph import Graph, Node, Op, Operands
 from graphdist.ir.jax_parameters import axes
 from graphdist.ir.op_parameters import AlongAxis, Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, REDUCE
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
-from graphdist.ir.types import PER_REPLICA, Type
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 
 NAME = "local_steps"
@@ -44,14 +41,9 @@ def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     params = AlongAxis.of(gather)
     if params.axis not in axes(node):
         return None
-    own: Sequence[Operand] = gather.operands
+    own: Operands = gather.operands
     if conversion is not None:
-        dtype = conversion.results[0].type.dtype
-        type = Type(dtype, own[0].type.shape, own[0].type.layout)
-        own = rewriter.add(
-            conversion.op, own, conversion.params, at=conversion.source, types=[type]
-        )
-    type = node.results[0].type.with_layout(PER_REPLICA)
-    own = rewriter.add(node.op, own, node.params, at=node.source, types=[type])
+        own = rewriter.again(conversion, own, [operands[0].type.shaped(own[0].type.shape)])
+    own = rewriter.again(node, own)
     total = Reducing("sum", group_size=params.group_size)
     return rewriter.add(_REDUCTIONS[gather.op], own, total, at=gather.source)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.flow import Vertex, computed_of, reachable, uses
+from graphdist.ir.flow import computed_of, reachable, uses
 from graphdist.ir.graph import Graph, GraphVariable, Node, Value
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -58,7 +58,8 @@ def find_step(graph: Graph) -> TrainingStep | None:
     reductions = [
         node
         for node in walk(graph)
-        if _is_sum_or_mean(node) and not needed.isdisjoint(node.results)
+        if reducer_in_step(node) in ("sum", "mean") and is_inexact(node.operands[0].type.dtype)
+        if not needed.isdisjoint(node.results)
     ]
     is_one = graph.num_replicas == 1
     removed = [
@@ -67,12 +68,8 @@ def find_step(graph: Graph) -> TrainingStep | None:
     reduced = [operand for node in removed for operand in node.operands]
     before = reachable(computed_of(graph), [value for value in reduced if isinstance(value, Value)])
     assigned = {variable_named_by(node).name for node in assignments}
-    parameters = dict.fromkeys(
-        variable_named_by(node).name
-        for node in walk(graph)
-        if node.op is READ and node.results[0] in before and _is_parameter(variable_named_by(node))
-        if variable_named_by(node).name in assigned
-    )
+    read = (variable_named_by(node) for node in _reads(graph) if node.results[0] in before)
+    parameters = dict.fromkeys(variable.name for variable in read if variable.name in assigned)
     if not parameters:
         return None
     updates = {node for node in assignments if variable_named_by(node).name in parameters}
@@ -88,24 +85,23 @@ def gathered_updates(graph: Graph) -> list[Node]:
     """
     if graph.num_replicas == 1 or find_step(graph) is not None:
         return []
-    updates: list[Vertex] = [
+    updates = [
         node for node in walk(graph) if node.op is ASSIGN and _is_parameter(variable_named_by(node))
     ]
-    reads: list[Vertex] = [
-        node.results[0]
-        for node in walk(graph)
-        if node.op is READ and _is_parameter(variable_named_by(node))
-    ]
-    needed, made_of_parameters = (
-        reachable(computed_of(graph), updates),
-        reachable(uses(graph), reads),
-    )
+    needed = reachable(computed_of(graph), updates)
+    computed = reachable(uses(graph), [node.results[0] for node in _reads(graph)])
     return [
         node
         for node in walk(graph)
         if node.op in (GATHER, ALL_GATHER) and is_inexact(node.results[0].type.dtype)
-        if node.results[0] in needed and node.results[0] in made_of_parameters
+        if node.results[0] in needed and node.results[0] in computed
     ]
+
+
+def _reads(graph: Graph) -> list[Node]:
+    """Return the nodes that read a mirrored trainable variable of floats."""
+    reads = (node for node in walk(graph) if node.op is READ)
+    return [node for node in reads if _is_parameter(variable_named_by(node))]
 
 
 def is_mirrored(variable: GraphVariable) -> bool:
@@ -117,16 +113,12 @@ def _is_parameter(variable: GraphVariable) -> bool:
     return variable.trainable and is_mirrored(variable) and is_inexact(variable.type.dtype)
 
 
-def _is_sum_or_mean(node: Node) -> bool:
-    """Return whether a node reduces floats over the replicas by sum or mean."""
-    if node.op in (ALL_REDUCE, REDUCE):
-        reducer = reducer_of(node)
-    elif node.op is AGGREGATE and is_mirrored(variable_named_by(node)):
+def reducer_in_step(node: Node) -> str:
+    """Return the reducer of a reduction over the replicas, or of values written to a variable."""
+    if node.op is AGGREGATE and is_mirrored(variable_named_by(node)):
         is_of_replicas = AGGREGATE.of(node).context == "replica"
-        reducer = variable_named_by(node).aggregation if is_of_replicas else "none"
-    else:
-        return False
-    return reducer in ("sum", "mean") and is_inexact(node.operands[0].type.dtype)
+        return variable_named_by(node).aggregation if is_of_replicas else "none"
+    return reducer_of(node) if node.op in (ALL_REDUCE, REDUCE) else ""
 
 
 def why_kept(node: Node) -> str:

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
-from graphdist.ir.analyses import kept_analysis, producers, users
+from graphdist.ir.analyses import kept_analysis, producer_of, users
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
@@ -53,11 +54,9 @@ class ComputeOnPacks:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with packs computed from packs where that is possible."""
         rows = _Rows(graph, self.limits)
-        packs = [
-            node
-            for node in graph.nodes
-            if node.op is PACK and len(node.operands) > 1 and rows.is_worth_it(node.operands)
-        ]
+        packs = [node for node in graph.nodes if node.op is PACK and len(node.operands) > 1]
+        # Those that can be computed from packs of which at most one is new.
+        packs = [pack for pack in packs if rows.plan(pack.operands).kind in ("computed", "reduced")]
         return _Rewriting(graph, rows).of(packs) if packs else graph
 
 
@@ -91,10 +90,6 @@ class _Rows:
     limits: PackLimits
     plans: dict[Key, _Plan] = field(default_factory=dict)
 
-    def is_worth_it(self, row: Row) -> bool:
-        """Return whether a row can be computed from packs of which at most one is new."""
-        return self.plan(row).kind in ("computed", "reduced")
-
     def plan(self, row: Row) -> _Plan:
         """Return the plan of a row."""
         for needed in _bottom_up(row, self._operand_rows, self.plans):
@@ -106,14 +101,12 @@ class _Rows:
         if len({_key(operand) for operand in row}) == 1 and not row[0].type.shape:
             return _Plan("same", row[0])
         nodes = self._producers(row)
-        if nodes is None:
+        if nodes and nodes[0].op is UNPACK and row == nodes[0].results:
+            is_flat = not UNPACK.of(nodes[0]).axes
+            return _Plan("buffer", nodes[0].operands[0]) if is_flat else as_it_stands
+        if not nodes or len(set(nodes)) < len(nodes) or not _are_alike(nodes):
             return as_it_stands
         first = nodes[0]
-        if first.op is UNPACK and all(node is first for node in nodes):
-            takes_all = row == first.results and not UNPACK.of(first).axes
-            return _Plan("buffer", first.operands[0]) if takes_all else as_it_stands
-        if len(set(nodes)) < len(nodes) or not _are_alike(nodes):
-            return as_it_stands
         if first.op.name == _BROADCAST and _is_broadcast_of_one(nodes):
             return _Plan("broadcast", first.operands[0], nodes)
         if first.op is ALL_REDUCE and self._are_reduced_together(nodes):
@@ -139,16 +132,15 @@ class _Rows:
     def _operand_rows(self, row: Row) -> list[Row]:
         """Return the rows from which a row of one elementwise operation is computed."""
         nodes = self._producers(row)
-        if nodes is None or nodes[0].op.name not in ELEMENTWISE or not _are_alike(nodes):
+        if not nodes or nodes[0].op.name not in ELEMENTWISE or not _are_alike(nodes):
             return []
         rows = _operand_rows(nodes)
         return rows if all(_fits(needed_row, row) for needed_row in rows) else []
 
-    def _producers(self, row: Row) -> list[Node] | None:
-        made_by = producers(self.graph)
-        found = [made_by.get(operand) if isinstance(operand, Value) else None for operand in row]
-        nodes = [node for node in found if node is not None]
-        return nodes if len(nodes) == len(row) else None
+    def _producers(self, row: Row) -> list[Node]:
+        """Return the nodes that compute the values of a row; none if there is another operand."""
+        nodes = [made for operand in row if (made := producer_of(operand, self.graph)) is not None]
+        return nodes if len(nodes) == len(row) else []
 
     def _are_reduced_together(self, nodes: Sequence[Node]) -> bool:
         """Return whether all_reduces may become one, at the position of the last of them."""
@@ -156,9 +148,8 @@ class _Rows:
         if size > self.limits.buffer_bytes or not all(map(self.limits.takes, nodes)):
             return False
         place = _places(self.graph)
-        last = max(map(place.__getitem__, nodes))
-        used = (user for node in nodes for user in users(self.graph)[node.results[0]])
-        return all(place[user] > last for user in used)
+        used = [user for node in nodes for user in users(self.graph)[node.results[0]]]
+        return max(place[node] for node in nodes) < min((place[user] for user in used), default=inf)
 
 
 def _fits(operands: Row, row: Row) -> bool:
@@ -180,19 +171,15 @@ def _operand_rows(nodes: Sequence[Node]) -> list[Row]:
 def _are_alike(nodes: Sequence[Node]) -> bool:
     """Return whether nodes are the same operation on operands that may differ in shape."""
     first = nodes[0]
-    if first.op.name == _BROADCAST:
-        return all(node.op is first.op for node in nodes)
-    if first.op is not ALL_REDUCE and first.op.name not in ELEMENTWISE:
+    if any(node.op is not first.op for node in nodes):
         return False
-    return all(
-        node is first
-        or (
-            node.op is first.op
-            and len(node.operands) == len(first.operands)
-            and node.results[0].type.dtype == first.results[0].type.dtype
-            and node.params == first.params
-        )
-        for node in nodes
+    if first.op.name == _BROADCAST:
+        return True
+    return (first.op is ALL_REDUCE or first.op.name in ELEMENTWISE) and all(
+        len(node.operands) == len(first.operands)
+        and node.results[0].type.dtype == first.results[0].type.dtype
+        and node.params == first.params
+        for node in nodes[1:]
     )
 
 
@@ -203,21 +190,18 @@ def _bottom_up(
     pending = [row]
     while pending:
         current = pending[-1]
-        is_done = _row_key(current) in done
-        missing = [r for r in rows_of(current) if _row_key(r) not in done] if not is_done else []
-        if missing:
+        if _row_key(current) in done:
+            pending.pop()
+        elif missing := [needed for needed in rows_of(current) if _row_key(needed) not in done]:
             pending += missing
-            continue
-        pending.pop()
-        if not is_done:
+        else:
             yield current
 
 
 def _is_broadcast_of_one(nodes: Sequence[Node]) -> bool:
     scalar = nodes[0].operands[0]
-    return not scalar.type.shape and all(
-        len(node.operands) == 1 and _key(node.operands[0]) == _key(scalar) for node in nodes
-    )
+    operands = {tuple(map(_key, node.operands)) for node in nodes}
+    return not scalar.type.shape and operands == {(_key(scalar),)}
 
 
 @kept_analysis

@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import prod
-from typing import NamedTuple
 
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import Unpacking
@@ -55,30 +55,17 @@ class PackVariables:
         return _Rewriting(graph, packs, self.limits).packed() if packs else graph
 
 
-class _Part(NamedTuple):
-    """A part of a pack: a variable's name and shape; the name is "" for an unused part."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """A buffer of several variables, in the order of its parts."""
+    """A buffer of several variables, with the name and the shape of each in the buffer's order.
+
+    The name is "" for a part of the buffer that no variable of the graph uses.
+    """
 
     name: str
     dtype: str
-    parts: Sequence[_Part]
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of all parts."""
-        return tuple(part.shape for part in self.parts)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the name of the variable in each part, "" for an unknown part."""
-        return tuple(part.name for part in self.parts)
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
 
 
 def _existing(graph: Graph) -> list[_Pack]:
@@ -92,46 +79,44 @@ def _existing(graph: Graph) -> list[_Pack]:
 
 def _around(name: str, variables: Sequence[GraphVariable]) -> _Pack:
     """Return the pack of these variables, with the gaps between them."""
-    parts: list[_Part] = []
+    names: list[str] = []
+    shapes: list[tuple[int, ...]] = []
     end = size = 0
     places = {variable: variable.piece for variable in variables if variable.piece is not None}
     for variable, piece in sorted(places.items(), key=lambda item: item[1].start):
+        size = piece.size
         if piece.start > end:
-            parts.append(_Part("", (piece.start - end,)))
-        parts.append(_Part(variable.name, variable.type.shape))
-        end, size = piece.start + variable.type.size, piece.size
+            names.append("")
+            shapes.append((piece.start - end,))
+        names.append(variable.name)
+        shapes.append(variable.type.shape)
+        end = piece.start + variable.type.size
     if size > end:
-        parts.append(_Part("", (size - end,)))
-    return _Pack(name, variables[0].type.dtype, parts)
+        names.append("")
+        shapes.append((size - end,))
+    return _Pack(name, variables[0].type.dtype, tuple(names), tuple(shapes))
 
 
 def _new(graph: Graph, largest: int) -> list[_Pack]:
     """Return packs for small assigned variables that are in no pack yet."""
-    alike: dict[Hashable, list[GraphVariable]] = defaultdict(list)
+    alike: dict[tuple[str, int], list[GraphVariable]] = defaultdict(list)
     candidates = [variable for variable in graph.assigned if may_enter_pack(variable, largest)]
     kinds = _update_kinds(graph) if len(candidates) >= FEWEST else {}
     for variable in candidates if kinds else ():
         alike[variable.type.dtype, kinds[variable.name]].append(variable)
-    groups = [variables for variables in alike.values() if len(variables) >= FEWEST]
     taken = {variable.name for variable in graph.variables}
     taken |= {variable.piece.pack for variable in graph.variables if variable.piece is not None}
+    free = (name for name in map("pack_{}".format, count()) if name not in taken)
     return [
         _Pack(
-            _unused(taken),
-            variables[0].type.dtype,
-            [_Part(variable.name, variable.type.shape) for variable in variables],
+            next(free),
+            dtype,
+            tuple(variable.name for variable in variables),
+            tuple(variable.type.shape for variable in variables),
         )
-        for variables in groups
+        for (dtype, _), variables in alike.items()
+        if len(variables) >= FEWEST
     ]
-
-
-def _unused(taken: set[str]) -> str:
-    """Return a free name for a pack, and add it to `taken`."""
-    number = 0
-    while f"pack_{number}" in taken:
-        number += 1
-    taken.add(f"pack_{number}")
-    return f"pack_{number}"
 
 
 class _Rewriting:
@@ -140,14 +125,10 @@ class _Rewriting:
     def __init__(self, graph: Graph, packs: Sequence[_Pack], limits: PackLimits) -> None:
         self.graph, self.packs, self.limits = graph, packs, limits
         self.copier = Copier(NAME)
-        self.inputs = dict(
-            zip((variable.name for variable in graph.variables), graph.inputs, strict=False)
-        )
-        self.assigned = dict(
-            zip((variable.name for variable in graph.assigned), graph.outputs, strict=False)
-        )
+        self.inputs, self.assigned = graph.variable_inputs, graph.variable_outputs
 
     def packed(self) -> Graph:
+        """Return the graph with the packs."""
         graph, packs = self.graph, self.packs
         inside = {name for pack in packs for name in pack.names}
         alone = [variable for variable in graph.variables if variable.name not in inside]
@@ -162,14 +143,11 @@ class _Rewriting:
             if variable.assigned
         ]
         kept = [self.assigned[variable.name] for variable in alone if variable.assigned]
+        inputs = [self.inputs[variable.name] for variable in alone]
         rest = graph.outputs[len(graph.assigned) :]
         return graph.replace(
             variables=(*variables, *alone),
-            inputs=(
-                *buffers,
-                *(self.inputs[variable.name] for variable in alone),
-                *graph.inputs[len(graph.variables) :],
-            ),
+            inputs=(*buffers, *inputs, *graph.inputs[len(graph.variables) :]),
             nodes=tuple(self.copier.nodes),
             outputs=(*joined, *self.copier.now((*kept, *rest))),
         )
@@ -184,9 +162,8 @@ class _Rewriting:
 
     def _apart(self, pack: _Pack, buffer: Value) -> Sequence[Operand]:
         """Unpack a pack at the beginning of the step; return all its parts."""
-        shapes = pack.shapes
-        at_run_time = self.limits.starts_at_run_time(len(shapes))
-        params = Unpacking(shapes, starts_at_run_time=at_run_time)
+        at_run_time = self.limits.starts_at_run_time(len(pack.shapes))
+        params = Unpacking(pack.shapes, starts_at_run_time=at_run_time)
         parts = self.copier.add(UNPACK, (buffer,), params, at=UNKNOWN)
         for name, part in zip(pack.names, parts, strict=True):
             if name:
@@ -202,7 +179,7 @@ class _Rewriting:
         return self.copier.add(PACK, new, at=UNKNOWN)[0]
 
 
-def _update_kinds(graph: Graph) -> dict[str, Hashable]:
+def _update_kinds(graph: Graph) -> dict[str, int]:
     """Return a key for each assigned variable. Variables with the same update have equal keys.
 
     Such variables can be updated as one if they share a buffer.
@@ -220,10 +197,9 @@ def _update_kinds(graph: Graph) -> dict[str, Hashable]:
             kinds[operand] = number("scalar", operand) if not operand.type.shape else number("any")
         return kinds[operand]
 
-    packs = set()
-    for variable, value in zip(graph.variables, graph.inputs, strict=False):
-        kinds[value] = number("variable")
-        packs.update([value] if variable.pieces else [])
+    inputs = graph.variable_inputs
+    kinds.update(dict.fromkeys(inputs.values(), number("variable")))
+    packs = {inputs[variable.name] for variable in graph.variables if variable.pieces}
     for node in graph.nodes:
         is_alike = node.op.name in ELEMENTWISE or node.op.name == _BROADCAST
         if node.op is ALL_REDUCE:
@@ -233,8 +209,7 @@ def _update_kinds(graph: Graph) -> dict[str, Hashable]:
         elif is_alike and (node.results[0].type.shape or node.op.name != _BROADCAST):
             params = () if node.op.name == _BROADCAST else _params(node)
             kinds[node.results[0]] = number(node.op.name, params, *map(of, node.operands))
-    new = zip(graph.assigned, graph.outputs, strict=False)
-    return {variable.name: of(output) for variable, output in new}
+    return {name: of(output) for name, output in graph.variable_outputs.items()}
 
 
 _BROADCAST = "jax.broadcast_in_dim"
