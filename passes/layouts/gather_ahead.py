@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphdist.ir.analyses import operations, producers
+from graphdist.ir.analyses import operations, producer_of
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.loops import Scan, ScanEdit, Taken
@@ -89,14 +89,13 @@ def _rule(node: Node, operands: Operands, builder: Builder) -> Answer:
 
 def _gathers(scan: Scan) -> Iterator[_Gather]:
     """Yield the gathers of a loop's body that can move to the previous iteration."""
-    made_by = producers(scan.body)
     scanned: dict[Operand, Taken] = {taken.value: taken for taken in scan.scanned}
     for gather in scan.body.nodes:
         if gather.op is ALL_GATHER:
             chain = [gather]
             operand: Operand | None = gather.operands[0]
             while type(operand) is Value and operand not in scanned:
-                made = made_by.get(operand)
+                made = producer_of(operand, scan.body)
                 if made is None or (operand := elementwise_operand(made)) is None:
                     break
                 chain.insert(0, made)

@@ -18,8 +18,9 @@ conversion sends the value in the dtype from which it is converted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from typing import TypeAlias
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.definitions import ValueKind, definitions
@@ -37,6 +38,9 @@ from graphdist.passes.layouts.placed_values import (
 )
 from graphdist.passes.layouts.sharding_propagation import is_scanned
 
+Region: TypeAlias = dict[Value, tuple[Value, ...]]
+"""Derived values, each with its derived operands."""
+
 _STORED_UNSHARDED = 8
 """A variable that is stored unsharded, and gathered at the end of each step, costs this many times
 less than its bytes. So a variable whose full value is used, in any dtype, is stored unsharded. A
@@ -47,13 +51,14 @@ _SMALLEST_COST = 16
 
 def region_of(
     roots: AbstractSet[Value], placed: PlacedValues, let_in: AbstractSet[Value]
-) -> dict[Value, tuple[Value, ...]]:
-    """Return the derived values from which unsharded roots may be computed, with their operands.
+) -> Region:
+    """Return the derived values from which the unsharded `roots` may be computed.
 
-    A value without derived operands has to be gathered. `let_in` has the inputs of loops, and
-    results of barriers, that are gathered in front of the loop or barrier.
+    A value without derived operands has to be gathered. `let_in` has the inputs of loops that are
+    gathered in front of the loop, and the results of barriers that are gathered in front of the
+    barrier.
     """
-    region: dict[Value, tuple[Value, ...]] = {}
+    region: Region = {}
     pending = list(roots)
     while pending:
         value = pending.pop()
@@ -66,7 +71,7 @@ def region_of(
 
 
 def _is_made_of_unsharded(value: Value, placed: PlacedValues, let_in: AbstractSet[Value]) -> bool:
-    """Return whether a value may be made unsharded of its unsharded parents."""
+    """Return whether a value may be computed from its unsharded parents, without a gather."""
     definition = placed.program.of[value]
     kind = definition.kind
     if kind is ValueKind.COMPUTED:
@@ -78,9 +83,7 @@ def _is_made_of_unsharded(value: Value, placed: PlacedValues, let_in: AbstractSe
     return value in let_in or (is_passed and value in placed.of_inputs)
 
 
-def gathered_of(
-    region: Mapping[Value, tuple[Value, ...]], roots: AbstractSet[Value], placed: PlacedValues
-) -> set[Value]:
+def gathered_of(region: Region, roots: AbstractSet[Value], placed: PlacedValues) -> set[Value]:
     """Return the values to gather so that all roots are unsharded and the fewest bytes are sent."""
     gathered: set[Value] = set()
     for values in connected_values(region):
@@ -110,9 +113,7 @@ def _bytes_sent(value: Value, placed: PlacedValues) -> float:
     return max(1, (once + placed.rules.smallest) * definition.times)
 
 
-def _before_moves(
-    value: Value, region: Mapping[Value, tuple[Value, ...]], placed: PlacedValues
-) -> Value:
+def _before_moves(value: Value, region: Region, placed: PlacedValues) -> Value:
     """Return the value from which `value` is made by only moving elements, or `value` itself.
 
     Either value costs as much to gather.
@@ -130,13 +131,14 @@ def _before_moves(
 
 
 def _is_without_barrier(value: Value, placed: PlacedValues) -> bool:
+    """Return whether a value behind a barrier is made from shards that do not pass the barrier."""
     is_behind = placed.program.of[value].kind is ValueKind.BEHIND_BARRIER
     is_taken = value in placed.sharded or value in placed.gathered
     return is_behind and is_taken and placed.is_derived(value) and not placed.needs_barrier(value)
 
 
 def _is_there_unsharded(operand: Operand, placed: PlacedValues) -> bool:
-    """Return whether a derived value is unsharded anyway, or cheap to compute from such a value."""
+    """Return whether a value is unsharded in any case, or cheap to compute from a value that is."""
     while type(operand) is Value and operand not in placed.unsharded:
         definition = placed.program.of[operand]
         made_of = list(filter(placed.is_derived, definition.parents))
@@ -186,11 +188,11 @@ def carried_unsharded(placed: PlacedValues) -> set[Value]:
 
 
 def let_in(placed: PlacedValues) -> set[Value]:
-    """Return the inputs of loops that are gathered in front of the loop; for barriers likewise.
+    """Return the inputs of loops, and the results of barriers, that are gathered in front of them.
 
-    An input is among them if its operand is unsharded in front of the loop in any case. So are all
-    constants of a loop if the program asks for it, and if it does not say, the smallest constants
-    of the loop, up to `most_bytes`.
+    An input of a loop is gathered in front of the loop if its operand is unsharded there in any
+    case. All constants of a loop are if the program says so. If the program does not say, the
+    smallest constants are, up to `most_bytes`.
     """
     found = {value for value in placed.program.passing if _is_without_barrier(value, placed)}
     for node in walk(placed.graph):

@@ -18,8 +18,9 @@ After:   %t = reduce_scatter(%x)    %w_new = sub(%w, %t)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TypeAlias, cast
 
 from graphdist.ir.analyses import has_effect, operations
@@ -54,6 +55,9 @@ _ROUNDS = 8
 
 Form: TypeAlias = tuple[Operand, int | None]
 """A value, and the dimension along which it is sharded, or None for the full value."""
+
+Taken: TypeAlias = tuple[int, int | None, Operand]
+"""The index of an input of nested graphs, its sharded dimension if any, and the operand for it."""
 
 Way: TypeAlias = tuple[Sequence[Form], Callable[[Sequence[Operand]], None]]
 """The forms from which another form is made, and the function that makes it."""
@@ -303,7 +307,7 @@ class _Scope:
             return self._taken((node.results[0], None), needed)
 
         def keep(operands: Sequence[Operand]) -> None:
-            graphs = tuple(map(self._nested, node.graphs))
+            graphs = tuple(map(self._unsharded, node.graphs))
             results = self.builder.keep(node, tuple(operands), graphs)
             for result, made in zip(node.results, results, strict=True):
                 self.made.setdefault((result, None), made)
@@ -317,13 +321,25 @@ class _Scope:
         at = UNKNOWN if node is None else node.source
         return self.builder.add(op, (operand,), params, at=at, hint=of.hint)[0]
 
-    def _nested(self, graph: Graph) -> Graph:
+    def _unsharded(self, graph: Graph) -> Graph:
         """Return the new version of a nested graph that takes and returns unsharded values."""
-        inner = _Scope(self.placed, Builder(NAME))
-        inner.made = {(value, None): value for value in graph.inputs}
+        taken = [(index, None, value) for index, value in enumerate(graph.inputs)]
+        return self._nested(graph, taken, repeat(None))
+
+    def _nested(self, graph: Graph, taken: Sequence[Taken], along: Iterable[int | None]) -> Graph:
+        """Return the new version of a nested graph that takes and returns values in given forms.
+
+        `along` has the sharded dimension of each output, None for an unsharded output.
+        """
+        inner, inputs = _Scope(self.placed, Builder(NAME)), list[Value]()
+        for index, dimension, operand in taken:
+            value = graph.inputs[index]
+            inputs.append(value if dimension is None else Value(operand.type, value.hint))
+            inner.made[value, dimension] = inputs[-1]
         inner.run(graph)
-        outputs = tuple(map(inner.get, graph.outputs))
-        return graph.replace(nodes=tuple(inner.builder.nodes), outputs=outputs)
+        outputs = tuple(map(inner.get, graph.outputs, along))
+        nodes = tuple(inner.builder.nodes)
+        return graph.replace(inputs=tuple(inputs), nodes=nodes, outputs=outputs)
 
     def _scan(self, node: Node) -> None:
         if not self._is_needed(node):
@@ -359,30 +375,16 @@ class _Scope:
     def _cond(self, node: Node) -> None:
         if not self._is_needed(node):
             return
-        placed = self.placed
-        scopes = [_Scope(placed, Builder(NAME)) for _ in node.graphs]
-        inputs: list[list[Value]] = [[] for _ in node.graphs]
-        operands = [self.get(node.operands[0])]
+        choice, taken = self.get(node.operands[0]), list[Taken]()
         of_branches = zip(*(branch.inputs for branch in node.graphs), strict=True)
-        for operand, values in zip(node.operands[1:], of_branches, strict=True):
-            forms = dict.fromkeys(form for value in values for form in placed.forms(value))
-            for dimension in forms:
-                operands.append(self.get(operand, dimension))
-                for scope, taken, value in zip(scopes, inputs, values, strict=True):
-                    is_shard = dimension is not None
-                    new = Value(operands[-1].type, value.hint) if is_shard else value
-                    taken.append(new)
-                    scope.made[value, dimension] = new
-        graphs = []
-        for scope, taken, branch in zip(scopes, inputs, node.graphs, strict=True):
-            scope.run(branch)
-            outputs = tuple(
-                scope.get(output, placed.derived_along(result))
-                for output, result in zip(branch.outputs, node.results, strict=True)
-            )
-            nodes = tuple(scope.builder.nodes)
-            graphs.append(branch.replace(inputs=tuple(taken), nodes=nodes, outputs=outputs))
-        self._take(node, self.builder.keep(node, tuple(operands), tuple(graphs)))
+        for index, values in enumerate(of_branches):
+            forms = dict.fromkeys(form for value in values for form in self.placed.forms(value))
+            operand = node.operands[index + 1]
+            taken += [(index, dimension, self.get(operand, dimension)) for dimension in forms]
+        along = [self.placed.derived_along(result) for result in node.results]
+        graphs = tuple(self._nested(branch, taken, along) for branch in node.graphs)
+        operands = (choice, *(operand for *_, operand in taken))
+        self._take(node, self.builder.keep(node, operands, graphs))
 
     def _take(self, node: Node, results: Sequence[Operand]) -> None:
         """Record the results of a loop or a branch, each in the form in which it is returned."""

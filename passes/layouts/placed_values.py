@@ -27,10 +27,10 @@ PASSED_IN = frozenset({ValueKind.CONSTANT, ValueKind.SLICE, ValueKind.BRANCH_INP
 class Rules:
     """The options that decide where values are gathered.
 
-    Values are sharded over the replicas of each group of the mesh. A slice of
-    a scanned operand that has at least `smallest` bytes is gathered in the loop. Smaller slices may
-    be gathered in front of the loop, up to `most_bytes` for all iterations. Sums are computed on
-    shards only with `reorders`, since that changes the order of additions.
+    Values are sharded over the replicas of each group of `mesh`. A slice of a scanned operand that
+    has at least `smallest` bytes is gathered in the loop. Smaller slices, and constants of a loop
+    of up to `most_bytes` in total, may be gathered in front of the loop. Sums are computed on
+    shards only with `reorders`, since sums over shards change the order of additions.
     """
 
     mesh: MeshShape

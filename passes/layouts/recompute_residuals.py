@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphdist.ir.analyses import operations, producers, use_counts, users
+from graphdist.ir.analyses import operations, producer_of, use_counts, users
 from graphdist.ir.graph import Graph, Node, Operand, Operands, Value
 from graphdist.ir.loops import Scan, ScanEdit, Taken
-from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
+from graphdist.passes.layouts.placed_values import is_cheap
 from graphdist.passes.layouts.values_on_shards import of_sharded_variables
 
 NAME = "recompute_residuals"
@@ -65,7 +65,7 @@ def recompute_residuals(graph: Graph) -> Graph:
 
 def _residual(stack: Operand, graph: Graph, sharded: Collection[Operand]) -> _Residual | None:
     """Return how the slices of a stack can be recomputed; None if they cannot."""
-    made = producers(graph).get(stack) if type(stack) is Value else None
+    made = producer_of(stack, graph)
     if made is None or made.op is not SCAN or not _is_only_scanned(stack, graph):
         return None
     scan = Scan(made)
@@ -91,11 +91,10 @@ def _made_cheaply(output: Value, body: Graph) -> list[Node] | None:
     pending: list[Operand] = [output]
     while pending:
         operand = pending.pop()
-        node = producers(body).get(operand) if type(operand) is Value else None
+        node = producer_of(operand, body)
         if node is None or node in needed:
             continue
-        row = row_of(node)
-        if node.op is not ALL_GATHER and (row is None or not row.is_cheap):
+        if node.op is not ALL_GATHER and not is_cheap(node):
             return None
         needed.add(node)
         pending.extend(node.operands)

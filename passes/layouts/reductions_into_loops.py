@@ -255,7 +255,7 @@ def _has_loops_in_loops(graph: Graph) -> bool:
 
 
 def _is_of_each_replica(node: Node) -> bool:
-    """Return whether a node makes each replica's own value its term of a partial value."""
+    """Return whether a node is a `to_partial` of a per-replica value, which stays the same."""
     return node.op is TO_PARTIAL and node.operands[0].type.layout is not MIRRORED
 
 
@@ -277,7 +277,7 @@ def _is_linear(node: Node) -> bool:
 
 
 def _filled_up(node: Node, graph: Graph) -> int | None:
-    """Return the index of the operand that a result pads with zeros; None for other nodes."""
+    """Return the index of the operand that a node pads with zeros; None if it pads none."""
     if node.op.name == "jax.pad" and is_zero(node.operands[1]):
         return 0
     if node.op.name == "jax.dynamic_update_slice" and _is_zero(node.operands[0], graph):
@@ -318,7 +318,7 @@ def _mirrored_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | No
 
 @dataclass(frozen=True, slots=True)
 class _Building:
-    """Adds the nodes that replace a reduction: its tree's leaves reduced, then the moved nodes."""
+    """Adds the nodes that replace a reduction: reductions of the leaves, then the moved nodes."""
 
     reduction: Node
     graph: Graph

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphdist.ir.analyses import producers, use_counts
+from graphdist.ir.analyses import producer_of, use_counts
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Operands, Value
 from graphdist.ir.op_parameters import Holding, Joining, Scanning, TakingPart
@@ -116,7 +116,7 @@ class ScatterInParts:
         length, narrowest = 0, node.operands[0]
         operand: Operand | None = narrowest
         while type(operand) is Value and use_counts(graph)[operand] == 1:
-            made = producers(graph).get(operand)
+            made = producer_of(operand, graph)
             operand = elementwise_operand(made)
             if made is None or operand is None:
                 break
@@ -148,7 +148,7 @@ class ScatterInParts:
 
 def _is_product(operand: Operand, graph: Graph) -> bool:
     """Return whether a value is a matrix product, or the transpose of one."""
-    made = producers(graph).get(operand) if type(operand) is Value else None
+    made = producer_of(operand, graph)
     if made is not None and made.op.name == "jax.transpose":
         return _is_product(made.operands[0], graph)
     return made is not None and made.op.name == "jax.dot_general"

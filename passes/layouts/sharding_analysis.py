@@ -20,7 +20,7 @@ Scalable Parallelization for ML Computation Graphs". Updates are sharded as in X
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from graphdist.ir.analyses import has_effect
@@ -30,6 +30,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.ops import OWN_SLICE, SCAN, WHILE
 from graphdist.passes.layouts.gather_positions import (
+    Region,
     carried_unsharded,
     gathered_of,
     let_in,
@@ -67,48 +68,41 @@ def analyze_sharding(
         if not dimension:
             return placed
         find_values_on_shards(placed, without | carried)
-        _position_in_loops(placed)
+        _position(placed)
         more = carried_unsharded(placed)
         if not more:
             return placed
         carried |= more
 
 
-def _position_in_loops(placed: PlacedValues) -> None:
-    """Set the forms of all values, and find the values that are gathered in front of loops."""
-    found: set[Value] = set()
-    roots: set[Value] = set()
-    while True:
-        _position(placed, found, roots)
-        more = let_in(placed) - found
-        if not more:
-            return
-        found |= more
-
-
-def _position(placed: PlacedValues, found: AbstractSet[Value], roots: set[Value]) -> None:
+def _position(placed: PlacedValues) -> None:
     """Set the forms of values and the values to gather, and repeat this until they agree.
 
     The values to gather decide which values are asked for unsharded, the `roots`, and the roots
-    decide which values to gather. `found` are the values that are gathered in front of loops.
+    decide which values to gather. When both agree, more values may be gathered in front of loops.
     """
+    in_front: set[Value] = set()
+    roots: set[Value] = set()
     while True:
-        region = region_of(roots, placed, found)
+        region = region_of(roots, placed, in_front)
         placed.gathered = gathered_of(region, roots, placed)
         _Asking(placed, region).run()
         asked = {
             value for value in placed.unsharded if value in placed.derived and value not in region
         }
         roots &= placed.unsharded  # drops roots of rounds with fewer gathers in front of loops
-        if not asked:
-            return
         roots |= asked
+        if not asked:
+            more = let_in(placed) - in_front
+            if not more:
+                return
+            in_front |= more
 
 
 class _Asking:
     """Walks backwards from the outputs and asks for each value unsharded or sharded."""
 
-    def __init__(self, placed: PlacedValues, region: Mapping[Value, tuple[Value, ...]]) -> None:
+    def __init__(self, placed: PlacedValues, region: Region) -> None:
         self.placed, self.region = placed, region
         placed.unsharded, placed.sharded, placed.because = set(), set(), {}
         self.pending: list[tuple[Value, bool]] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from graphdist.ir.definitions import Definition, ValueKind, definitions
-from graphdist.ir.flow import choice_of
+from graphdist.ir.flow import diverges
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, WHILE
 from graphdist.ir.types import MIRRORED, numpy_dtype
@@ -39,11 +39,9 @@ def _is_derived(value: Value, definition: Definition, placed: PlacedValues) -> b
         return _is_computed(value, node, placed)
     if definition.kind is ValueKind.INPUT:
         return dimension is not None and value in placed.sharded_inputs
-    if dimension is None or node is None or node.op is WHILE:
+    # A branch that not all replicas run may have no collectives.
+    if dimension is None or node is None or node.op is WHILE or diverges(node):
         return False
-    choice = choice_of(node)
-    if choice is not None and choice.type.layout is not MIRRORED:
-        return False  # the branch may have no collectives, since not all replicas run it
     parents = filter(placed.is_derived, definition.parents)
     return any(placed.dimension[parent] + definition.shift == dimension for parent in parents)
 

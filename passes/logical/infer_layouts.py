@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operands, Value
+from graphdist.ir.graph import Graph, Node, Operands, Types, Value
 from graphdist.ir.loops import scan_parts, type_of_slice, while_parts
 from graphdist.ir.ops import COND, SCAN, WHILE
 from graphdist.ir.rewrite import Answer, Copier, rewrite
@@ -59,13 +59,7 @@ def nested_graphs(node: Node, operands: list[Type], derive: Derive) -> tuple[Gra
     return tuple(derive(branch, _layouts(operands[1:])) for branch in node.graphs)
 
 
-def _fixpoint(
-    body: Graph,
-    constants: Sequence[Type],
-    first: Sequence[Type],
-    slices: Sequence[Type],
-    derive: Derive,
-) -> Graph:
+def _fixpoint(body: Graph, constants: Types, first: Types, slices: Types, derive: Derive) -> Graph:
     """Return the body with layouts for its inputs such that each carry keeps its layout."""
     carried = _layouts(first)
     while True:
@@ -78,7 +72,7 @@ def _fixpoint(
         carried = after
 
 
-def _layouts(types: Sequence[Type]) -> list[Layout | None]:
+def _layouts(types: Types) -> list[Layout | None]:
     return [type.layout for type in types]
 
 

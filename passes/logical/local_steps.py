@@ -45,7 +45,7 @@ in place of the copies. If the graph assigns it, its last value is written to al
 anchor.
 
 Left alone: reductions that only outputs need, such as the mean of the loss; reductions of integers;
-max and min; and gathers, unless their values are only added up (`sums_of_gathers.py`).
+max and min; and gathers, unless their values are only added up (`training_steps.py`).
 `declined` lists the collectives that still run in every step.
 """
 
@@ -58,6 +58,7 @@ from typing import Any, Protocol  # Any: arrays, of which passes know nothing
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import DistributionError
+from graphdist.ir.flow import diverges
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Operands, Stage
 from graphdist.ir.op_parameters import Branching, CountingSteps, OfVariable, Reducing, Scaling
 from graphdist.ir.ops import (
@@ -86,12 +87,11 @@ from graphdist.passes.logical.local_variables import (
     one_value,
     read_as_means,
 )
-from graphdist.passes.logical.refused_per_replica_values import diverges
-from graphdist.passes.logical.sums_of_gathers import reduced_sums_of_gathers
 from graphdist.passes.logical.training_steps import (
     TrainingStep,
     find_step,
     is_mirrored,
+    reduced_sums_of_gathers,
     reducer_in_step,
     why_kept,
 )

@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.definitions import definitions
+from graphdist.ir.flow import diverges
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Operands, Stage, Value
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import AlongAxis, Looping, Reducing, Selecting
@@ -284,9 +285,7 @@ def _is_run_by_all(node: Node) -> bool:
     Branches get no collectives from this pass: `place_conversions.py` shards their operands and
     results.
     """
-    if node.op is WHILE:
-        return node.graphs[0].outputs[0].type.layout is MIRRORED
-    return node.op is SCAN
+    return node.op in (SCAN, WHILE) and not diverges(node)
 
 
 Item = TypeVar("Item")

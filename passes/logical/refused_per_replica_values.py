@@ -11,14 +11,13 @@ would be written on some replicas only. Both raise an error, and so does:
 from __future__ import annotations
 
 from graphdist.ir.analyses import producer_of
-from graphdist.ir.divergence import Cause, cause
+from graphdist.ir.divergence import cause
 from graphdist.ir.errors import DistributionError
+from graphdist.ir.flow import choice_of, diverges
 from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, TO_REPLICAS, WHILE, variable_named_by
+from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, TO_REPLICAS, variable_named_by
 from graphdist.ir.printer import print_graph, print_node
 from graphdist.ir.types import MIRRORED
-
-_PASS = "infer_layouts"
 
 
 def refuse_per_replica_values(graph: Graph) -> None:
@@ -48,15 +47,6 @@ def _is_mirrored(operand: Operand) -> bool:
     return operand.type.layout is MIRRORED
 
 
-def diverges(node: Node) -> bool:
-    """Return whether replicas may take different branches, or different numbers of iterations."""
-    return node.op in (COND, WHILE) and not _is_mirrored(_predicate(node))
-
-
-def _predicate(node: Node) -> Operand:
-    return node.operands[0] if node.op is COND else node.graphs[0].outputs[0]
-
-
 def _check_divergent(graph: Graph, node: Node, divergent: Node) -> None:
     is_assign = node.op is ASSIGN and variable_named_by(node).type.layout is MIRRORED
     if not node.op.is_collective and not is_assign:
@@ -71,15 +61,13 @@ def _check_divergent(graph: Graph, node: Node, divergent: Node) -> None:
         what = f"variable {variable_named_by(node).name!r} is assigned"
         why = "it would be written on some replicas only"
         hint = f"let the {kind} return the value, and assign it after the {kind}"
-    raise DistributionError(
-        f"{what} in a {kind} whose predicate differs between replicas"
-        f"{_because(cause(graph, _predicate(divergent)))}: {why}",
-        source=node.source,
-        other=divergent.source,
-        node=print_node(node, graph),
-        where=f"in graph {graph.name!r}, pass {_PASS!r}",
-        hint=f"make the predicate the same on all replicas (all_reduce it), or {hint}",
-    )
+    what = f"{what} in a {kind} whose predicate differs between replicas"
+    hint = f"make the predicate the same on all replicas (all_reduce it), or {hint}"
+    choice = choice_of(divergent)
+    assert choice is not None
+    error = _refuse(graph, node, what, choice, hint, f": {why}")
+    error.other = divergent.source
+    raise error
 
 
 _IN_CROSS_REPLICA = (
@@ -123,21 +111,18 @@ def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
 
 
 def _refuse(
-    graph: Graph, node: Node | None, what: str, operand: Operand, hint: str
+    graph: Graph, node: Node | None, what: str, operand: Operand, hint: str, why: str = ""
 ) -> DistributionError:
-    """Return the error; `node` uses the operand as one value, or makes it."""
+    """Return the error; `node` uses the per-replica operand as one value, or makes it."""
     found = cause(graph, operand)
     if hint is _IN_CROSS_REPLICA and any("transpose(" in node.source.scope for node in found.nodes):
         hint = _OF_GRADIENT
+    because = f" (it depends on {found.text})" if found.text else ""
     text = print_node(node, graph) if node else print_graph(graph).splitlines()[-2].strip()
     return DistributionError(
-        what + _because(found),
+        f"{what}{because}{why}",
         source=node.source if node else None,
         node=text,
-        where=f"in graph {graph.name!r}, pass {_PASS!r}",
+        where=f"in graph {graph.name!r}, pass 'infer_layouts'",
         hint=hint,
     )
-
-
-def _because(found: Cause) -> str:
-    return f" (it depends on {found.text})" if found.text else ""

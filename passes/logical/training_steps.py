@@ -1,6 +1,16 @@
 """Find what makes a graph a training step: the reductions of gradients, and the parameters.
 
 This is the analysis of the pass `local_steps.py`, whose docstring has the rules.
+
+A mean of gathered gradients, all_gather(g).mean(0), is a reduction, too: a sum along the dimension
+in which values are joined is the sum over the replicas of each replica's own sum. So
+`reduced_sums_of_gathers` replaces such sums before the analysis.
+
+Before:  %all = all_gather(%g) {axis=0}   %s = jax.reduce_sum(%all) {axes=(0,)}
+After:   %own = jax.reduce_sum(%g) {axes=(0,)}   %s = all_reduce(%own) {reducer="sum"}
+
+A conversion in between, as in a mean of bfloat16, is applied before the reduction. Left alone:
+gathers whose values have other uses, and sums that are not along the joined dimension.
 """
 
 from __future__ import annotations
@@ -10,7 +20,9 @@ from dataclasses import dataclass
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.flow import computed_of, reachable, uses
-from graphdist.ir.graph import Graph, GraphVariable, Node, Value
+from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operands, Value
+from graphdist.ir.jax_parameters import axes
+from graphdist.ir.op_parameters import AlongAxis, Reducing
 from graphdist.ir.ops import (
     AGGREGATE,
     ALL_GATHER,
@@ -23,14 +35,19 @@ from graphdist.ir.ops import (
     reducer_of,
     variable_named_by,
 )
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, is_inexact
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 
 OF_GATHERS = (
     ': write all_reduce("MEAN", x) for the mean of what is gathered, all_reduce("SUM", x) for its '
     "sum"
 )
 """The hint for a gather whose values are averaged or added up."""
+
+_REDUCTIONS: dict[Op, Op] = {GATHER: REDUCE, ALL_GATHER: ALL_REDUCE}
+_CONVERT, _SUM = "jax.convert_element_type", "jax.reduce_sum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +167,26 @@ def _assigns(node: Node, updates: set[Node]) -> bool:
     if node.op is not COND:
         return node in updates
     return any(_assigns(inner, updates) for branch in node.graphs for inner in branch.nodes)
+
+
+def reduced_sums_of_gathers(graph: Graph) -> Graph:
+    """Return the graph with reductions in place of gathers whose values are only added up."""
+    made = rewrite(graph, _reduced, "local_steps", {_SUM})
+    return graph if made is graph else eliminate_dead_code(made)
+
+
+def _reduced(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+    conversion = rewriter.definition(operands[0], _CONVERT)
+    gathered = operands[0] if conversion is None else conversion.operands[0]
+    gather = rewriter.definition(gathered, GATHER.name, ALL_GATHER.name)
+    if gather is None or rewriter.uses(gathered) > 1 or rewriter.uses(operands[0]) > 1:
+        return None
+    params = AlongAxis.of(gather)
+    if params.axis not in axes(node):
+        return None
+    own: Operands = gather.operands
+    if conversion is not None:
+        own = rewriter.again(conversion, own, [operands[0].type.shaped(own[0].type.shape)])
+    own = rewriter.again(node, own)
+    total = Reducing("sum", group_size=params.group_size)
+    return rewriter.add(_REDUCTIONS[gather.op], own, total, at=gather.source)

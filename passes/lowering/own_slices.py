@@ -95,16 +95,12 @@ def _sliced(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
 def _own_axis(
     full: Operand, part: Value, starts: Sequence[Operand], group_size: int, rewriter: Rewriter
 ) -> int | None:
-    """Return the dimension along which a part is the replica's own slice; None if it is not."""
-    lengths = zip(full.type.shape, part.type.shape, strict=True)
-    cut = [axis for axis, (of_full, of_part) in enumerate(lengths) if of_full != of_part]
-    if len(cut) != 1:
-        return None
-    (axis,) = cut
-    length = part.type.shape[axis]
-    if length * group_size != full.type.shape[axis]:
-        return None
-    return axis if _factor_of_number(starts[axis], rewriter) == length else None
+    """Return the dimension along which `part` is the replica's own slice of `full`, else None."""
+    for axis, length in enumerate(part.type.shape):
+        is_equal = part.type.resized(axis, length * group_size).shape == full.type.shape
+        if is_equal and _factor_of_number(starts[axis], rewriter) == length:
+            return axis
+    return None
 
 
 def _factor_of_number(operand: Operand, rewriter: Rewriter) -> int | None:

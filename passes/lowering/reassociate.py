@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from graphdist.ir.analyses import operations
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands
 from graphdist.ir.jax_parameters import is_plain
 from graphdist.ir.op_parameters import Scaling
 from graphdist.ir.operation_table import row_of
@@ -137,11 +137,17 @@ def _worth_moving(chain: Sequence[tuple[Node, int]]) -> int:
 
 
 def _only_varying(node: Node) -> int | None:
-    """Return the index of the only operand that is not mirrored, if the node is linear in it."""
-    varying = [
-        place for place, operand in enumerate(node.operands) if operand.type.layout is not MIRRORED
-    ]
-    return varying[0] if len(varying) == 1 and varying[0] in _linear_in(node) else None
+    """Return the index of the only operand that is not mirrored, if a reduction may move before it.
+
+    The node must be linear in this operand alone, and keep the operand's dtype. Products and other
+    operations that are not cheap do not move.
+    """
+    varying = [i for i, each in enumerate(node.operands) if each.type.layout is not MIRRORED]
+    row = row_of(node)
+    if row is None or not row.is_cheap or len(varying) != 1 or len(node.results) != 1:
+        return None
+    keeps_dtype = node.operands[varying[0]].type.dtype == node.results[0].type.dtype
+    return varying[0] if keeps_dtype and tuple(varying) in row.linear_in(node) else None
 
 
 def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | None:
@@ -160,16 +166,3 @@ def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | 
     if name == "jax.mul":
         return float(last.value), rest[0]
     return (1 / last.value, rest[0]) if last is operands[1] else None
-
-
-def _linear_in(node: Node) -> list[int]:
-    """Return the indices of the operands in each of which a node is linear and keeps the dtype.
-
-    Products and other operations that are not cheap have none, because they do not move.
-    """
-    row = row_of(node)
-    if row is None or not row.is_cheap or len(node.results) != 1:
-        return []
-    alone = [alternative[0] for alternative in row.linear_in(node) if len(alternative) == 1]
-    dtype, operands = node.results[0].type.dtype, node.operands
-    return [i for i in alone if type(operands[i]) is Value and operands[i].type.dtype == dtype]
