@@ -67,8 +67,9 @@ def users(graph: Graph) -> Mapping[Operand, tuple[Node, ...]]:
     """
     found: dict[Operand, list[Node]] = {value: [] for value in graph.inputs}
     for node in graph.nodes:
-        for operand in dict.fromkeys(node.operands):
-            if isinstance(operand, Value):
+        for operand in node.operands:
+            # Literals are slow to hash.
+            if type(operand) is Value and node not in found[operand][-1:]:
                 found[operand].append(node)
         for result in node.results:
             found[result] = []

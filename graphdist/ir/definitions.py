@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, Node, Operand, Value
@@ -48,8 +49,7 @@ class ValueKind(Enum):
 _DROPPED = {ValueKind.SLICE: -1, ValueKind.STACK: 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(NamedTuple):
     """How a value is defined, and from which values.
 
     `node` computes the value, or is the loop, `cond` or barrier through which the value passes. It
@@ -112,18 +112,18 @@ def definitions(graph: Graph) -> Definitions:
         of[value] = definition
     nodes: dict[Value, list[Node]] = {}
     children: dict[Operand, list[Value]] = {}
-    seen: set[Node] = set()
     for value, definition in of.items():
         node = definition.node
         if definition.kind is not ValueKind.COMPUTED:
             for parent in definition.parents:
                 if type(parent) is Value:
                     children.setdefault(parent, []).append(value)
-        elif node is not None and node not in seen:
-            seen.add(node)
-            for parent in dict.fromkeys(node.operands):
-                if type(parent) is Value:
-                    nodes.setdefault(parent, []).append(node)
+        elif node is not None and value is node.results[0]:  # each node once
+            for parent in node.operands:
+                if type(parent) is Value:  # literals are slow to hash
+                    using = nodes.setdefault(parent, [])
+                    if node not in using[-1:]:
+                        using.append(node)
     passing = [value for value, each in of.items() if each.kind is not ValueKind.COMPUTED]
     has_slices = any(of[value].kind is ValueKind.SLICE for value in passing)
     return Definitions(of, nodes, children, passing, has_slices)

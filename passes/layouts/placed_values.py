@@ -163,7 +163,7 @@ class PlacedValues:
         return not is_there and self.factor(value) is not None and is_cheap(definition.node)
 
 
-def is_full_reduction(node: Node | None) -> bool:
+def is_full_reduction(node: Node | None) -> TypeGuard[Node]:
     """Return whether a node reduces over all replicas as a reduce_scatter does."""
     return (
         node is not None

@@ -39,13 +39,13 @@ from graphdist.ir.graph import Graph, Node, Operand, Value, is_zero
 from graphdist.ir.loops import Carry, Scan, ScanEdit
 from graphdist.ir.minimum_cut import connected_values, minimum_cut
 from graphdist.ir.op_parameters import Reducing
-from graphdist.ir.operation_table import linear_operands, row_of
+from graphdist.ir.operation_table import linear_operands
 from graphdist.ir.ops import ALL_REDUCE, COND, SCAN, TO_PARTIAL, WHILE
 from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import UNKNOWN, joined_source
 from graphdist.ir.types import MIRRORED, partial
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.layouts.placed_values import is_full_reduction, takes_mirrored
+from graphdist.passes.layouts.placed_values import is_cheap, is_full_reduction, takes_mirrored
 
 NAME = "delay_reductions"
 
@@ -101,9 +101,21 @@ class _PartialValues:
 
     def __init__(self, graph: Graph, params: Reducing) -> None:
         self.graph, self.params, self.program = graph, params, definitions(graph)
+        self.reductions = {
+            value: definition.node
+            for value, definition in self.program.of.items()
+            if is_full_reduction(definition.node)
+            if ALL_REDUCE.of(definition.node).reducer == params.reducer
+        }
+        """The reductions of this kind, by their results."""
         self.indices: dict[Node, tuple[int, ...]] = {}
         """The indices of the operands of a node that may be partial together."""
-        self.loops = {scan.node: scan for scan in _loops(graph)}
+        loops = (Scan(node) for node in walk(graph) if node.op is SCAN)
+        # A training step in a loop gives the same bits as a step alone.
+        self.loops = {
+            scan.node: scan for scan in loops if scan.length > 1 and not scan.params.steps
+        }
+        """The loops whose carries may be partial."""
         self.carried = {
             carry.value: Value(carry.value.type, carry.value.hint)
             for scan in self.loops.values()
@@ -135,18 +147,10 @@ class _PartialValues:
         """Return whether the program already reduces exactly the values of the cut."""
         return not any(self.made_of[value] for value in self.cut)
 
-    def reduction_of(self, value: Value) -> Node | None:
-        """Return the reduction that has `value` as its result; None if there is none."""
-        definition = self.program.of.get(value)
-        node = None if definition is None else definition.node
-        if node is None or not is_full_reduction(node):
-            return None
-        return node if ALL_REDUCE.of(node).reducer == self.params.reducer else None
-
     def sources(self, value: Value) -> list[Node]:
         """Return the reductions of the program from which a value is computed."""
-        found = map(self.reduction_of, reachable(self.made_of, [value]))
-        return sorted({node for node in found if node}, key=self._positions.__getitem__)
+        found = self.reductions.keys() & reachable(self.made_of, [value])
+        return sorted((self.reductions[each] for each in found), key=self._positions.__getitem__)
 
     @cached_property
     def _positions(self) -> Mapping[Node, int]:
@@ -160,7 +164,7 @@ class _PartialValues:
                 if any(type(each) is Value and each in made_of for each in definition.parents):
                     if operands := self._linear_in(value, definition, made_of):
                         made_of[value] = operands
-                elif self.reduction_of(value) is not None:
+                elif value in self.reductions:
                     made_of[value] = ()
             elif value in carries:
                 made_of[self.carried[value]] = tuple(_values(definition.parents))
@@ -170,7 +174,7 @@ class _PartialValues:
                     made_of[value] = (self.carried[parents[0]],)
                 elif definition.kind is ValueKind.STACK and parents[0] in made_of:
                     made_of[value] = tuple(parents)
-        kept = reachable(_users(made_of), filter(self.reduction_of, made_of))
+        kept = reachable(_users(made_of), self.reductions.keys() & made_of.keys())
         return {
             value: tuple(each for each in operands if each in kept and each in made_of)
             for value, operands in made_of.items()
@@ -183,8 +187,8 @@ class _PartialValues:
         """Return the partial operands of a value's node, in which the node is linear."""
         node = definition.node
         assert node is not None
-        row, dtype = row_of(node), value.type.dtype
-        if row is None or not row.is_cheap or len(node.results) > 1 or not takes_mirrored(node):
+        dtype = value.type.dtype
+        if not is_cheap(node) or len(node.results) > 1 or not takes_mirrored(node):
             return ()
         for together in linear_operands(node) if dtype in _DTYPES else ():
             dtypes = {node.operands[i].type.dtype for i in together}
@@ -226,7 +230,7 @@ class _PartialValues:
 
     def declined(self) -> Iterator[str]:
         """Yield the reductions in loops that are added to carries, and why they stay there."""
-        reduced = {value for value in self.cut if self.reduction_of(value)}
+        reduced = self.cut & self.reductions.keys()
         for scan in self.loops.values():
             for carry in scan.carries:
                 behind = _behind([carry.following], scan.body)
@@ -250,16 +254,6 @@ class _PartialValues:
         is_of_carry = value in _behind(reduction.operands, scan.body)
         advice = "" if is_of_carry else f"; {_FASTER}"
         return f"{reduction.op.name} at {reduction.source} into a carry of a loop: {why}{advice}"
-
-
-def _loops(graph: Graph) -> Iterator[Scan]:
-    """Yield the loops whose carries may be partial.
-
-    Loops of training steps are left out: a step in a loop gives the same bits as a step alone.
-    """
-    for node in walk(graph):
-        if node.op is SCAN and Scan(node).length > 1 and not SCAN.of(node).steps:
-            yield Scan(node)
 
 
 def _users(made_of: Mapping[Value, Iterable[Value]]) -> Mapping[Value, list[Value]]:
@@ -353,7 +347,7 @@ class _Delayed:
         if type(operand) is Value:
             if operand in self.terms:
                 return self.terms[operand]
-            reduction = self.values.reduction_of(operand)
+            reduction = self.values.reductions.get(operand)
         of = copier.now(reduction.operands if reduction else (operand,))
         at = reduction.source if reduction else UNKNOWN
         (term,) = copier.add(TO_PARTIAL, of, self.values.params, at=at)

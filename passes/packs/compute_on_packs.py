@@ -32,7 +32,7 @@ from typing import TypeAlias, TypeVar
 from graphdist.ir.analyses import kept_analysis, producer_of, users
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.operation_table import ELEMENTWISE
-from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
+from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK, is_over_all, reducer_of
 from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import Source, joined_source
 from graphdist.ir.types import Type
@@ -186,9 +186,14 @@ def _are_alike(nodes: Sequence[Node]) -> bool:
     return (first.op is ALL_REDUCE or first.op.name in ELEMENTWISE) and all(
         len(node.operands) == len(first.operands)
         and node.results[0].type.dtype == first.results[0].type.dtype
-        and node.params == first.params
+        and _params(node) == _params(first)
         for node in nodes[1:]
     )
+
+
+def _params(node: Node) -> object:
+    """Return parameters to compare; two mappings of ours would be compared item by item."""
+    return (reducer_of(node), is_over_all(node)) if node.op is ALL_REDUCE else node.params
 
 
 def _is_broadcast_of_one(nodes: Sequence[Node]) -> bool:

@@ -197,19 +197,30 @@ def _update_kinds(graph: Graph) -> dict[str, int]:
             kinds[operand] = number("scalar", operand) if not operand.type.shape else number("any")
         return kinds[operand]
 
-    inputs = graph.variable_inputs
+    inputs, outputs = graph.variable_inputs, graph.variable_outputs
     kinds.update(dict.fromkeys(inputs.values(), number("variable")))
     packs = {inputs[variable.name] for variable in graph.variables if variable.pieces}
+    updating = set(outputs.values())
+    for node in reversed(graph.nodes):
+        if _is_alike(node) and not updating.isdisjoint(node.results):
+            updating.update(node.operands)
     for node in graph.nodes:
-        is_alike = node.op.name in ELEMENTWISE or node.op.name == _BROADCAST
+        if updating.isdisjoint(node.results):
+            continue
         if node.op is ALL_REDUCE:
             kinds[node.results[0]] = number(ALL_REDUCE.name, _params(node))
         elif node.op is UNPACK and node.operands[0] in packs:
             kinds.update(dict.fromkeys(node.results, number("variable")))
-        elif is_alike and (node.results[0].type.shape or node.op.name != _BROADCAST):
+        elif _is_alike(node):
             params = () if node.op.name == _BROADCAST else _params(node)
             kinds[node.results[0]] = number(node.op.name, params, *map(of, node.operands))
-    return {name: of(output) for name, output in graph.variable_outputs.items()}
+    return {name: of(output) for name, output in outputs.items()}
+
+
+def _is_alike(node: Node) -> bool:
+    """Return whether nodes like this one, on values of other shapes, may become one on a pack."""
+    is_broadcast = node.op.name == _BROADCAST and node.results[0].type.shape
+    return node.op.name in ELEMENTWISE or bool(is_broadcast)
 
 
 _BROADCAST = "jax.broadcast_in_dim"
