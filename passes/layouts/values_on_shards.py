@@ -108,10 +108,8 @@ def of_sharded_variables(graph: Graph) -> set[Operand]:
     """Return the mirrored values that are computed from sharded variables."""
     found: set[Operand] = set()
     for value, definition in definitions(graph).of.items():
-        node, is_mirrored = definition.node, value.type.layout is MIRRORED
-        is_computed = definition.kind is ValueKind.COMPUTED
-        is_gathered = is_computed and node is not None and node.op is ALL_GATHER
+        is_gathered = definition.node is not None and definition.node.op is ALL_GATHER
         parents = (parent for parent in definition.parents if type(parent) is Value)
-        if is_mirrored and (is_gathered or not found.isdisjoint(parents)):
+        if value.type.layout is MIRRORED and (is_gathered or not found.isdisjoint(parents)):
             found.add(value)
     return found
