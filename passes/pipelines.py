@@ -108,16 +108,16 @@ class Target:
         return self.shard_parameters and self.platform != "cpu"
 
     def moving(self) -> ReductionsIntoLoops:
-        """Return the pass that moves reductions into loops; it limits sums of sharded variables."""
+        """Return the pass `reductions_into_loops`, which limits the sums of sharded variables."""
         most_bytes = self.gathered_bytes if self.shard_parameters else None
         return ReductionsIntoLoops(self.sharding, SMALLEST_IN_LOOPS, most_bytes)
 
     def placing(self) -> PlaceConversions:
-        """Return the pass that places conversions."""
+        """Return the pass `place_conversions`."""
         return PlaceConversions(self.sharding, SMALLEST_IN_LOOPS, self.gathered_bytes)
 
     def staging(self) -> StageCollectives | None:
-        """Return the pass that divides collectives into stages; None except on TPUs."""
+        """Return the pass `stage_collectives`; None except on TPUs."""
         staging = StageCollectives(self.num_slices, self.is_three_dimensional)
         return staging if self.platform == "tpu" else None
 

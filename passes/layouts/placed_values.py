@@ -143,7 +143,7 @@ class PlacedValues:
         return factors, factor
 
     def divides(self, node: Node, factors: Factors, factor: int) -> bool:
-        """Return whether all dimensions of a node that have the factor divide into shards."""
+        """Return whether all dimensions of a node that have the factor can be sharded."""
         return divides(node, factors, factor, self.rules.mesh.group_size)
 
     def factors_of(self, node: Node) -> Factors | None:
@@ -177,7 +177,10 @@ def is_full_reduction(node: Node | None) -> TypeGuard[Node]:
 def operands_on_shards(
     node: Node, factors: Factors, factor: int
 ) -> Iterator[tuple[Operand, int | None]]:
-    """Yield the operands of a node on shards, each with its sharded dimension; None: unsharded."""
+    """Yield the operands of a node that is applied to shards, with their sharded dimensions.
+
+    The dimension is None for an unsharded operand.
+    """
     for operand, dimensions in zip(node.operands, factors.operands, strict=True):
         yield operand, Factors.dimension(dimensions, factor)
 
@@ -195,7 +198,7 @@ def is_cheap(node: Node | None) -> bool:
 
 
 def text_of(because: Node | str) -> str:
-    """Return the text of a reason, a node or a text, for which a value is unsharded."""
+    """Return why a value is unsharded; `because` is the node that takes it, or the text itself."""
     if isinstance(because, str):
         return because
     return f"{because.op.name} at {because.source} needs the full value"

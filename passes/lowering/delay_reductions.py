@@ -65,7 +65,7 @@ _FASTER = "a sum in the loop, divided behind it, or gd.accumulate is reduced onc
 
 @dataclass(frozen=True, slots=True)
 class DelayReductions:
-    """The pass."""
+    """The pass, which has no options."""
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its reductions where they send the fewest bytes."""
@@ -157,7 +157,7 @@ class _PartialValues:
         return {node: position for position, node in enumerate(walk(self.graph))}
 
     def _derived(self, carries: AbstractSet[Value]) -> dict[Value, tuple[Value, ...]]:
-        """Return `made_of`, if these carries may be partial."""
+        """Return `made_of` for the case that these carries may be partial."""
         made_of: dict[Value, tuple[Value, ...]] = {}
         for value, definition in self.program.of.items():
             if definition.kind is ValueKind.COMPUTED:
@@ -184,7 +184,7 @@ class _PartialValues:
     def _linear_in(
         self, value: Value, definition: Definition, made_of: Mapping[Value, object]
     ) -> tuple[Value, ...]:
-        """Return the partial operands of a value's node, in which the node is linear."""
+        """Return the partial operands of the node that computes `value`, if it is linear in them."""
         node = definition.node
         assert node is not None
         dtype = value.type.dtype
@@ -199,7 +199,7 @@ class _PartialValues:
         return ()
 
     def _wanted(self) -> dict[Value, Node | None]:
-        """Return the values that a node takes reduced, with the node; None for a graph's output."""
+        """Map each value that a node takes reduced to this node, and reduced outputs to None."""
         wanted: dict[Value, Node | None] = {}
         for node in walk(self.graph):
             operands = [each for each in node.operands if type(each) is Value]
@@ -269,7 +269,7 @@ def _values(operands: Iterable[Operand]) -> list[Value]:
 
 
 def _behind(operands: Iterable[Operand], body: Graph) -> set[Vertex]:
-    """Return the values of a loop's body from which some values are computed."""
+    """Return `operands`, and the values of a loop's body from which these are computed."""
     starts: list[Vertex] = [*_values(operands)]
     return reachable(computed_of(body), starts)
 

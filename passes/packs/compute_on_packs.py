@@ -265,7 +265,7 @@ class _Rewriting:
         return self.made[plan]
 
     def _made(self, plan: _Plan, at: Source) -> Operand:
-        """Add the nodes for a plan, whose operands are made, but new packs."""
+        """Return the flat value of a plan whose operands have flat values; new packs are added."""
         if plan.kind == "same":
             return self.copier.now(plan.row[:1])[0]
         if plan.kind in ("packed", "reduced"):  # "reduced": another row's all_reduce has its pieces
@@ -289,5 +289,5 @@ class _Rewriting:
 
 
 def _without_packs(plan: _Plan) -> list[_Plan]:
-    """Return the plans whose flat values are made before the value of `plan`, without new packs."""
+    """Return the plans of the operands, without those of new packs."""
     return [each for each in plan.operands if each.kind != "packed"]
