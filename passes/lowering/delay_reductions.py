@@ -184,7 +184,7 @@ class _PartialValues:
     def _linear_in(
         self, value: Value, definition: Definition, made_of: Mapping[Value, object]
     ) -> tuple[Value, ...]:
-        """Return the partial operands of the node that computes `value`, if it is linear in them."""
+        """Return the partial operands of the node of `value`, if the node is linear in them."""
         node = definition.node
         assert node is not None
         dtype = value.type.dtype
