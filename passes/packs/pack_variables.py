@@ -22,10 +22,11 @@ stores them in this way (`graphdist.state.program_storage`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
+from typing import NamedTuple
 
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.op_parameters import Unpacking
@@ -35,7 +36,7 @@ from graphdist.ir.rewrite import Copier
 from graphdist.ir.sharded_parameters import may_enter_pack
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, Type
-from graphdist.ir.variable_storage import PackOf
+from graphdist.ir.variable_storage import PackOf, StoredInPack
 from graphdist.passes.packs.pack_limits import PackLimits
 
 NAME = "pack_variables"
@@ -52,131 +53,96 @@ class PackVariables:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with packs, which are its first variables, for packed variables."""
         packs = [*_existing(graph), *_new(graph, self.limits.largest_variable)]
-        return _Rewriting(graph, packs, self.limits).packed() if packs else graph
+        return self._packed(graph, packs) if packs else graph
+
+    def _packed(self, graph: Graph, packs: Sequence[_Pack]) -> Graph:
+        copier, inputs, assigned = Copier(NAME), graph.variable_inputs, graph.variable_outputs
+        buffers = [Value(pack.variable.type, pack.variable.name) for pack in packs]
+        parts_of: list[Sequence[Operand]] = []
+        for (pack, shapes), buffer in zip(packs, buffers, strict=True):
+            at_run_time = self.limits.starts_at_run_time(len(shapes))
+            params = Unpacking(shapes, starts_at_run_time=at_run_time)
+            parts = copier.add(UNPACK, (buffer,), params, at=UNKNOWN)
+            copier.environment.update(
+                (inputs[name], part) for name, part in zip(pack.pieces, parts, strict=True) if name
+            )
+            parts_of.append(parts)
+        for node in graph.nodes:
+            copier.copy(node)
+        outputs: list[Operand] = []
+        for (pack, _), parts in zip(packs, parts_of, strict=True):
+            if pack.assigned:  # a part that is not assigned keeps its value
+                pieces = zip(pack.pieces, parts, strict=True)
+                new = copier.now([assigned.get(name, part) for name, part in pieces])
+                outputs += copier.add(PACK, new, at=UNKNOWN)
+        inside = {name for pack in packs for name in pack.variable.pieces}
+        alone = [variable for variable in graph.variables if variable.name not in inside]
+        kept = [assigned[variable.name] for variable in alone if variable.assigned]
+        outputs += copier.now([*kept, *graph.outputs[len(assigned) :]])
+        entering = [*buffers, *(inputs[variable.name] for variable in alone)]
+        return graph.replace(
+            variables=(*(pack.variable for pack in packs), *alone),
+            inputs=(*entering, *graph.inputs[len(graph.variables) :]),
+            nodes=tuple(copier.nodes),
+            outputs=tuple(outputs),
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pack:
-    """A buffer of several variables, with the name and the shape of each in the buffer's order.
-
-    The name is "" for a part of the buffer that no variable of the graph uses.
-    """
+class _Part(NamedTuple):
+    """A part of a pack: a variable's name and shape; the name is "" for an unused part."""
 
     name: str
-    dtype: str
-    names: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+class _Pack(NamedTuple):
+    """A buffer of several variables, and the shapes of its parts."""
+
+    variable: GraphVariable
     shapes: tuple[tuple[int, ...], ...]
 
 
-def _existing(graph: Graph) -> list[_Pack]:
-    """Return the packs in which variables of the graph are stored already."""
-    found: dict[str, list[GraphVariable]] = defaultdict(list)
+def _pack_of(name: str, dtype: str, parts: Sequence[_Part], graph: Graph) -> _Pack:
+    """Return the pack with these parts in order, which is assigned if a part of it is."""
+    names, shapes = tuple(part.name for part in parts), tuple(part.shape for part in parts)
+    is_assigned = not set(names).isdisjoint(variable.name for variable in graph.assigned)
+    type = Type(dtype, (sum(map(prod, shapes)),), MIRRORED)
+    return _Pack(GraphVariable(name, type, assigned=is_assigned, role=PackOf(names)), shapes)
+
+
+def _existing(graph: Graph) -> Iterator[_Pack]:
+    """Yield the packs in which variables of the graph are stored already, with unused parts."""
+    found: dict[str, list[tuple[StoredInPack, GraphVariable]]] = defaultdict(list)
     for variable in graph.variables:
         if variable.piece is not None:
-            found[variable.piece.pack].append(variable)
-    return [_around(name, variables) for name, variables in found.items()]
+            found[variable.piece.pack].append((variable.piece, variable))
+    for name, pieces in found.items():
+        parts: list[_Part] = []
+        end = size = 0
+        for piece, variable in sorted(pieces, key=lambda item: item[0].start):
+            if piece.start > end:
+                parts.append(_Part("", (piece.start - end,)))
+            parts.append(_Part(variable.name, variable.type.shape))
+            end, size = piece.start + variable.type.size, piece.size
+        if size > end:
+            parts.append(_Part("", (size - end,)))
+        yield _pack_of(name, pieces[0][1].type.dtype, parts, graph)
 
 
-def _around(name: str, variables: Sequence[GraphVariable]) -> _Pack:
-    """Return the pack of these variables, with the gaps between them."""
-    names: list[str] = []
-    shapes: list[tuple[int, ...]] = []
-    end = size = 0
-    places = {variable: variable.piece for variable in variables if variable.piece is not None}
-    for variable, piece in sorted(places.items(), key=lambda item: item[1].start):
-        size = piece.size
-        if piece.start > end:
-            names.append("")
-            shapes.append((piece.start - end,))
-        names.append(variable.name)
-        shapes.append(variable.type.shape)
-        end = piece.start + variable.type.size
-    if size > end:
-        names.append("")
-        shapes.append((size - end,))
-    return _Pack(name, variables[0].type.dtype, tuple(names), tuple(shapes))
-
-
-def _new(graph: Graph, largest: int) -> list[_Pack]:
-    """Return packs for small assigned variables that are in no pack yet."""
-    alike: dict[tuple[str, int], list[GraphVariable]] = defaultdict(list)
+def _new(graph: Graph, largest: int) -> Iterator[_Pack]:
+    """Yield packs for small assigned variables that are in no pack yet."""
+    alike: dict[tuple[str, int], list[_Part]] = defaultdict(list)
     candidates = [variable for variable in graph.assigned if may_enter_pack(variable, largest)]
     kinds = _update_kinds(graph) if len(candidates) >= FEWEST else {}
     for variable in candidates if kinds else ():
-        alike[variable.type.dtype, kinds[variable.name]].append(variable)
+        part = _Part(variable.name, variable.type.shape)
+        alike[variable.type.dtype, kinds[variable.name]].append(part)
     taken = {variable.name for variable in graph.variables}
     taken |= {variable.piece.pack for variable in graph.variables if variable.piece is not None}
     free = (name for name in map("pack_{}".format, count()) if name not in taken)
-    return [
-        _Pack(
-            next(free),
-            dtype,
-            tuple(variable.name for variable in variables),
-            tuple(variable.type.shape for variable in variables),
-        )
-        for (dtype, _), variables in alike.items()
-        if len(variables) >= FEWEST
-    ]
-
-
-class _Rewriting:
-    """The new graph while it is built."""
-
-    def __init__(self, graph: Graph, packs: Sequence[_Pack], limits: PackLimits) -> None:
-        self.graph, self.packs, self.limits = graph, packs, limits
-        self.copier = Copier(NAME)
-        self.inputs, self.assigned = graph.variable_inputs, graph.variable_outputs
-
-    def packed(self) -> Graph:
-        """Return the graph with the packs."""
-        graph, packs = self.graph, self.packs
-        inside = {name for pack in packs for name in pack.names}
-        alone = [variable for variable in graph.variables if variable.name not in inside]
-        variables = [self._variable(pack) for pack in packs]
-        buffers = [Value(variable.type, variable.name) for variable in variables]
-        before = [self._apart(pack, buffer) for pack, buffer in zip(packs, buffers, strict=True)]
-        for node in graph.nodes:
-            self.copier.copy(node)
-        joined = [
-            self._together(pack, pieces)
-            for pack, variable, pieces in zip(packs, variables, before, strict=True)
-            if variable.assigned
-        ]
-        kept = [self.assigned[variable.name] for variable in alone if variable.assigned]
-        inputs = [self.inputs[variable.name] for variable in alone]
-        rest = graph.outputs[len(graph.assigned) :]
-        return graph.replace(
-            variables=(*variables, *alone),
-            inputs=(*buffers, *inputs, *graph.inputs[len(graph.variables) :]),
-            nodes=tuple(self.copier.nodes),
-            outputs=(*joined, *self.copier.now((*kept, *rest))),
-        )
-
-    def _variable(self, pack: _Pack) -> GraphVariable:
-        return GraphVariable(
-            pack.name,
-            Type(pack.dtype, (sum(map(prod, pack.shapes)),), MIRRORED),
-            assigned=any(name in self.assigned for name in pack.names),
-            role=PackOf(pack.names),
-        )
-
-    def _apart(self, pack: _Pack, buffer: Value) -> Sequence[Operand]:
-        """Unpack a pack at the beginning of the step; return all its parts."""
-        at_run_time = self.limits.starts_at_run_time(len(pack.shapes))
-        params = Unpacking(pack.shapes, starts_at_run_time=at_run_time)
-        parts = self.copier.add(UNPACK, (buffer,), params, at=UNKNOWN)
-        for name, part in zip(pack.names, parts, strict=True):
-            if name:
-                self.copier.put((self.inputs[name],), (part,))
-        return parts
-
-    def _together(self, pack: _Pack, parts: Sequence[Operand]) -> Operand:
-        """Pack the parts at the end of the step; a part that is not assigned keeps its value."""
-        new = [
-            self.copier.now((self.assigned[name],))[0] if name in self.assigned else part
-            for name, part in zip(pack.names, parts, strict=True)
-        ]
-        return self.copier.add(PACK, new, at=UNKNOWN)[0]
+    for (dtype, _), parts in alike.items():
+        if len(parts) >= FEWEST:
+            yield _pack_of(next(free), dtype, parts, graph)
 
 
 def _update_kinds(graph: Graph) -> dict[str, int]:
