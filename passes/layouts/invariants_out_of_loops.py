@@ -19,7 +19,7 @@ from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.passes.layouts.placed_values import is_cheap
-from graphdist.passes.layouts.values_on_shards import of_sharded_variables
+from graphdist.passes.layouts.sharding_propagation import of_sharded_variables
 
 NAME = "invariants_out_of_loops"
 

@@ -17,9 +17,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
-from graphdist.ir.definitions import Definitions, ValueKind
-from graphdist.ir.graph import Node, Operand, Value
+from graphdist.ir.definitions import Definitions, ValueKind, definitions
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.operation_table import factors_of
+from graphdist.ir.ops import ALL_GATHER
 from graphdist.ir.types import MIRRORED
 
 
@@ -105,3 +106,14 @@ def _by_factor(node: Node, value: Value, dimension: int) -> Iterator[tuple[Opera
         for other, dimensions in pairs:
             if other is not value and factor in dimensions:
                 yield other, dimensions.index(factor)
+
+
+def of_sharded_variables(graph: Graph) -> set[Operand]:
+    """Return the mirrored values that are computed from sharded variables."""
+    found: set[Operand] = set()
+    for value, definition in definitions(graph).of.items():
+        is_gathered = definition.node is not None and definition.node.op is ALL_GATHER
+        parents = (parent for parent in definition.parents if type(parent) is Value)
+        if value.type.layout is MIRRORED and (is_gathered or not found.isdisjoint(parents)):
+            found.add(value)
+    return found
