@@ -265,7 +265,7 @@ class _Asking:
         because = placed.because.get(value, node or "")  # of the values that `value` is made of
         if value in placed.gathered:
             if is_full_reduction(node):
-                self._ask_all(definition.parents, node or "")
+                self._ask_all(definition.parents, node)
             elif value not in placed.terms:
                 self._ask(value, placed.dimension[value])
             else:

@@ -58,7 +58,7 @@ class PackVariables:
     def _packed(self, graph: Graph, packs: Sequence[_Pack]) -> Graph:
         copier, inputs, assigned = Copier(NAME), graph.variable_inputs, graph.variable_outputs
         buffers = [Value(pack.variable.type, pack.variable.name) for pack in packs]
-        parts_of: list[Sequence[Operand]] = []
+        parts_of: list[tuple[Value, ...]] = []
         for (pack, shapes), buffer in zip(packs, buffers, strict=True):
             at_run_time = self.limits.starts_at_run_time(len(shapes))
             params = Unpacking(shapes, starts_at_run_time=at_run_time)
