@@ -52,6 +52,8 @@ from graphdist.passes.layouts.sharding_propagation import is_scanned
 
 NAME = "place_variables"
 
+_OF_VARIABLES = frozenset({AGGREGATE, ASSIGN, READ})
+
 
 def place_variables(graph: Graph) -> Graph:
     """Return the PLACED graph of a LOGICAL one."""
@@ -147,7 +149,7 @@ class _Placer:
     def run(self, graph: Graph) -> Operands:
         """Add the graph's nodes and return its outputs."""
         for node in graph.nodes:
-            if node.graphs or node.op in (AGGREGATE, ASSIGN, READ):
+            if node.graphs or node.op in _OF_VARIABLES:
                 self.copier.put(node.results, self._place(node, self.copier.now(node.operands)))
             else:
                 self.copier.copy(node)

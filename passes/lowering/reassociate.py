@@ -157,8 +157,8 @@ def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | 
         return -1.0, operands[0]
     if node.op is SCALE:
         return float(SCALE.of(node).factor), operands[0]
-    dtypes = {value.type.dtype for value in (*node.operands, *node.results)}
-    if name not in ("jax.mul", "jax.div") or len(dtypes) > 1:
+    dtype = node.results[0].type.dtype
+    if name not in ("jax.mul", "jax.div") or any(each.type.dtype != dtype for each in operands):
         return None
     *rest, last = operands if type(operands[-1]) is Literal else reversed(operands)
     if type(last) is not Literal or isinstance(last.value, complex) or not last.value:

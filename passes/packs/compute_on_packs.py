@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias, TypeVar
 
-from graphdist.ir.analyses import kept_analysis, producer_of, users
+from graphdist.ir.analyses import kept_analysis, producers, users
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK, is_over_all, reducer_of
@@ -151,7 +151,8 @@ class _Rows:
 
     def _producers(self, row: Row) -> list[Node]:
         """Return the nodes that compute the values of a row; none if there is another operand."""
-        nodes = [made for operand in row if (made := producer_of(operand, self.graph)) is not None]
+        made_by = producers(self.graph)
+        nodes = [made_by[each] for each in row if type(each) is Value and each in made_by]
         return nodes if len(nodes) == len(row) else []
 
     def _are_reduced_together(self, nodes: Sequence[Node]) -> bool:
@@ -179,15 +180,18 @@ def _fits(operands: Row, row: Row) -> bool:
 def _are_alike(nodes: Sequence[Node]) -> bool:
     """Return whether nodes are the same operation on operands that may differ in shape."""
     first = nodes[0]
-    if any(node.op is not first.op for node in nodes):
-        return False
     if first.op.name == _BROADCAST:
-        return True
-    return (first.op is ALL_REDUCE or first.op.name in ELEMENTWISE) and all(
-        len(node.operands) == len(first.operands)
-        and node.results[0].type.dtype == first.results[0].type.dtype
-        and _params(node) == _params(first)
-        for node in nodes[1:]
+        return all(node.op is first.op for node in nodes)
+    if first.op is not ALL_REDUCE and first.op.name not in ELEMENTWISE:
+        return False
+    count, dtype = len(first.operands), first.results[0].type.dtype
+    params = _params(first)
+    return all(
+        node.op is first.op
+        and len(node.operands) == count
+        and node.results[0].type.dtype == dtype
+        and _params(node) == params
+        for node in nodes
     )
 
 
@@ -208,12 +212,13 @@ def _bottom_up(
     """Yield each item after all items that it needs, until the caller has done `start`."""
     pending = [start]
     while pending:
-        if is_done(pending[-1]):
-            pending.pop()
-        elif missing := [needed for needed in needs(pending[-1]) if not is_done(needed)]:
+        was_done = is_done(pending[-1])
+        if not was_done and (missing := [each for each in needs(pending[-1]) if not is_done(each)]):
             pending += missing
-        else:
-            yield pending[-1]
+            continue
+        item = pending.pop()
+        if not was_done:
+            yield item
 
 
 @kept_analysis
