@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jax.stages import Compiled, Lowered
 
-from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Stage
 from graphdist.ir.mesh import MeshShape
@@ -81,7 +80,7 @@ def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
     mesh = devices.mesh_shape
     return [
         global_aval(value.type, layout, mesh).update(sharding=devices.sharding(layout))
-        for value, layout in zip(graph.inputs, input_layouts(graph), strict=True)
+        for value, layout in zip(graph.inputs, graph.input_layouts, strict=True)
     ]
 
 
@@ -103,7 +102,7 @@ def jitted(
     when_traced: Callable[[], None] | None = None,
 ) -> Any:
     """Return an SPMD graph as a jitted function, with shardings and donation."""
-    inputs, outputs = input_layouts(graph), output_layouts(graph)
+    inputs, outputs = graph.input_layouts, graph.output_layouts
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
         with lines_named(devices.topology is not None):
@@ -148,7 +147,7 @@ def with_shardings(
 
     `compiler_options` are options of XLA; they override the options that the devices need.
     """
-    inputs, outputs = input_layouts(graph), output_layouts(graph)
+    inputs, outputs = graph.input_layouts, graph.output_layouts
     assigned = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
     return jax.jit(
         run,
@@ -209,7 +208,7 @@ class Step:
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [
-            devices.sharding(layout) for layout in input_layouts(graph)[: len(graph.variables)]
+            devices.sharding(layout) for layout in graph.input_layouts[: len(graph.variables)]
         ]
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]

@@ -16,10 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.ir.arrays import Array, Held, join_arrays
-from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.interpreter import Observe, interpret_placed
-from graphdist.ir.jax_parameters import callback
 from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
 from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.runtime.devices import Devices
@@ -33,7 +31,7 @@ def interpreted_step(graph: Graph, devices: Devices) -> Callable[..., list[jax.A
         return [
             _placed(held, output.type, layout, devices)
             for held, output, layout in zip(
-                outputs, graph.outputs, output_layouts(graph), strict=True
+                outputs, graph.outputs, graph.output_layouts, strict=True
             )
         ]
 
@@ -50,8 +48,8 @@ def evaluate_graph(
 
 def _evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
     """Evaluate an operation; the user's callbacks run in this thread, not in a thread of XLA."""
-    user_function = callback(node)
-    if user_function is None:
+    user_function = node.params.get("callback")
+    if not callable(user_function):
         return evaluate_jax_node(node, list(map(_jax_array, operands)))
     results = user_function(*operands) or ()
     return [
@@ -64,7 +62,7 @@ def held_inputs(graph: Graph, devices: Devices, arrays: Sequence[Any]) -> list[H
     """Return each replica's value of each input, in new memory."""
     return [
         _held(array, layout, devices)
-        for array, layout in zip(arrays, input_layouts(graph), strict=True)
+        for array, layout in zip(arrays, graph.input_layouts, strict=True)
     ]
 
 

@@ -27,7 +27,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.ir.boundary import input_layouts
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices
@@ -48,7 +47,7 @@ class ValueAgreement:
         assert devices.workers is not None
         self._name, self._devices, self._workers = graph.name, devices, devices.workers
         self._number = self._workers.ordinal("compared program")
-        layouts, count = input_layouts(graph), len(graph.variables)
+        layouts, count = graph.input_layouts, len(graph.variables)
         # Arguments first: a variable may differ because an argument does.
         indices = [*range(count, len(layouts)), *range(count)]
         self._mirrored = [index for index in indices if layouts[index] is MIRRORED]

@@ -14,7 +14,6 @@ from typing import Any  # Any: JSON, and users' values
 import jax
 
 from graphdist.errors import UnsupportedError
-from graphdist.ir.boundary import input_layouts
 from graphdist.ir.graph import Graph, GraphVariable, Stage, Value
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, sharded
 from graphdist.program.argument_keys import LeafKey, StaticValue, is_static, static_key
@@ -53,7 +52,7 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
         "num_groups": graph.num_groups,
         "inputs": [
             {**type_to_json(value.type), "lies": str(layout)}
-            for value, layout in zip(graph.inputs, input_layouts(graph), strict=True)
+            for value, layout in zip(graph.inputs, graph.input_layouts, strict=True)
         ],
         "outputs": [type_to_json(output.type) for output in graph.outputs],
         "output_shapes": [list(shape) for shape in output_shapes],

@@ -15,25 +15,6 @@ from typing import TypeVar, cast
 
 from graphdist.ir.graph import Graph, Node, Operand, Value
 
-__all__ = [
-    "HeldValues",
-    "all_producers",
-    "bytes_inside",
-    "collectives",
-    "has_effect",
-    "held_values",
-    "kept_analysis",
-    "node_count",
-    "operations",
-    "peak_bytes",
-    "producer_of",
-    "producers",
-    "use_counts",
-    "users",
-    "values_behind",
-    "walk",
-]
-
 T = TypeVar("T")
 
 
@@ -159,12 +140,6 @@ def walk(graph: Graph) -> tuple[Node, ...]:
         for nested in node.graphs:
             found += walk(nested)
     return tuple(found)
-
-
-@kept_analysis
-def node_count(graph: Graph) -> int:
-    """Return the number of nodes, nested graphs included."""
-    return len(walk(graph))
 
 
 @kept_analysis

@@ -51,25 +51,21 @@ def literal_array(literal: Literal) -> Array:
 
 
 def on_each(
-    operands: Sequence[Held],
-    replicas: Replicas,
-    compute: Callable[[list[Array]], list[Array]],
-    num_results: int,
+    operands: Sequence[Held], replicas: Replicas, compute: Callable[[list[Array]], list[Array]]
 ) -> list[Held]:
     """Return the results of `compute` for each replica's operands.
 
     `compute` is called once for all replicas whose operands are the same array objects.
     """
-    results: list[Held] = [[] for _ in range(num_results)]
     done: dict[tuple[int, ...], list[Array]] = {}
+    results = []
     for position in range(len(replicas)):
         arrays = [held[position] for held in operands]
         key = tuple(map(id, arrays))
         if key not in done:
             done[key] = compute(arrays)
-        for result, array in zip(results, done[key], strict=True):
-            result.append(array)
-    return results
+        results.append(done[key])
+    return [list(held) for held in zip(*results, strict=True)]
 
 
 def join_arrays(arrays: Sequence[Array], axis: int) -> Array:

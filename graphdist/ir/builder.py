@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from graphdist.ir.graph import Graph, Node, Op, Operand, Operands, Params, TypedOp, Value
 from graphdist.ir.operation_table import layouts_on_shards, partial_of
 from graphdist.ir.source import Source
-from graphdist.ir.types import PER_REPLICA, Layout, Type, is_partial, join
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_partial, join
 
 _NO_PARAMS: Params = {}
 
@@ -47,9 +47,10 @@ class Builder:
         """Append a node and return its results.
 
         Our operations accept any mapping that has their parameters. For a JAX operation `types`
-        states dtypes and shapes of the results. Their layouts follow from the operands. `at` is the
-        user's line, or a node that the new node replaces. From such a node, the new node gets its
-        line and hint. Raises `TypeRuleError` if operands or parameters do not fit the operation.
+        states dtypes and shapes of the results. The layouts of the results follow from the
+        operands. `at` is the user's line, or a node that the new node replaces. The new node gets
+        the line and the hint of the replaced node. Raises `TypeRuleError` if operands or parameters
+        do not fit the operation.
         """
         operands = tuple(operands)
         if isinstance(at, Node):
@@ -64,8 +65,8 @@ class Builder:
     def keep(self, node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> tuple[Value, ...]:
         """Append `node` with these operands and graphs, or `node` itself if it has them already.
 
-        A new node keeps the source, the origin and the hints. It also keeps the results whose types
-        are unchanged, so that the nodes which use them can stay as they are.
+        A new node keeps the source, the origin and the hints of `node`. If no type changes, the new
+        node also keeps the results, so that the nodes which use these results can stay.
         """
         if (
             operands is node.operands or are_same(operands, node.operands)
@@ -104,12 +105,6 @@ class Builder:
         params = {**node.params, **changed} if changed else node.params
         return self.add(node.op, operands, params, node.graphs, at=node, types=types)
 
-    def take_back(self, count: int) -> list[Node]:
-        """Remove the nodes after the first `count`, and return them."""
-        taken = self.nodes[count:]
-        del self.nodes[count:]
-        return taken
-
 
 def are_same(operands: Operands, others: Operands) -> bool:
     """Return whether both tuples hold the same objects. `==` would not tell 0.0 from -0.0."""
@@ -138,13 +133,9 @@ def _result_types(
     layout = join(of_operands)
     if op.varies and layout is not None:
         layout = PER_REPLICA
-    elif layout is PER_REPLICA and any(map(is_partial, of_operands)):
-        layout = partial_of(op, operands, params, declared)
-    elif layout is PER_REPLICA and any(map(_is_sharded, of_operands)):
-        on_shards = layouts_on_shards(op, operands, params, declared)
-        return list(map(Type.with_layout, declared, on_shards))
+    elif layout is PER_REPLICA and not all(held in (MIRRORED, PER_REPLICA) for held in of_operands):
+        node = Node(op, operands, params, (), tuple(map(Value, declared)))
+        if not any(map(is_partial, of_operands)):
+            return list(map(Type.with_layout, declared, layouts_on_shards(node)))
+        layout = partial_of(node)
     return [type.with_layout(layout) for type in declared]
-
-
-def _is_sharded(layout: Layout | None) -> bool:
-    return layout is not None and layout.dimension is not None

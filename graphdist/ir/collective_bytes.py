@@ -18,11 +18,10 @@ Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import NamedTuple
 
 from graphdist.ir.analyses import collectives
-from graphdist.ir.cost import executions, steps_per_run
+from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER, reducer_of
@@ -150,23 +149,5 @@ def collectives_of(graph: Graph) -> tuple[Collective, ...]:
 
     The collectives are in the order in which every replica reaches them.
     """
-    times = {id(node): count for node, count in executions(graph)}
-    shared = _shared_by(graph)
-    return tuple(
-        collective_of(node, ceil(times[id(node)] * shared[id(node)]), shared[id(node)])
-        for node in collectives(graph)
-    )
-
-
-def _shared_by(graph: Graph) -> dict[int, int]:
-    """Return, by the id of each node, the number n if only every n-th step runs the node, else 1.
-
-    n is over 1 for the nodes in a branch that synchronizes local steps.
-    """
-    shared_by: dict[int, int] = {}
-    pending = [(graph, 1)]
-    for nested, shared in pending:  # `pending` grows in the loop
-        for node in nested.nodes:
-            shared_by[id(node)] = shared
-            pending += [(inner, shared * steps_per_run(node)) for inner in node.graphs]
-    return shared_by
+    runs = {id(node): (times, every) for node, times, every in executions(graph)}
+    return tuple(collective_of(node, *runs[id(node)]) for node in collectives(graph))

@@ -1,7 +1,7 @@
-"""Type rules of control flow: `scan`, `while` and `cond`.
+"""Type rules of control flow and of stacks.
 
-Their nested graphs are ordinary graphs whose inputs already have layouts. The rules check that
-operands fit these inputs, and make the types of the results from those of the nested outputs.
+Nested graphs are ordinary graphs whose inputs already have layouts. The rules check that the
+operands fit these inputs, and make the types of the results from the types of the nested outputs.
 
 * `scan(consts.., carry.., xs..)` runs its body `length` times on slices of `xs` along dimension 0.
   The body takes (consts, carry, x) and returns (carry, y); the loop stacks the ys.
@@ -10,6 +10,12 @@ operands fit these inputs, and make the types of the results from those of the n
   per replica.
 * `cond(index, operands..)` runs one of its branches. If the index is per replica, so is every
   result.
+
+A stack holds the values of a loop's iterations along dimension 0. A part is one of several equal
+parts of a value along any dimension: a loop over parts takes one part in each iteration, and the
+stack of its results is joined after the loop. `take_step`, `take_part` and `join_parts` keep the
+layout, with one exception: a value sharded along the dimension of the parts becomes per replica,
+since a part of a shard is not a shard of a part.
 """
 
 from __future__ import annotations
@@ -19,7 +25,8 @@ from collections.abc import Sequence
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Graphs, Types
 from graphdist.ir.loops import returned_parts, scan_parts, type_of_slice, while_parts
-from graphdist.ir.op_parameters import Branching, Looping, Scanning
+from graphdist.ir.op_parameters import Branching, Joining, Looping, Scanning, TakingPart
+from graphdist.ir.parameters import Parameters
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, is_partial, join_alike
 
 
@@ -34,11 +41,10 @@ def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> N
             f"{name}: {len(operands)} operands for {len(inputs)} inputs of its body"
         )
     for position, (operand, wanted) in enumerate(zip(operands, inputs, strict=True)):
-        if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
-            raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
         # A mirrored operand fits a per-replica input, since per-replica values may be equal.
         agree = operand.layout is MIRRORED and not is_partial(wanted.layout)
-        if not agree and wanted.layout not in (operand.layout, PER_REPLICA, None):
+        agree = agree or wanted.layout in (operand.layout, PER_REPLICA, None)
+        if not agree or (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
 
 
@@ -107,3 +113,48 @@ def _at_least(layout: Layout | None, type: Type) -> Type:
     if layout is MIRRORED or type.layout is None:
         return type
     return type.with_layout(None if layout is None else PER_REPLICA)
+
+
+def take_step_rule(types: Types, params: Parameters, graphs: Graphs) -> Types:
+    """Return the type of a stack's slice at an index."""
+    stack, step = _value_and_number(types, "take_step", "stack")
+    if not stack.shape:
+        raise TypeRuleError(f"take_step of {stack}, which is no stack")
+    return (_at_least(step.layout, type_of_slice(stack)),)
+
+
+def take_part_rule(types: Types, params: TakingPart, graphs: Graphs) -> Types:
+    """Return the type of a value's part at an index."""
+    type, number = _value_and_number(types, "take_part", "value")
+    axis, count = params.axis, params.count
+    if not 0 <= axis < len(type.shape) or type.shape[axis] % count:
+        raise TypeRuleError(
+            f"take_part of {type}, of {count} along dimension {axis}: the dimension does not divide"
+        )
+    return (_at_least(number.layout, _resized(type, axis, type.shape[axis] // count)),)
+
+
+def join_parts_rule(types: Types, params: Joining, graphs: Graphs) -> Types:
+    """Return the type of the value into which stacked parts are joined."""
+    (stack,), axis = types, params.axis
+    if not 0 <= axis < len(stack.shape) - 1:
+        raise TypeRuleError(
+            f"join_parts of {stack} along dimension {axis} of {max(len(stack.shape) - 1, 0)}"
+        )
+    part = type_of_slice(stack)
+    return (_resized(part, axis, stack.shape[0] * part.shape[axis]),)
+
+
+def _value_and_number(types: Types, name: str, what: str) -> tuple[Type, Type]:
+    if len(types) != 2:
+        raise TypeRuleError(f"{name} takes a {what} and a number, not {len(types)} operands")
+    value, number = types
+    if (number.dtype, number.shape) != ("i32", ()):
+        raise TypeRuleError(f"{name} of {value} at {number}, not at an i32[]")
+    return value, number
+
+
+def _resized(type: Type, axis: int, length: int) -> Type:
+    """Return `type` with a new length of dimension `axis`; per replica if sharded along `axis`."""
+    resized = type.resized(axis, length)
+    return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized

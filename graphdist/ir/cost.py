@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, prod
 
-from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.jax_parameters import contracted, convolution
+from graphdist.ir.graph import Graph, Node
+from graphdist.ir.jax_parameters import parameter
 from graphdist.ir.kernels import KERNEL, kernel_flops
 from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.operation_table import TABLE
@@ -108,18 +108,19 @@ def node_cost(node: Node) -> Cost:
     return total
 
 
-def executions(graph: Graph) -> Iterator[tuple[Node, Fraction]]:
-    """Yield every node with the number of its runs in a step, as if each branch of a `cond` ran.
+def executions(graph: Graph) -> Iterator[tuple[Node, int, int]]:
+    """Yield (node, times, every) for every node: each `every`-th step runs the node `times` times.
 
-    If a `cond` synchronizes local steps in every H-th step, nodes of its branches run 1/H times.
+    Each branch of a `cond` counts as if it ran. `every` is 1, except in a `cond` that synchronizes
+    local steps.
     """
-    pending: list[tuple[Sequence[Node], Fraction]] = [(graph.nodes, Fraction(1))]
+    pending: list[tuple[Sequence[Node], int, int]] = [(graph.nodes, 1, 1)]
     while pending:
-        nodes, times = pending.pop()
+        nodes, times, every = pending.pop()
         for node in nodes:
-            yield node, times
-            inside = times * trip_count(node) / Fraction(steps_per_run(node))
-            pending += [(nested.nodes, inside) for nested in node.graphs]
+            yield node, times, every
+            inside = times * trip_count(node), every * steps_per_run(node)
+            pending += [(nested.nodes, *inside) for nested in node.graphs]
 
 
 def _body(graph: Graph) -> Cost:
@@ -162,21 +163,16 @@ def _count(node: Node, total: Cost) -> None:
         total.flops[node.operands[0].type.dtype] += _of_convolution(node)
     elif name == KERNEL:
         total.flops.update(kernel_flops(node, lambda primitive: f"jax.{primitive}" in _MOVES))
-    elif name in _REDUCTIONS:
-        _count_elements(node.operands, total)
     elif name not in _MOVES:
-        _count_elements(node.results, total)
-
-
-def _count_elements(values: Sequence[Operand], total: Cost) -> None:
-    for value in values:
-        if is_inexact(value.type.dtype):
-            total.flops[value.type.dtype] += value.type.size
+        for value in node.operands if name in _REDUCTIONS else node.results:
+            if is_inexact(value.type.dtype):
+                total.flops[value.type.dtype] += value.type.size
 
 
 def _of_matmul(node: Node) -> int:
     shape = node.operands[0].type.shape
-    return 2 * node.results[0].type.size * prod(shape[dimension] for dimension in contracted(node))
+    ((contracted, _), _) = parameter(node, "dimension_numbers")
+    return 2 * node.results[0].type.size * prod(shape[dimension] for dimension in contracted)
 
 
 def _of_convolution(node: Node) -> int:
@@ -185,19 +181,15 @@ def _of_convolution(node: Node) -> int:
     Positions along different dimensions are independent. So the number of products for one batch
     entry and one pair of features is the product of the numbers along each dimension.
     """
-    numbers, strides, padding, *dilations = convolution(node)
-    (size, weights), result = (operand.type.shape for operand in node.operands), node.results[0]
-    outputs = result.type.shape
+    names = ("dimension_numbers", "window_strides", "padding", "lhs_dilation", "rhs_dilation")
+    numbers, *window = (parameter(node, name) for name in names)
+    size, weights = (operand.type.shape for operand in node.operands)
+    outputs = node.results[0].type.shape
+    spatial = (spec[2:] for spec in (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec))
     along = [
-        _pairs(size[of_operand], weights[of_weights], outputs[of_result], stride, low, *apart)
-        for of_operand, of_weights, of_result, stride, (low, _), *apart in zip(
-            numbers.lhs_spec[2:],
-            numbers.rhs_spec[2:],
-            numbers.out_spec[2:],
-            strides,
-            padding,
-            *dilations,
-            strict=True,
+        _pairs(size[of_operand], weights[of_weights], outputs[of_result], stride, low, *dilations)
+        for of_operand, of_weights, of_result, stride, (low, _), *dilations in zip(
+            *spatial, *window, strict=True
         )
     ]
     batch, features = (outputs[dimension] for dimension in numbers.out_spec[:2])

@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, While
 from graphdist.ir.ops import BARRIER, COND, SCAN, WHILE
-
-__all__ = ["BARRIERS", "Definition", "Definitions", "ValueKind", "definitions", "has_shared_graphs"]
 
 BARRIERS = frozenset({BARRIER.name, "jax.optimization_barrier"})
 
@@ -129,67 +127,70 @@ def definitions(graph: Graph) -> Definitions:
     return Definitions(of, nodes, children, passing, has_slices)
 
 
-def _of_nodes(graph: Graph, times: float) -> Iterator[tuple[Value, Definition]]:
-    for node in graph.nodes:
-        if node.op is SCAN:
-            yield from _of_scan(node, times)
-        elif node.op is WHILE:
-            yield from _of_while(node, times)
-        elif node.op is COND:
-            yield from _of_cond(node, times)
-        elif node.op.name in BARRIERS:
-            for operand, result in zip(node.operands, node.results, strict=True):
-                yield result, Definition(ValueKind.BEHIND_BARRIER, node, (operand,), times)
-        else:
-            for result in node.results:
-                yield result, Definition(ValueKind.COMPUTED, node, node.operands, times)
-            for nested in node.graphs:  # an update on a parameter server
-                for value in nested.inputs:
-                    yield value, Definition(ValueKind.INPUT, None, (), times)
-                yield from _of_nodes(nested, times)
-
-
-def _of_scan(node: Node, times: float) -> Iterator[tuple[Value, Definition]]:
-    scan = Scan(node)
-    inside = times * scan.length
-    for operand, value in scan.constants:
-        yield value, Definition(ValueKind.CONSTANT, node, (operand,), inside)
-    for carry in scan.carries:
-        yield carry.value, Definition(ValueKind.CARRY, node, (carry.first, carry.following), inside)
-    for operand, value in scan.scanned:
-        yield value, Definition(ValueKind.SLICE, node, (operand,), inside)
-    yield from _of_nodes(scan.body, inside)
-    for carry in scan.carries:
-        yield carry.last, Definition(ValueKind.LAST, node, (carry.value,), times)
-    for output, result in scan.stacked:
-        yield result, Definition(ValueKind.STACK, node, (output,), times)
-
-
 _ITERATIONS_OF_WHILE = 8
 """The number of iterations assumed for a `while`, whose true number is unknown."""
 
 
-def _of_while(node: Node, times: float) -> Iterator[tuple[Value, Definition]]:
-    loop = While(node)
-    inside = times * _ITERATIONS_OF_WHILE
-    for operand, value in (*loop.of_condition, *loop.of_body):
-        yield value, Definition(ValueKind.CONSTANT, node, (operand,), inside)
-    for carry in loop.carries:
-        parents = (carry.first, carry.following)
-        for value in (carry.in_condition, carry.value):
-            yield value, Definition(ValueKind.CARRY, node, parents, inside)
-    yield from _of_nodes(loop.condition, inside)
-    yield from _of_nodes(loop.body, inside)
-    for carry in loop.carries:
-        yield carry.last, Definition(ValueKind.LAST, node, (carry.value,), times)
+def _of_nodes(graph: Graph, times: float) -> Iterator[tuple[Value, Definition]]:
+    for node in graph.nodes:
+        inside = times
+        if node.op is SCAN:
+            inside *= SCAN.of(node).length
+        elif node.op is WHILE:
+            inside *= _ITERATIONS_OF_WHILE
+        elif node.op is COND:
+            inside /= len(node.graphs)
+        for kind, value, parents in inputs_of_nested(node):
+            yield value, Definition(kind, node if parents else None, parents, inside)
+        for nested in node.graphs:
+            yield from _of_nodes(nested, inside)
+        for kind, value, parents in results_of(node):
+            yield value, Definition(kind, node, parents, times)
 
 
-def _of_cond(node: Node, times: float) -> Iterator[tuple[Value, Definition]]:
-    inside = times / len(node.graphs)
-    for branch in node.graphs:
-        for operand, value in zip(node.operands[1:], branch.inputs, strict=True):
-            yield value, Definition(ValueKind.BRANCH_INPUT, node, (operand,), inside)
-        yield from _of_nodes(branch, inside)
-    returned = zip(*(branch.outputs for branch in node.graphs), strict=True)
-    for result, outputs in zip(node.results, returned, strict=True):
-        yield result, Definition(ValueKind.BRANCH_RESULT, node, outputs, times)
+Passed: TypeAlias = tuple[ValueKind, Value, tuple[Operand, ...]]
+"""An input of a nested graph, or a result of a node: (its kind, the value, its parents)."""
+
+
+def inputs_of_nested(node: Node) -> Iterator[Passed]:
+    """Yield the inputs of a node's nested graphs.
+
+    An input without parents is one of an update on a parameter server.
+    """
+    if node.op in (SCAN, WHILE):
+        loop = Scan(node) if node.op is SCAN else While(node)
+        for operand, value in loop.constants:
+            yield ValueKind.CONSTANT, value, (operand,)
+        for carry in loop.carries:
+            for value in carry.inputs:
+                yield ValueKind.CARRY, value, (carry.first, carry.following)
+        for operand, value in loop.scanned:
+            yield ValueKind.SLICE, value, (operand,)
+    elif node.op is COND:
+        for branch in node.graphs:
+            for operand, value in zip(node.operands[1:], branch.inputs, strict=True):
+                yield ValueKind.BRANCH_INPUT, value, (operand,)
+    else:
+        for nested in node.graphs:
+            for value in nested.inputs:
+                yield ValueKind.INPUT, value, ()
+
+
+def results_of(node: Node) -> Iterator[Passed]:
+    """Yield the results of a node, with the values that pass to them or compute them."""
+    if node.op in (SCAN, WHILE):
+        loop = Scan(node) if node.op is SCAN else While(node)
+        for carry in loop.carries:
+            yield ValueKind.LAST, carry.last, (carry.value,)
+        for output, result in loop.stacked:
+            yield ValueKind.STACK, result, (output,)
+    elif node.op is COND:
+        returned = zip(*(branch.outputs for branch in node.graphs), strict=True)
+        for result, outputs in zip(node.results, returned, strict=True):
+            yield ValueKind.BRANCH_RESULT, result, outputs
+    elif node.op.name in BARRIERS:
+        for operand, result in zip(node.operands, node.results, strict=True):
+            yield ValueKind.BEHIND_BARRIER, result, (operand,)
+    else:
+        for result in node.results:
+            yield ValueKind.COMPUTED, result, node.operands

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from graphdist.ir.analyses import all_producers
 from graphdist.ir.flow import computed_of
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.ops import (
-    ALL_TO_ALL,
-    COLLECTIVE_PERMUTE,
-    READ,
-    REPLICA_ID,
-    variable_named_by,
-)
+from graphdist.ir.ops import ALL_TO_ALL, COLLECTIVE_PERMUTE, READ, REPLICA_ID, variable_named_by
 from graphdist.ir.types import MIRRORED
 
 _EXCHANGES = (COLLECTIVE_PERMUTE, ALL_TO_ALL)

@@ -32,35 +32,20 @@ def to_networkx(graph: Graph) -> nx.DiGraph:
     exported = nx.DiGraph(name=graph.name)
     name_of = names(graph)
     place: dict[Value, str] = {}
+
+    def add(name: str, values: tuple[Value, ...], **attributes: str | int) -> None:
+        types = ", ".join(str(value.type) for value in values)
+        size = sum(value.type.bytes for value in values)
+        exported.add_node(name, **attributes, types=types, bytes=size)
+        place.update(dict.fromkeys(values, name))
+
     for value in graph.inputs:
-        place[value] = name_of[value]
-        _add(exported, name_of[value], "input", (value,), index=-1)
+        add(name_of[value], (value,), op="input", source="", origin="", index=-1)
     for index, node in enumerate(graph.nodes):
-        name = name_of[node.results[0]] if node.results else f"{node.op.name}#{index}"
-        source = str(node.source) if node.source.frame else ""
-        _add(exported, name, node.op.name, node.results, index, source, node.origin)
+        op, source = node.op.name, str(node.source) if node.source.frame else ""
+        name = name_of[node.results[0]] if node.results else f"{op}#{index}"
+        add(name, node.results, op=op, source=source, origin=node.origin, index=index)
         exported.add_edges_from((place[v], name) for v in node.operands if isinstance(v, Value))
-        place.update(dict.fromkeys(node.results, name))
-    _add(exported, "return", "return", (), len(graph.nodes))
+    add("return", (), op="return", source="", origin="", index=len(graph.nodes))
     exported.add_edges_from((place[v], "return") for v in graph.outputs if isinstance(v, Value))
     return exported
-
-
-def _add(
-    exported: nx.DiGraph,
-    name: str,
-    op: str,
-    values: tuple[Value, ...],
-    index: int,
-    source: str = "",
-    origin: str = "",
-) -> None:
-    exported.add_node(
-        name,
-        op=op,
-        types=", ".join(str(value.type) for value in values),
-        bytes=sum(value.type.bytes for value in values),
-        source=source,
-        origin=origin,
-        index=index,
-    )

@@ -18,23 +18,17 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, count
 from math import prod
 from operator import mul
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from graphdist.ir.factors import Dimensions, Factors, Shape, shard_shape
 from graphdist.ir.graph import Node, Operand, Params
+from graphdist.ir.jax_parameters import integers, parameter
 from graphdist.ir.types import Type
 
 Rule: TypeAlias = Callable[[Node], Factors]
 ParamsOfShards: TypeAlias = Callable[[Node, Factors, int, int], Params]
 """A function of (node, factors, factor, count): it returns the parameters that `node` has when it
 is applied to shards. `count` is the number of shards along `factor`."""
-
-
-def integers(node: Node, name: str) -> tuple[int, ...]:
-    """Return the parameter `name`, which is an integer or a sequence of integers, as a tuple."""
-    value = node.params[name]
-    items = cast("Sequence[int]", value if isinstance(value, tuple | list) else (value,))
-    return tuple(map(int, items))
 
 
 def unrelated(values: Sequence[Operand]) -> tuple[Dimensions, ...]:
@@ -128,7 +122,7 @@ def _different(value: Operand, other: Operand) -> list[int]:
 
 def pad(node: Node) -> Factors:
     """Pass the dimensions through that are not padded."""
-    padding = cast("Sequence[Sequence[int]]", node.params["padding_config"])
+    padding = parameter(node, "padding_config")
     return _passing(node, *(i for i, sizes in enumerate(padding) if any(sizes)))
 
 
@@ -235,16 +229,12 @@ def _reshaped(operand: Type, result: Type) -> dict[int, int]:
         for i, before in enumerate(_sizes_before(operand.shape))
         if operand.shape[i] > 1 and before in starts
     }
-    sharded, stated = _sharded_along(operand), _sharded_along(result)
+    sharded, stated = operand.sharded_along, result.sharded_along
     if sharded is not None:
         to = dimension_after_reshape(operand.shape, sharded, result.shape, stated)
         pairs = {i: other for i, other in pairs.items() if i != sharded and other != to}
         pairs |= {} if to is None else {sharded: to}
     return pairs
-
-
-def _sharded_along(type: Type) -> int | None:
-    return None if type.layout is None else type.layout.dimension
 
 
 def dimension_after_reshape(
@@ -276,11 +266,15 @@ def _sizes_before(shape: Shape) -> list[int]:
     return list(accumulate(shape[:-1], mul, initial=1))[: len(shape)]
 
 
-def sizes_of_shards(name: str) -> ParamsOfShards:
-    """Return a function that replaces the parameter `name`, a shape, by the shape of a shard."""
+_SIZES = ("limit_indices", "new_sizes", "shape", "slice_sizes")
+"""The parameters that state the shape of the result."""
 
-    def params(node: Node, factors: Factors, factor: int, count: int) -> Params:
-        (dims,) = factors.results
-        return {**node.params, name: shard_shape(dims, integers(node, name), factor, count)}
 
-    return params
+def sizes_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
+    """Return the parameters with the shape of the shard in place of the shape of the result."""
+    sizes = {
+        name: shard_shape(factors.results[0], integers(node, name), factor, count)
+        for name in _SIZES
+        if name in node.params
+    }
+    return {**node.params, **sizes} if sizes else node.params

@@ -15,7 +15,7 @@ applying the operation shard by shard gives the result sharded along its dimensi
 Dimensions of one factor may differ in size: if [8, 4] is reshaped to [32], 8 and 32 have one
 factor, since shards of rows are shards of the flattened value. So the number of shards along a
 factor must divide each dimension of this factor. In the example it is 2, 4 or 8
-(`Factors.divides`).
+(`graphdist.ir.operation_table.divides`).
 
 The design of Shardy's registry of sharding rules is the same (https://openxla.org/shardy,
 "sharding representation"). `graphdist.ir.operation_table` has a row for each operation.
@@ -23,11 +23,9 @@ The design of Shardy's registry of sharding rules is the same (https://openxla.o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
-
-__all__ = ["Dimensions", "Factors", "shard_shape"]
 
 Dimensions: TypeAlias = tuple[int | None, ...]
 """The factor of each dimension of a value."""
@@ -45,8 +43,8 @@ class Factors:
     >>> product = Factors(((0, 1), (1, 2)), ((0, 2),), {1: "sum"})
     >>> product.dimension(product.operands[1], 2), product.dimension(product.results[0], 1)
     (1, None)
-    >>> sorted(product.numbers), product.divides([(4, 6), (6, 3)], [(4, 3)], 1, 3)
-    ([0, 1, 2], True)
+    >>> sorted(product.numbers)
+    [0, 1, 2]
     """
 
     operands: tuple[Dimensions, ...]
@@ -63,19 +61,6 @@ class Factors:
     def dimension(dimensions: Dimensions, factor: int) -> int | None:
         """Return the dimension that has a factor; None if none has it."""
         return dimensions.index(factor) if factor in dimensions else None
-
-    def divides(
-        self, operands: Sequence[Shape], results: Sequence[Shape], factor: int, count: int
-    ) -> bool:
-        """Return whether values of these shapes have `count` equal shards along a factor."""
-        return all(
-            size > 0 and size % count == 0 for size in self._sizes((*operands, *results), factor)
-        )
-
-    def _sizes(self, shapes: Sequence[Shape], factor: int) -> Iterator[int]:
-        """Yield the sizes of the dimensions that have a factor."""
-        for dims, shape in zip((*self.operands, *self.results), shapes, strict=True):
-            yield from (size for of, size in zip(dims, shape, strict=True) if of == factor)
 
 
 def shard_shape(dimensions: Dimensions, shape: Shape, factor: int, count: int) -> Shape:

@@ -14,8 +14,9 @@ from itertools import chain
 from typing import TypeAlias, TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
+from graphdist.ir.definitions import inputs_of_nested, results_of
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.loops import Carry, LoopCarry, Scan, While
+from graphdist.ir.loops import While
 from graphdist.ir.ops import ASSIGN, COND, READ, SCAN, WHILE, variable_named_by
 from graphdist.ir.types import MIRRORED
 
@@ -37,18 +38,20 @@ def uses(graph: Graph) -> Edges:
     >>> [value.hint for value in uses(graph)[graph.inputs[0]]]
     ['y', 'y']
     """
-    found: dict[Vertex, list[Vertex]] = {}
-    for start, end in _edges(graph):
-        found.setdefault(start, []).append(end)
-    return found
+    return _grouped(_edges(graph))
 
 
 @kept_analysis
 def computed_of(graph: Graph) -> Edges:
     """Return the vertices from which each vertex is computed, in the order of the operands."""
-    found: dict[Vertex, list[Vertex]] = {}
-    for start, end in _edges(graph):
-        found.setdefault(end, []).append(start)
+    return _grouped((end, start) for start, end in _edges(graph))
+
+
+def _grouped(pairs: Iterable[tuple[V, V]]) -> dict[V, list[V]]:
+    """Return the second vertices of pairs by the first."""
+    found: dict[V, list[V]] = {}
+    for first, second in pairs:
+        found.setdefault(first, []).append(second)
     return found
 
 
@@ -78,7 +81,8 @@ def _edges(graph: Graph) -> Iterator[tuple[Vertex, Vertex]]:
 def _edges_of_nodes(graph: Graph) -> Iterator[tuple[Operand, Vertex]]:
     for node in walk(graph):
         if node.op in (SCAN, WHILE, COND):
-            yield from passed(node)
+            for _, value, parents in (*inputs_of_nested(node), *results_of(node)):
+                yield from ((parent, value) for parent in parents)
             if (choice := choice_of(node)) is not None:
                 yield from _choosing(choice, node)
             continue
@@ -95,33 +99,6 @@ def _edges_of_cells(graph: Graph) -> Iterator[tuple[Node, Vertex]]:
     for node in nodes:
         if node.op is ASSIGN and variable_named_by(node).is_local:
             yield from ((node, value) for value in reads.get(variable_named_by(node).name, ()))
-
-
-def passed(node: Node) -> Iterator[tuple[Operand, Value]]:
-    """Yield pairs of an operand that enters or leaves a loop or branch, and the value it becomes.
-
-    The value is an input of a nested graph or a result of the node.
-    """
-    if node.op is SCAN:
-        scan = Scan(node)
-        yield from (*scan.constants, *scan.scanned, *scan.stacked)
-        yield from chain.from_iterable(map(_carried, scan.carries))
-    elif node.op is WHILE:
-        loop = While(node)
-        yield from (*loop.of_condition, *loop.of_body)
-        for carry in loop.carries:
-            yield from ((carry.first, carry.in_condition), (carry.following, carry.in_condition))
-            yield from _carried(carry)
-    elif node.op is COND:
-        for branch in node.graphs:
-            yield from zip(node.operands[1:], branch.inputs, strict=True)
-            yield from zip(branch.outputs, node.results, strict=True)
-
-
-def _carried(carry: Carry | LoopCarry) -> Iterator[tuple[Operand, Value]]:
-    """Yield the edges of a carry. The loop may run several times, once, or never."""
-    yield from ((carry.first, carry.value), (carry.following, carry.value))
-    yield from ((carry.following, carry.last), (carry.first, carry.last))
 
 
 def choice_of(node: Node) -> Operand | None:

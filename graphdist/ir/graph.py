@@ -17,14 +17,14 @@ first outputs are the new values of the assigned variables, in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypedDict, TypeVar, Unpack
 
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.parameters import Parameters
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, Type, own_slice
+from graphdist.ir.types import MIRRORED, Layout, Type, own_slice
 from graphdist.ir.variable_storage import (
     UNSHARDED,
     PackOf,
@@ -97,9 +97,9 @@ class Op:
     `has_effect`: passes never remove or duplicate the operation, nor reorder operations with
     effects. `is_collective`: all replicas must reach the operation. `varies`: the result may differ
     between replicas even if the operands do not. `is_identity`: each result is the operand of the
-    same index. `primitive` is the primitive of a JAX operation, which this package never uses. Our
-    operations are the `TypedOp`s in `graphdist.ir.ops`. `graphdist.tracing.jax_ops` makes those of
-    JAX.
+    same index. `primitive` is the primitive of a JAX operation; this package never uses primitives.
+    Our operations are the `TypedOp`s in `graphdist.ir.ops`. `graphdist.tracing.jax_ops` makes the
+    operations of JAX.
     """
 
     name: str
@@ -210,6 +210,10 @@ class GraphVariable:
         return own_slice(self.type, self.sharded_along, mesh)
 
 
+DECLARED = tuple(each for each in fields(GraphVariable) if isinstance(each.default, str | bool))
+"""The fields of a variable that are attributes in the text of a graph."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Node:
     """One operation applied to operands.
@@ -250,7 +254,7 @@ class Graph:
     variables: tuple[GraphVariable, ...] = ()
     returns_per_replica: tuple[bool, ...] = ()
     num_groups: int = 1
-    _cache: dict[object, object] = field(default_factory=dict, repr=False)
+    _cache: dict[object, object] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return f"<graph {self.name}, {len(self.nodes)} nodes, stage {self.stage.value}>"
@@ -287,29 +291,41 @@ class Graph:
         return dict(zip((each.name for each in self.assigned), self.outputs, strict=False))
 
     @property
+    def input_layouts(self) -> tuple[Layout | None, ...]:
+        """Return the layout of every input of a placed graph, the variables' first."""
+        return self._layouts([value.type for value in self.inputs])
+
+    @property
+    def output_layouts(self) -> tuple[Layout | None, ...]:
+        """Return the layout of every output of a placed graph, the assigned variables' first.
+
+        A variable has its declared layout, whatever is known about the value assigned to it. Any
+        other output has the layout of its type. So an output that the user gets as a per-replica
+        value is stored once if it is provably mirrored.
+        """
+        held = [variable.held(self.mesh) for variable in self.assigned]
+        return self._layouts([*held, *(output.type for output in self.outputs[len(held) :])])
+
+    def _layouts(self, types: Sequence[Type]) -> tuple[Layout | None, ...]:
+        """Return the layouts of types; all are mirrored if there is one replica."""
+        return tuple(MIRRORED if self.num_replicas == 1 else type.layout for type in types)
+
+    @property
     def is_placed(self) -> bool:
         """Return whether variables are inputs and outputs of the graph."""
         return self.stage is not Stage.LOGICAL
 
-    def replace(
-        self,
-        *,
-        inputs: tuple[Value, ...] | None = None,
-        nodes: tuple[Node, ...] | None = None,
-        outputs: tuple[Operand, ...] | None = None,
-        stage: Stage | None = None,
-        variables: tuple[GraphVariable, ...] | None = None,
-        num_groups: int | None = None,
-    ) -> Graph:
+    def replace(self, **parts: Unpack[_Parts]) -> Graph:
         """Return the graph with these parts replaced."""
-        return Graph(
-            self.name,
-            self.stage if stage is None else stage,
-            self.num_replicas,
-            self.inputs if inputs is None else inputs,
-            self.nodes if nodes is None else nodes,
-            self.outputs if outputs is None else outputs,
-            self.variables if variables is None else variables,
-            self.returns_per_replica,
-            self.num_groups if num_groups is None else num_groups,
-        )
+        return replace(self, **parts)
+
+
+class _Parts(TypedDict, total=False):
+    """The parts of a graph that rewrites replace."""
+
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Operand, ...]
+    stage: Stage
+    variables: tuple[GraphVariable, ...]
+    num_groups: int

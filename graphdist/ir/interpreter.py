@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from math import prod
+from typing import Any, TypeAlias, cast  # Any: the parameters of an operation, of its own class
 
 import numpy as np
 
-from graphdist.ir import interpreter_collectives as collectives
 from graphdist.ir import ops
 from graphdist.ir.arrays import (
     Array,
@@ -37,25 +37,20 @@ from graphdist.ir.arrays import (
     reduce_arrays,
 )
 from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
-from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, P, TypedOp, Value
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Value
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     AlongAxis,
-    CountingSteps,
-    Joining,
+    Exchanging,
     OverReplicas,
     PackingSlices,
-    Reshaping,
-    Scaling,
-    TakingPart,
-    Unpacking,
+    Permuting,
+    ReduceScattering,
+    Reducing,
     UnpackingSlices,
 )
-from graphdist.ir.parameters import Parameters
 from graphdist.ir.types import MIRRORED, dtype_name
-
-__all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]
 
 Evaluate: TypeAlias = Callable[[Node, Sequence[Array]], list[Array]]
 """A function of (node, operands of one replica) that returns the results of a JAX operation.
@@ -105,7 +100,7 @@ def interpret(
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
         cut = _cut(variable, graph.mesh)
-        full = held if cut is None else collectives.all_gather(held, cut)
+        full = held if cut is None else _all_gather(held, cut)
         machine.state[variable.name] = list(full)
     outputs = outputs[len(assigned) :]
     final = {
@@ -123,10 +118,7 @@ def _cut(variable: GraphVariable, mesh: MeshShape) -> AlongAxis | None:
 
 
 def interpret_placed(
-    graph: Graph,
-    inputs: Sequence[Held],
-    evaluate: Evaluate,
-    observe: Observe | None = None,
+    graph: Graph, inputs: Sequence[Held], evaluate: Evaluate, observe: Observe | None = None
 ) -> list[Held]:
     """Run a placed graph on the replicas' arrays of each input.
 
@@ -170,7 +162,7 @@ class _Machine:
         for node in graph.nodes:
             operands = [_look_up(environment, operand, replicas) for operand in node.operands]
             try:
-                results = _RULES.get(node.op, _evaluated)(self, node, operands, replicas)
+                results = self._run_node(node, operands, replicas)
             except Exception as error:
                 error.add_note(f"at {node.op.name} of graph {graph.name!r} ({node.source})")
                 raise
@@ -178,6 +170,19 @@ class _Machine:
             if self.observe is not None:
                 self.observe(node, operands, results, replicas)
         return [_look_up(environment, output, replicas) for output in graph.outputs]
+
+    def _run_node(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Run one node on `replicas`, and return their arrays of each result."""
+        op, params = node.op, node.params
+        if op in _LOCAL:
+            local = _LOCAL[op]
+            return on_each(operands, replicas, lambda x: local(x, params))
+        if op in _COLLECTIVE:
+            self.require_all(node, replicas)
+            return [_COLLECTIVE[op](operands[0], params)]
+        if op in _NESTED:
+            return _NESTED[op](self.run, node, operands, replicas)
+        return _OTHER.get(op, _Machine.evaluated)(self, node, operands, replicas)
 
     def variable(self, variable: GraphVariable) -> Held:
         """Return the replicas' arrays of a variable, which are shards if it is sharded."""
@@ -187,7 +192,7 @@ class _Machine:
                 f"variable {variable.name!r} has no value on each of {self.num_replicas} replicas"
             )
         arrays, cut = cast(Held, held), _cut(variable, self.mesh)
-        return arrays if cut is None else collectives.slices_of_replicas(arrays, cut)
+        return arrays if cut is None else _shards_of_replicas(arrays, cut)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
         """Raise an error if `replicas`, which reach `node` together, are not all replicas."""
@@ -205,114 +210,86 @@ class _Machine:
                 source=node.source,
             )
 
+    def evaluated(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Evaluate a JAX operation, and check that its results have the types in the graph."""
+
+        def compute(arrays: list[Array]) -> list[Array]:
+            results = self.evaluate(node, arrays)
+            for array, value in zip(results, node.results, strict=True):
+                found = (dtype_name(array.dtype), tuple(array.shape))
+                if found != (value.type.dtype, value.type.shape):
+                    raise VerifyError(
+                        f"{node.op.name} gives {found[0]}{list(found[1])}, the graph says "
+                        f"{value.type}",
+                        source=node.source,
+                    )
+            return results
+
+        if not (node.op.has_effect or node.op.varies):
+            return on_each(operands, replicas, compute)
+        rows = [compute([held[position] for held in operands]) for position in range(len(replicas))]
+        return [list(held) for held in zip(*rows, strict=True)] or [[] for _ in node.results]
+
+    def read(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Return the arrays of the variable that a `read` names."""
+        variable = ops.READ.of(node).variable
+        held = self.state.get(variable.name, [None] * self.num_replicas)
+        arrays = [array for replica in replicas if (array := held[replica]) is not None]
+        if len(arrays) != len(replicas):
+            raise GraphdistError(
+                f"variable {variable.name!r} is read before it has a value", source=node.source
+            )
+        return [arrays]
+
+    def assign(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Assign the operand to the variable that an `assign` names, on `replicas` alone."""
+        variable = ops.ASSIGN.of(node).variable
+        if variable.is_local:
+            self.local.add(variable.name)
+        held = self.state.setdefault(variable.name, [None] * self.num_replicas)
+        for replica, array in zip(replicas, operands[0], strict=True):
+            held[replica] = array
+        return []
+
+    def aggregate(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Return the value that a write by `replicas` puts into a variable."""
+        params = ops.AGGREGATE.of(node)
+        variable = params.variable
+        is_mirrored = variable.type.layout in (MIRRORED, None)
+        if params.context == "cross" or variable.aggregation == "none" or not is_mirrored:
+            return operands
+        self.require_all(node, replicas)
+        (held,) = operands
+        is_first = variable.aggregation == "only_first_replica"
+        value = held[0] if is_first else reduce_arrays(held, variable.aggregation)
+        return [[value] * self.num_replicas]
+
+    def random_shard(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Return each replica's shard of the random bits of a key."""
+        self.require_all(node, replicas)
+        (bits,) = on_each(operands, replicas, lambda arrays: self.evaluate(node, arrays))
+        return [_shards_of_replicas(bits, ops.RANDOM_SHARD.of(node))]
+
+    def replica_id(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Return the id of each replica."""
+        return [[np.asarray(replica, np.int32) for replica in replicas]]
+
+    def select_replica(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Return the operand on one replica, and zeros on all other replicas."""
+        return [_on_one_replica(operands[0], ops.SELECT_REPLICA.of(node).replica, replicas)]
+
+    def to_partial(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        """Return each replica's term of a value."""
+        is_mirrored = node.operands[0].type.layout is MIRRORED
+        if is_mirrored and ops.TO_PARTIAL.of(node).reducer == "sum":
+            return [_on_one_replica(operands[0], 0, replicas)]
+        return operands
+
 
 def _look_up(environment: Mapping[Value, Held], operand: Operand, replicas: Replicas) -> Held:
     if isinstance(operand, Literal):
         return [literal_array(operand)] * len(replicas)
     return environment[operand]
-
-
-_Rule: TypeAlias = Callable[[_Machine, Node, list[Held], Replicas], list[Held]]
-
-
-def _evaluated(
-    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
-) -> list[Held]:
-    """Evaluate a JAX operation, and check its results against the types that the graph states."""
-
-    def compute(arrays: list[Array]) -> list[Array]:
-        results = machine.evaluate(node, arrays)
-        for array, value in zip(results, node.results, strict=True):
-            found = (dtype_name(array.dtype), tuple(array.shape))
-            if found != (value.type.dtype, value.type.shape):
-                raise VerifyError(
-                    f"{node.op.name} gives {found[0]}{list(found[1])}, the graph says {value.type}",
-                    source=node.source,
-                )
-        return results
-
-    if not (node.op.has_effect or node.op.varies):
-        return on_each(operands, replicas, compute, len(node.results))
-    rows = [compute([held[position] for held in operands]) for position in range(len(replicas))]
-    return [list(held) for held in zip(*rows, strict=True)] or [[] for _ in node.results]
-
-
-def _local(op: TypedOp[P], compute: Callable[[list[Array], P], list[Array]]) -> tuple[Op, _Rule]:
-    """Return the rule of an operation that each replica runs by itself."""
-
-    def rule(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-        params = op.of(node)
-        return on_each(
-            operands, replicas, lambda arrays: compute(arrays, params), len(node.results)
-        )
-
-    return op, rule
-
-
-def _collective(op: TypedOp[P], compute: Callable[[Held, P], Held]) -> tuple[Op, _Rule]:
-    """Return the rule of an operation that needs the operand's arrays of all replicas."""
-
-    def rule(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-        machine.require_all(node, replicas)
-        return [compute(operands[0], op.of(node))]
-
-    return op, rule
-
-
-def _read(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    variable = ops.READ.of(node).variable
-    held = machine.state.get(variable.name, [None] * machine.num_replicas)
-    arrays = [array for replica in replicas if (array := held[replica]) is not None]
-    if len(arrays) != len(replicas):
-        raise GraphdistError(
-            f"variable {variable.name!r} is read before it has a value", source=node.source
-        )
-    return [arrays]
-
-
-def _assign(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    variable = ops.ASSIGN.of(node).variable
-    if variable.is_local:
-        machine.local.add(variable.name)
-    held = machine.state.setdefault(variable.name, [None] * machine.num_replicas)
-    for replica, array in zip(replicas, operands[0], strict=True):
-        held[replica] = array
-    return []
-
-
-def _aggregate(
-    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
-) -> list[Held]:
-    params = ops.AGGREGATE.of(node)
-    variable = params.variable
-    is_mirrored = variable.type.layout in (MIRRORED, None)
-    if params.context == "cross" or variable.aggregation == "none" or not is_mirrored:
-        return operands
-    machine.require_all(node, replicas)
-    (held,) = operands
-    is_first = variable.aggregation == "only_first_replica"
-    value = held[0] if is_first else reduce_arrays(held, variable.aggregation)
-    return [[value] * machine.num_replicas]
-
-
-def _replica_id(
-    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
-) -> list[Held]:
-    return [[np.asarray(replica, np.int32) for replica in replicas]]
-
-
-def _random_shard(
-    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
-) -> list[Held]:
-    machine.require_all(node, replicas)
-    (bits,) = on_each(operands, replicas, lambda arrays: machine.evaluate(node, arrays), 1)
-    return [collectives.slices_of_replicas(bits, ops.RANDOM_SHARD.of(node))]
-
-
-def _select_replica(
-    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
-) -> list[Held]:
-    return [_on_one_replica(operands[0], ops.SELECT_REPLICA.of(node).replica, replicas)]
 
 
 def _on_one_replica(held: Held, chosen: int, replicas: Replicas) -> Held:
@@ -322,130 +299,149 @@ def _on_one_replica(held: Held, chosen: int, replicas: Replicas) -> Held:
     ]
 
 
-def _to_partial(
-    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
-) -> list[Held]:
-    is_mirrored = node.operands[0].type.layout is MIRRORED
-    if is_mirrored and ops.TO_PARTIAL.of(node).reducer == "sum":
-        return [_on_one_replica(operands[0], 0, replicas)]
-    return operands
-
-
-def _scale(arrays: list[Array], params: Scaling) -> list[Array]:
-    (array,) = arrays
-    factor = np.asarray(params.factor).astype(array.real.dtype)
+def _scaled(array: Array, factor: float) -> Array:
+    scale = np.asarray(factor).astype(array.real.dtype)
     if array.dtype.kind != "c":
-        return [np.asarray(np.multiply(array, factor))]
+        return np.asarray(np.multiply(array, scale))
     scaled = np.empty_like(array)  # real and imaginary part by themselves: infinity * 0j is nan
-    scaled.real, scaled.imag = array.real * factor, array.imag * factor
-    return [scaled]
+    scaled.real, scaled.imag = array.real * scale, array.imag * scale
+    return scaled
 
 
-def _concatenate(arrays: list[Array], params: Joining) -> list[Array]:
-    return [join_arrays(arrays, params.axis)]
+def _clamped(index: Array, count: int) -> int:
+    return min(max(int(index), 0), count - 1)
 
 
-def _reshape(arrays: list[Array], params: Reshaping) -> list[Array]:
-    return [arrays[0].reshape(params.shape)]
+def _part(array: Array, index: Array, axis: int, count: int) -> Array:
+    length = array.shape[axis] // count
+    start = _clamped(index, count) * length
+    return array[(*(slice(None),) * axis, slice(start, start + length))]
 
 
-def _take_step(arrays: list[Array], params: Parameters) -> list[Array]:
-    return [arrays[0][min(max(int(arrays[1]), 0), len(arrays[0]) - 1), ...]]
-
-
-def _take_part(arrays: list[Array], params: TakingPart) -> list[Array]:
-    axis, count = params.axis, params.count
-    length = arrays[0].shape[axis] // count
-    start = min(max(int(arrays[1]), 0), count - 1) * length
-    return [arrays[0][(*(slice(None),) * axis, slice(start, start + length))]]
-
-
-def _join_parts(arrays: list[Array], params: Joining) -> list[Array]:
-    parts = [arrays[0][number, ...] for number in range(len(arrays[0]))]
-    return [join_arrays(parts, params.axis)]
-
-
-def _count_step(arrays: list[Array], params: CountingSteps) -> list[Array]:
-    count = int(arrays[0]) + 1
-    is_last = count >= params.every
-    return [np.asarray(0 if is_last else count, np.int32), np.asarray(is_last, np.int32)]
-
-
-def _pack(arrays: list[Array], params: Parameters) -> list[Array]:
-    return [join_arrays([array.reshape(-1) for array in arrays], 0)]
-
-
-def _unpack(arrays: list[Array], params: Unpacking) -> list[Array]:
-    return _pieces(arrays[0], params.shapes)
+def _count_step(count: Array, every: int) -> list[Array]:
+    is_last = int(count) + 1 >= every
+    return [np.asarray(0 if is_last else count + 1, np.int32), np.asarray(is_last, np.int32)]
 
 
 def _pieces(buffer: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     pieces, start = [], 0
     for shape in shapes:
-        size = int(np.prod(shape, dtype=np.int64))
+        size = prod(shape)
         pieces.append(buffer[start : start + size].reshape(shape))
         start += size
     return pieces
 
 
-def _pack_slices(arrays: list[Array], params: PackingSlices) -> list[Array]:
+def _pack_slices(arrays: list[Array], params: PackingSlices) -> Array:
     count = params.group_size
     cut = [np.split(array, count, axis) for array, axis in zip(arrays, params.axes, strict=True)]
-    return [join_arrays([slices[r].reshape(-1) for r in range(count) for slices in cut], 0)]
+    return join_arrays([slices[r].reshape(-1) for r in range(count) for slices in cut], 0)
 
 
-def _unpack_slices(arrays: list[Array], params: UnpackingSlices) -> list[Array]:
+def _unpack_slices(buffer: Array, params: UnpackingSlices) -> list[Array]:
     count = params.group_size
     cut = [
         (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
         for shape, axis in zip(params.shapes, params.axes, strict=True)
     ]
-    parts = [_pieces(part, cut) for part in np.split(arrays[0], count)]
+    parts = [_pieces(part, cut) for part in np.split(buffer, count)]
     by_piece = zip(params.axes, zip(*parts, strict=True), strict=True)
     return [join_arrays(list(slices), axis) for axis, slices in by_piece]
 
 
-def _nested(run: Callable[[RunGraph, Node, list[Held], Replicas], list[Held]]) -> _Rule:
-    """Return the rule of an operation with nested graphs."""
-    return lambda machine, node, operands, replicas: run(machine.run, node, operands, replicas)
+def _all_reduce(held: Held, params: Reducing) -> Held:
+    """Return the reduction of the arrays within each group of replicas."""
+    groups = _groups(held, params)
+    totals = [reduce_arrays(group, params.reducer) for group in groups]
+    return [total for total in totals for _ in groups[0]]
 
 
-_RULES: dict[Op, _Rule] = {
-    ops.READ: _read,
-    ops.ASSIGN: _assign,
-    ops.AGGREGATE: _aggregate,
-    ops.REPLICA_ID: _replica_id,
-    ops.RANDOM_SHARD: _random_shard,
-    ops.SELECT_REPLICA: _select_replica,
-    ops.TO_PARTIAL: _to_partial,
-    ops.SCAN: _nested(run_scan),
-    ops.WHILE: _nested(run_while),
-    ops.COND: _nested(run_cond),
-    **dict(
-        (
-            _local(ops.TO_REPLICAS, lambda arrays, params: arrays),
-            _collective(ops.REDUCE, collectives.all_reduce),
-            _collective(ops.GATHER, collectives.all_gather),
-            _collective(ops.ALL_REDUCE, collectives.all_reduce),
-            _collective(ops.ALL_GATHER, collectives.all_gather),
-            _collective(ops.REDUCE_SCATTER, collectives.reduce_scatter),
-            _collective(ops.COLLECTIVE_PERMUTE, collectives.collective_permute),
-            _collective(ops.ALL_TO_ALL, collectives.all_to_all),
-            _collective(ops.OWN_SLICE, collectives.slices_of_replicas),
-            _local(ops.CONSTANT, lambda arrays, params: [params.value]),
-            _local(ops.SCALE, _scale),
-            _local(ops.PACK, _pack),
-            _local(ops.UNPACK, _unpack),
-            _local(ops.PACK_SLICES, _pack_slices),
-            _local(ops.UNPACK_SLICES, _unpack_slices),
-            _local(ops.CONCATENATE, _concatenate),
-            _local(ops.RESHAPE, _reshape),
-            _local(ops.TAKE_STEP, _take_step),
-            _local(ops.TAKE_PART, _take_part),
-            _local(ops.JOIN_PARTS, _join_parts),
-            _local(ops.COUNT_STEP, _count_step),
-            _local(ops.BARRIER, lambda arrays, params: arrays),
-        )
-    ),
+def _all_gather(held: Held, params: AlongAxis) -> Held:
+    """Return the joined arrays of each group of replicas."""
+    groups = _groups(held, params)
+    joined = [join_arrays(group, params.axis) for group in groups]
+    return [array for array in joined for _ in groups[0]]
+
+
+def _groups(held: Held, params: OverReplicas) -> list[Held]:
+    """Return the arrays of each group of replicas."""
+    count = params.group_size
+    return [held[start : start + count] for start in range(0, len(held), count)]
+
+
+def _reduce_scatter(held: Held, params: ReduceScattering) -> Held:
+    """Return each replica's shard of the reduction of all arrays."""
+    total = reduce_arrays(held, params.reducer)
+    return list(np.split(total, params.group_size, params.axis)) * params.num_groups
+
+
+def _collective_permute(held: Held, params: Permuting) -> Held:
+    """Return, for each replica, the array that it receives, or zeros if it receives none."""
+    received = [np.zeros_like(array) for array in held]
+    for source, target in params.pairs:
+        received[target] = held[source]
+    return received
+
+
+def _all_to_all(held: Held, params: Exchanging) -> Held:
+    """Return, for each replica, the joined parts that all replicas send to this replica."""
+    slices = [np.split(array, len(held), params.split_axis) for array in held]
+    return [
+        join_arrays([cut[target] for cut in slices], params.concat_axis)
+        for target in range(len(held))
+    ]
+
+
+def _shards_of_replicas(held: Held, params: AlongAxis) -> Held:
+    """Return, for each replica, the shard of its array at the replica's index in its group."""
+    axis, count = params.axis, params.group_size
+    return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]
+
+
+_LOCAL: dict[Op, Callable[[list[Array], Any], list[Array]]] = {
+    ops.BARRIER: lambda x, params: x,
+    ops.TO_REPLICAS: lambda x, params: x,
+    ops.CONSTANT: lambda x, params: [params.value],
+    ops.SCALE: lambda x, params: [_scaled(x[0], params.factor)],
+    ops.PACK: lambda x, params: [join_arrays([array.reshape(-1) for array in x], 0)],
+    ops.UNPACK: lambda x, params: _pieces(x[0], params.shapes),
+    ops.PACK_SLICES: lambda x, params: [_pack_slices(x, params)],
+    ops.UNPACK_SLICES: lambda x, params: _unpack_slices(x[0], params),
+    ops.CONCATENATE: lambda x, params: [join_arrays(x, params.axis)],
+    ops.RESHAPE: lambda x, params: [x[0].reshape(params.shape)],
+    ops.TAKE_STEP: lambda x, params: [x[0][_clamped(x[1], len(x[0])), ...]],
+    ops.TAKE_PART: lambda x, params: [_part(x[0], x[1], params.axis, params.count)],
+    ops.JOIN_PARTS: lambda x, params: [join_arrays(list(x[0]), params.axis)],
+    ops.COUNT_STEP: lambda x, params: _count_step(x[0], params.every),
 }
-"""The rule of each of our operations. Any other operation is one of JAX."""
+"""Functions of one replica's operands and the parameters. They return the results."""
+
+_COLLECTIVE: dict[Op, Callable[[Held, Any], Held]] = {
+    ops.REDUCE: _all_reduce,
+    ops.GATHER: _all_gather,
+    ops.ALL_REDUCE: _all_reduce,
+    ops.ALL_GATHER: _all_gather,
+    ops.REDUCE_SCATTER: _reduce_scatter,
+    ops.COLLECTIVE_PERMUTE: _collective_permute,
+    ops.ALL_TO_ALL: _all_to_all,
+    ops.OWN_SLICE: _shards_of_replicas,
+}
+"""Functions of all replicas' arrays of the operand and the parameters."""
+
+_NESTED: dict[Op, Callable[[RunGraph, Node, list[Held], Replicas], list[Held]]] = {
+    ops.SCAN: run_scan,
+    ops.WHILE: run_while,
+    ops.COND: run_cond,
+}
+
+_OTHER: dict[Op, Callable[[_Machine, Node, list[Held], Replicas], list[Held]]] = {
+    ops.READ: _Machine.read,
+    ops.ASSIGN: _Machine.assign,
+    ops.AGGREGATE: _Machine.aggregate,
+    ops.REPLICA_ID: _Machine.replica_id,
+    ops.RANDOM_SHARD: _Machine.random_shard,
+    ops.SELECT_REPLICA: _Machine.select_replica,
+    ops.TO_PARTIAL: _Machine.to_partial,
+}
+"""Operations whose results depend on the replicas, or on the state. An operation that is in no
+table is one of JAX."""

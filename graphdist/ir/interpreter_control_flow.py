@@ -7,7 +7,7 @@ on. A replica whose loop has ended keeps its carry while the loops of other repl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -30,13 +30,13 @@ def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas
     steps = range(params.length)
     slices = []  # the slices that the body returned, by iteration
     for step in reversed(steps) if params.reverse else steps:
-        x = [on_each([held], replicas, partial(_slice, step), 1)[0] for held in scanned]
+        x = [_on_each([held], replicas, itemgetter((step, ...))) for held in scanned]
         carry, outputs = returned_parts(params, run(body, [*constants, *carry, *x], replicas))
         slices.append(outputs)
     if params.reverse:
         slices.reverse()
     ys = [
-        on_each([at[number] for at in slices], replicas, _stack, 1)[0]
+        _on_each([at[number] for at in slices], replicas, lambda *arrays: stack_arrays(arrays))
         if slices
         else [_empty(output)] * len(replicas)
         for number, output in enumerate(body.outputs[len(carry) :])
@@ -44,12 +44,9 @@ def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas
     return [*carry, *ys]
 
 
-def _slice(step: int, arrays: list[Array]) -> list[Array]:
-    return [arrays[0][step, ...]]
-
-
-def _stack(arrays: list[Array]) -> list[Array]:
-    return [stack_arrays(arrays)]
+def _on_each(operands: list[Held], replicas: Replicas, compute: Callable[..., Array]) -> Held:
+    """Return the array that `compute` returns for each replica's operands."""
+    return on_each(operands, replicas, lambda arrays: [compute(*arrays)])[0]
 
 
 def _empty(output: Operand) -> Array:
@@ -63,16 +60,11 @@ def run_while(run: RunGraph, node: Node, operands: list[Held], replicas: Replica
     carry = [list(held) for held in first]
     positions = list(range(len(replicas)))  # indices of the replicas whose loop goes on
     while positions:
-        active = tuple(replicas[position] for position in positions)
-        current = [_picked(held, positions) for held in carry]
-        tested = [_picked(held, positions) for held in of_condition]
-        (goes_on,) = run(condition, [*tested, *current], active)
-        kept = [index for index, predicate in enumerate(goes_on) if bool(predicate)]
-        positions = [positions[index] for index in kept]
+        (goes_on,) = _run_at(positions, run, condition, [*of_condition, *carry], replicas)
+        kept = zip(positions, goes_on, strict=True)
+        positions = [position for position, predicate in kept if bool(predicate)]
         if positions:
-            arguments = [_picked(held, positions) for held in (*of_body, *carry)]
-            active = tuple(replicas[position] for position in positions)
-            _put(carry, positions, run(body, arguments, active))
+            _put(carry, positions, _run_at(positions, run, body, [*of_body, *carry], replicas))
     return carry
 
 
@@ -84,14 +76,17 @@ def run_cond(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas
     results: list[Held] = [[np.empty(0)] * len(replicas) for _ in node.results]
     for branch in dict.fromkeys(chosen):
         positions = [position for position, number in enumerate(chosen) if number == branch]
-        active = tuple(replicas[position] for position in positions)
-        arguments = [_picked(held, positions) for held in rest]
-        _put(results, positions, run(node.graphs[branch], arguments, active))
+        parts = _run_at(positions, run, node.graphs[branch], rest, replicas)
+        _put(results, positions, parts)
     return results
 
 
-def _picked(held: Held, positions: Sequence[int]) -> Held:
-    return [held[position] for position in positions]
+def _run_at(
+    positions: Sequence[int], run: RunGraph, graph: Graph, inputs: list[Held], replicas: Replicas
+) -> list[Held]:
+    """Run a graph on the replicas at `positions` alone, with their arrays of `inputs`."""
+    active = tuple(replicas[position] for position in positions)
+    return run(graph, [[held[position] for position in positions] for held in inputs], active)
 
 
 def _put(target: list[Held], positions: Sequence[int], parts: Sequence[Held]) -> None:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Taken(NamedTuple):
-    """A constant and the body's input for it, or a scanned operand and the input for its slice."""
+    """A constant or scanned operand, and the input of the body for the operand or its slice."""
 
     operand: Operand
     value: Value
@@ -51,6 +51,13 @@ class Carry(NamedTuple):
     """The output of the body, with which the next iteration begins."""
     last: Value
     """The result of the loop."""
+    tested: tuple[Value, ...] = ()
+    """The input of a `while`'s condition."""
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """Return the inputs of the nested graphs."""
+        return (*self.tested, self.value)
 
 
 class Stacked(NamedTuple):
@@ -118,46 +125,28 @@ class Scan:
         """Return the number of iterations."""
         return self.params.length
 
-    @property
-    def is_reversed(self) -> bool:
-        """Return whether the first iteration takes the last slice."""
-        return self.params.reverse
-
-
-class LoopCarry(NamedTuple):
-    """A value that each iteration of a `while` passes to the next."""
-
-    first: Operand
-    in_condition: Value
-    value: Value
-    """The input of the body."""
-    following: Operand
-    last: Value
-
 
 class While:
-    """A view of a while node."""
+    """A view of a while node, which pairs the constants of the condition, then those of the body.
 
-    __slots__ = ("body", "carries", "condition", "node", "of_body", "of_condition")
+    A `while` scans no operand and stacks no result.
+    """
+
+    __slots__ = ("carries", "constants", "predicate", "scanned", "stacked")
 
     def __init__(self, node: Node) -> None:
-        """Store the parts of the node."""
-        self.node = node
-        self.condition, self.body = node.graphs
+        """Store the parts of the node; `predicate` says whether there is another iteration."""
+        condition, body = node.graphs
         of_condition, of_body, first = while_parts(Looping.of(node), node.operands)
-        in_condition = self.condition.inputs[len(of_condition) :]
-        inputs = self.body.inputs[len(of_body) :]
-        self.of_condition = tuple(map(Taken, of_condition, self.condition.inputs))
-        self.of_body = tuple(map(Taken, of_body, self.body.inputs))
-        self.carries = tuple(
-            map(LoopCarry, first, in_condition, inputs, self.body.outputs, node.results)
+        self.constants = (
+            *map(Taken, of_condition, condition.inputs),
+            *map(Taken, of_body, body.inputs),
         )
-
-    @property
-    def predicate(self) -> Operand:
-        """Return the output of the condition: whether there is another iteration."""
-        (predicate,) = self.condition.outputs
-        return predicate
+        inputs, tested = body.inputs[len(of_body) :], condition.inputs[len(of_condition) :]
+        self.carries = tuple(map(Carry, first, inputs, body.outputs, node.results, zip(tested)))
+        self.scanned: tuple[Taken, ...] = ()
+        self.stacked: tuple[Stacked, ...] = ()
+        (self.predicate,) = condition.outputs
 
 
 class ScanEdit:
@@ -232,11 +221,7 @@ class ScanEdit:
         """Add the nodes of the old body, but not those in `without`."""
         for node in self._body.nodes:
             if node not in without:
-                self.keep_node(node)
-
-    def keep_node(self, node: Node) -> None:
-        """Add a node of the old body."""
-        self.inside.copy(node)
+                self.inside.copy(node)
 
     def finish(self, builder: Builder) -> tuple[Value, ...]:
         """Add the loop to the builder; return a value for each result of the old scan."""

@@ -1,22 +1,19 @@
-"""A minimum cut of a dataflow: the values of fewest bytes from which wanted values are computed.
+"""A minimum cut of a dataflow: the values of fewest bytes on all paths from starts to ends.
 
 The cut is the dual of a maximum flow, which is found by augmenting paths of fewest edges (Edmonds
 and Karp 1972, "Theoretical improvements in algorithmic efficiency for network flow problems"). Each
 value is an edge from its entry to its exit, with the bytes of the value as its capacity. Edges of
-unlimited capacity lead from the exit of a value to the entries of the values from which it is
-computed.
+unlimited capacity lead from the exit of a value to the entries of the values that follow it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 from graphdist.ir.flow import reachable
-
-__all__ = ["connected_values", "minimum_cut"]
 
 V = TypeVar("V", bound=Hashable)
 
@@ -47,17 +44,16 @@ def connected_values(made_of: Mapping[V, Sequence[V]]) -> Iterator[set[V]]:
 
 
 def minimum_cut(
-    wanted: Iterable[V],
-    made_of: Mapping[V, Sequence[V]],
+    starts: Iterable[V],
+    edges: Mapping[V, Sequence[V]],
     bytes_of: Mapping[V, float],
-    *,
-    nearest_to_sources: bool = False,
+    ends: Collection[V] | None = None,
 ) -> set[V]:
-    """Return the values of fewest total bytes that separate `wanted` from the sources.
+    """Return the values of fewest total bytes that separate `starts` from the ends.
 
-    `made_of` maps each value to the values from which it is computed, and a source to none. The cut
-    may contain wanted values. Of several minimum cuts, the one nearest to the wanted values is
-    returned, or with `nearest_to_sources` the one nearest to the sources.
+    `edges` maps each value to the values that follow it. If `ends` is None, the ends are the values
+    that no value follows. The cut may contain starts and ends. Of several minimum cuts, the one
+    nearest to the starts is returned.
 
     >>> made_of = {"narrow": ["wide"], "rounded": ["wide"], "wide": []}
     >>> sorted(minimum_cut(["narrow", "rounded"], made_of, {"wide": 4, "narrow": 1, "rounded": 2}))
@@ -65,22 +61,18 @@ def minimum_cut(
     >>> sorted(minimum_cut(["narrow", "wide"], made_of, {"wide": 4, "narrow": 1, "rounded": 2}))
     ['wide']
     """
-    wanted = list(wanted)
-    residual: _Residual = {_START: {(value, "entry"): _UNLIMITED for value in wanted}}
-    for value in made_of:
+    residual: _Residual = {_START: {(value, "entry"): _UNLIMITED for value in starts}}
+    for value, following in edges.items():
         _join(residual, (value, "entry"), (value, "exit"), bytes_of[value])
-        for operand in made_of[value]:
-            _join(residual, (value, "exit"), (operand, "entry"), _UNLIMITED)
-        if not made_of[value]:
+        for other in following:
+            _join(residual, (value, "exit"), (other, "entry"), _UNLIMITED)
+        if not following if ends is None else value in ends:
             _join(residual, (value, "exit"), _END, _UNLIMITED)
     reached = _reached(residual)
     while _END in reached:
         _augment(residual, reached)
         reached = _reached(residual)
-    if nearest_to_sources:
-        reaching = _reaching(residual)
-        return {v for v in made_of if (v, "exit") in reaching and (v, "entry") not in reaching}
-    return {v for v in made_of if (v, "entry") in reached and (v, "exit") not in reached}
+    return {v for v in edges if (v, "entry") in reached and (v, "exit") not in reached}
 
 
 def _join(residual: _Residual, start: _Vertex, end: _Vertex, capacity: float) -> None:
@@ -102,16 +94,6 @@ def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
                 reached[end] = start
                 pending.append(end)
     return reached
-
-
-def _reaching(residual: _Residual) -> set[_Vertex]:
-    """Return the vertices from which the sink is reachable in the residual graph."""
-    before: dict[_Vertex, list[_Vertex]] = {}
-    for start, ends in residual.items():
-        for end, capacity in ends.items():
-            if capacity > 0:
-                before.setdefault(end, []).append(start)
-    return reachable(before, [_END])
 
 
 def _augment(residual: _Residual, reached: Mapping[_Vertex, _Vertex]) -> None:

@@ -16,21 +16,10 @@ from math import prod
 
 import numpy as np
 
+from graphdist.ir.arrays import Array
 from graphdist.ir.types import dtype_name, is_dtype, is_inexact, is_integer, numpy_dtype
 
-__all__ = [
-    "MAX_INLINE",
-    "Array",
-    "array_from_numbers",
-    "array_text",
-    "number_text",
-    "plain_number",
-    "rounded_to",
-    "scalar_text",
-]
-
 Number = bool | int | float | complex
-Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 MAX_INLINE = 16
 """The largest number of elements of an array whose elements are written into the text."""

@@ -6,7 +6,7 @@ Dimensions are counted from 0. A value is sharded over the replicas of a group, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from graphdist.ir.arrays import Array
@@ -15,14 +15,12 @@ from graphdist.ir.mesh import REPLICA, MeshAxis, MeshShape
 from graphdist.ir.parameters import Parameters
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class OfVariable(Parameters):
     """Parameters of a read or an assignment."""
 
     variable: GraphVariable
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Aggregating(OfVariable):
     """Parameters of the aggregation of the values that replicas write to a variable."""
 
@@ -30,8 +28,7 @@ class Aggregating(OfVariable):
     """Where the program writes: in a replica function, or in cross-replica context."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class OverReplicas(Parameters):
+class OverReplicas(Parameters, kw_only=True):
     """Parameters of an operation over the replicas of each group, or over all replicas."""
 
     group_size: int
@@ -45,7 +42,6 @@ class OverReplicas(Parameters):
         return MeshShape(self.group_size * self.num_groups, self.num_groups)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Reducing(OverReplicas):
     """Parameters of a reduction over replicas."""
 
@@ -53,7 +49,6 @@ class Reducing(OverReplicas):
     """One of `REDUCERS`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ReduceScattering(Reducing):
     """Parameters of a reduction of whose result each replica keeps one shard."""
 
@@ -63,7 +58,6 @@ class ReduceScattering(Reducing):
     """The number of replicas in each stage; (): one stage over the group."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class AlongAxis(OverReplicas):
     """Parameters of an operation that takes a shard of a value, or joins the shards."""
 
@@ -71,7 +65,6 @@ class AlongAxis(OverReplicas):
     """The dimension along which the value is sharded."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RandomBits(AlongAxis):
     """Parameters of the random bits of a shard."""
 
@@ -81,7 +74,6 @@ class RandomBits(AlongAxis):
     """The bits of an element."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Gathering(AlongAxis):
     """Parameters of an all_gather."""
 
@@ -89,7 +81,6 @@ class Gathering(AlongAxis):
     """The number of replicas in each stage, the last stage first; (): one stage over the group."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Permuting(OverReplicas):
     """Parameters of a permutation of the values of replicas."""
 
@@ -97,7 +88,6 @@ class Permuting(OverReplicas):
     """Pairs of the index of a sending replica and the index of the replica that receives."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Exchanging(OverReplicas):
     """Parameters of an exchange: each replica sends a part of its value to every replica."""
 
@@ -107,7 +97,6 @@ class Exchanging(OverReplicas):
     """The dimension along which the received parts are joined."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Selecting(OverReplicas):
     """Parameters of selecting the value of one replica."""
 
@@ -115,7 +104,6 @@ class Selecting(OverReplicas):
     """The index of the replica."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Holding(Parameters):
     """Parameters of a constant."""
 
@@ -123,14 +111,12 @@ class Holding(Parameters):
     """An array of numpy, or of JAX if the array holds random keys."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Scaling(Parameters):
     """Parameters of a multiplication by a scalar."""
 
     factor: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Unpacking(Parameters):
     """Parameters of unpacking a buffer."""
 
@@ -144,15 +130,13 @@ class Unpacking(Parameters):
     """Whether XLA learns only at run time where pieces start."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PackingSlices(OverReplicas):
-    """Parameters of packing the shards of several values: all first shards, all second shards.."""
+    """Parameters of packing several values: all first shards, then all second shards, and so on."""
 
     axes: tuple[int, ...]
     """The dimension along which each value is sharded."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class UnpackingSlices(OverReplicas):
     """Parameters of unpacking the full values from a buffer that `pack_slices` packed."""
 
@@ -164,7 +148,6 @@ class UnpackingSlices(OverReplicas):
     """Whether XLA learns only at run time where shards start."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Joining(Parameters):
     """Parameters of joining operands, or stacked parts, on each replica."""
 
@@ -172,14 +155,12 @@ class Joining(Parameters):
     """The dimension along which the operands or parts are joined."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Reshaping(Parameters):
     """Parameters of a reshape."""
 
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TakingPart(Parameters):
     """Parameters of taking one of several equal parts of a value."""
 
@@ -189,7 +170,6 @@ class TakingPart(Parameters):
     """The number of parts."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class CountingSteps(Parameters):
     """Parameters of a count of training steps that wraps around."""
 
@@ -197,8 +177,7 @@ class CountingSteps(Parameters):
     """The number of steps after which the count is 0 again."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Scanning(Parameters):
+class Scanning(Parameters, kw_only=True):
     """Parameters of a loop of a known number of iterations, over slices of scanned operands."""
 
     length: int
@@ -218,7 +197,6 @@ class Scanning(Parameters):
     """The number of carries."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Looping(Parameters):
     """Parameters of a loop with a condition."""
 
@@ -228,7 +206,6 @@ class Looping(Parameters):
     """The number of the body's operands that are the same in all iterations."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Branching(Parameters):
     """Parameters of a choice between branches."""
 

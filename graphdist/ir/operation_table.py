@@ -23,7 +23,7 @@ have no row:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphdist.ir import factor_rules as rules
@@ -32,7 +32,7 @@ from graphdist.ir import product_factors as products
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import ParamsOfShards, Rule, sizes_of_shards
 from graphdist.ir.factors import Factors, shard_shape
-from graphdist.ir.graph import Node, Op, Operand, Params, Value, is_zero
+from graphdist.ir.graph import Node, Operand, Value, is_zero
 from graphdist.ir.linearity import Alternatives, LinearIn
 from graphdist.ir.mesh import MeshAxis
 from graphdist.ir.opaque_placeholders import Placeholder
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
 
 
 _IN_THE_FIRST = linear.in_each(0)
-
-
-def _same_params(node: Node, factors: Factors, factor: int, count: int) -> Params:
-    return node.params
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +58,8 @@ class Row:
     """
 
     factors: Rule
-    params_of_shards: ParamsOfShards = _same_params
     linear_in: LinearIn = linear.nowhere
+    params_of_shards: ParamsOfShards = sizes_of_shards
     only_moves: bool = False
     is_elementwise: bool = False
     is_cheap: bool = False
@@ -73,79 +69,54 @@ def _of_jax(names: str, row: Row) -> dict[str, Row]:
     return {f"jax.{name}": row for name in names.split()}
 
 
-def _elementwise(
-    names: str,
-    linear_in: LinearIn = linear.nowhere,
-    *,
-    only_moves: bool = False,
-    is_cheap: bool = True,
-) -> dict[str, Row]:
-    row = Row(
-        rules.elementwise,
-        linear_in=linear_in,
-        only_moves=only_moves,
-        is_elementwise=True,
-        is_cheap=is_cheap,
-    )
-    return _of_jax(names, row)
-
-
-def _move(
-    factors: Rule,
-    linear_in: LinearIn = _IN_THE_FIRST,
-    params_of_shards: ParamsOfShards = _same_params,
-) -> Row:
-    return Row(factors, params_of_shards, linear_in, only_moves=True, is_cheap=True)
-
-
-def _reduction(reducer: str | None, linear_in: LinearIn = linear.nowhere, of: str = "") -> Row:
-    return Row(rules.reduction(reducer, of=of), linear_in=linear_in, is_cheap=True)
+def _move(factors: Rule, linear_in: LinearIn = _IN_THE_FIRST) -> Row:
+    return Row(factors, linear_in, only_moves=True, is_cheap=True)
 
 
 # Rows that several operations share, so that their traits are stated once.
+_ELEMENTWISE = Row(rules.elementwise, is_elementwise=True, is_cheap=True)
+_ADDITION = replace(_ELEMENTWISE, linear_in=linear.together(0, 1))
+_LINEAR = replace(_ELEMENTWISE, linear_in=_IN_THE_FIRST)
 _IDENTITY = Row(rules.identity, linear_in=linear.together(), only_moves=True)
-_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("new_sizes"))
-_OWN_RESHAPE = _move(rules.reshape, params_of_shards=sizes_of_shards("shape"))
+_RESHAPE = _move(rules.reshape)
 
 _ELEMENTS: Mapping[str, Row] = {
-    **_elementwise("add add_any sub", linear.together(0, 1)),
-    **_elementwise("mul", linear.in_each(0, 1)),
-    **_elementwise("div", linear.division),
-    **_elementwise("neg real imag conj", _IN_THE_FIRST),
-    **_elementwise("complex", linear.together(0, 1)),
-    **_elementwise(
+    **_of_jax("add add_any complex sub", _ADDITION),
+    "jax.mul": replace(_ELEMENTWISE, linear_in=linear.in_each(0, 1)),
+    "jax.div": replace(_ELEMENTWISE, linear_in=linear.division),
+    **_of_jax("neg real imag conj", _LINEAR),
+    **_of_jax(
         """
         abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp clz convert_element_type cos
         cosh eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le le_to log
         log1p logistic lt lt_to max min mulhi ne nextafter not one_minus_square or population_count
         pow reduce_precision rem round rsqrt shift_left shift_right_arithmetic shift_right_logical
         sign sin sinh sqrt square tan tanh xor
-        """
+        """,
+        _ELEMENTWISE,
     ),
-    **_of_jax("bitcast_convert_type", Row(rules.bitcast, is_elementwise=True, is_cheap=True)),
-    **_elementwise("copy name", _IN_THE_FIRST, only_moves=True),
-    **_elementwise("select_n", linear.cases, only_moves=True),
-    **_elementwise(  # series and loops, for each element
+    "jax.bitcast_convert_type": replace(_ELEMENTWISE, factors=rules.bitcast),
+    **_of_jax("copy name", replace(_LINEAR, only_moves=True)),
+    "jax.select_n": replace(_ELEMENTWISE, linear_in=linear.cases, only_moves=True),
+    **_of_jax(  # series and loops, for each element
         """
         bessel_i0e bessel_i1e digamma igamma igamma_grad_a igammac lgamma polygamma
         regularized_incomplete_beta zeta
         """,
-        is_cheap=False,
+        replace(_ELEMENTWISE, is_cheap=False),
     ),
-    "scale": Row(rules.elementwise, linear_in=_IN_THE_FIRST, is_elementwise=True, is_cheap=True),
+    "scale": _LINEAR,
 }
 
 _MOVES: Mapping[str, Row] = {
-    "jax.broadcast_in_dim": _move(
-        rules.broadcast_in_dim, params_of_shards=sizes_of_shards("shape")
-    ),
+    "jax.broadcast_in_dim": _move(rules.broadcast_in_dim),
     "jax.concatenate": _move(rules.all_but("dimension"), linear.together()),
-    "jax.dynamic_slice": _move(rules.of_one_size, params_of_shards=sizes_of_shards("slice_sizes")),
+    "jax.dynamic_slice": _move(rules.of_one_size),
     "jax.dynamic_update_slice": _move(rules.dynamic_update_slice, linear.together(0, 1)),
     "jax.pad": _move(rules.pad, linear.together(0, 1)),
     "jax.reshape": _RESHAPE,
     "jax.rev": _move(rules.all_but("dimensions")),
-    "jax.slice": _move(rules.of_one_size, params_of_shards=sizes_of_shards("limit_indices")),
+    "jax.slice": _move(rules.of_one_size),
     "jax.split": _move(rules.all_but("axis")),
     "jax.squeeze": _move(rules.without("dimensions")),
     "jax.stack": _move(rules.stack, linear.together()),
@@ -157,33 +128,33 @@ _MOVES: Mapping[str, Row] = {
     "concatenate": _move(rules.all_but("axis"), linear.together()),
     "join_parts": _move(rules.join_parts),
     "pack": _move(rules.no_factors, linear.together()),
-    "reshape": _OWN_RESHAPE,
+    "reshape": _RESHAPE,
     "take_part": _move(rules.of_one_size),
     "take_step": _move(rules.take_step),
     "unpack": _move(rules.no_factors),
 }
 
 _REDUCTIONS: Mapping[str, Row] = {
-    "jax.reduce_sum": _reduction("sum", _IN_THE_FIRST),
-    "jax.reduce_max": _reduction("max"),
-    "jax.reduce_min": _reduction("min"),
-    "jax.reduce_and": _reduction("min", of="bool"),  # of integers it is bitwise
-    "jax.reduce_or": _reduction("max", of="bool"),
-    **_of_jax("argmax argmin reduce_prod reduce_xor", _reduction(None)),
+    "jax.reduce_sum": Row(rules.reduction("sum"), linear_in=_IN_THE_FIRST, is_cheap=True),
+    "jax.reduce_max": Row(rules.reduction("max"), is_cheap=True),
+    "jax.reduce_min": Row(rules.reduction("min"), is_cheap=True),
+    "jax.reduce_and": Row(rules.reduction("min", of="bool"), is_cheap=True),  # bitwise of integers
+    "jax.reduce_or": Row(rules.reduction("max", of="bool"), is_cheap=True),
+    **_of_jax("argmax argmin reduce_prod reduce_xor", Row(rules.reduction(None), is_cheap=True)),
     "jax.reduce": Row(rules.reduction(None, "dimensions")),
     "jax.cumsum": Row(rules.all_but("axis"), linear_in=_IN_THE_FIRST),
     **_of_jax("cumlogsumexp cummax cummin cumprod", Row(rules.all_but("axis"))),
     "jax.sort": Row(rules.all_but("dimension")),
     "jax.top_k": Row(rules.all_but("axis")),
     "jax.approx_top_k": Row(rules.all_but("reduction_dimension")),
-    "jax.iota": Row(rules.iota, sizes_of_shards("shape"), is_cheap=True),
+    "jax.iota": Row(rules.iota, is_cheap=True),
 }
 
 _PRODUCTS: Mapping[str, Row] = {
     "jax.dot_general": Row(products.dot_general, linear_in=linear.in_each(0, 1)),
     "jax.ragged_dot_general": Row(products.ragged_dot_general, linear_in=linear.in_each(0, 1)),
     "jax.conv_general_dilated": Row(
-        products.convolution_factors, products.features_of_shards, linear.in_each(0, 1)
+        products.convolution_factors, linear.in_each(0, 1), products.features_of_shards
     ),
     "jax.reduce_window_sum": Row(products.windows, linear_in=_IN_THE_FIRST),
     "jax.select_and_scatter_add": Row(products.windows, linear_in=_IN_THE_FIRST),
@@ -192,12 +163,11 @@ _PRODUCTS: Mapping[str, Row] = {
         Row(products.windows),
     ),
     "jax.gather": Row(
-        products.gather_by_index, products.windows_of_shards, linear.gathered, is_cheap=True
+        products.gather_by_index, linear.gathered, products.windows_of_shards, is_cheap=True
     ),
     "jax.scatter": Row(products.scatter_by_index(), linear_in=linear.scattered, only_moves=True),
     **_of_jax(
-        "scatter-add scatter-sub",
-        Row(products.scatter_by_index(), linear_in=linear.together(0, 2)),
+        "scatter-add scatter-sub", Row(products.scatter_by_index(), linear_in=linear.together(0, 2))
     ),
     "jax.scatter-mul": Row(products.scatter_by_index(), linear_in=_IN_THE_FIRST),
     "jax.scatter-max": Row(products.scatter_by_index("max")),
@@ -236,13 +206,9 @@ def factors_of(node: Node) -> Factors | None:
 
     Also None if a parameter is only a placeholder, or states a sharding.
     """
-    row = TABLE.get(node.op.name)
-    if row is None:
-        return None
-    params = node.params
-    if any(isinstance(item, Placeholder) for item in params.values()):
-        return None
-    if any(params.get(name) is not None for name in _SHARDINGS):
+    row, params = row_of(node), node.params
+    states_sharding = any(params.get(name) is not None for name in _SHARDINGS)
+    if row is None or states_sharding or any(isinstance(p, Placeholder) for p in params.values()):
         return None
     factors = row.factors(node)
     return factors if factors.numbers else None
@@ -250,10 +216,14 @@ def factors_of(node: Node) -> Factors | None:
 
 def divides(node: Node, factors: Factors, factor: int, count: int) -> bool:
     """Return whether `count` divides all dimensions of a node that have the factor `factor`."""
-    operands, results = (
-        [value.type.shape for value in values] for values in (node.operands, node.results)
+    dimensions = (
+        (of, size)
+        for dims, value in zip(
+            (*factors.operands, *factors.results), (*node.operands, *node.results), strict=True
+        )
+        for of, size in zip(dims, value.type.shape, strict=True)
     )
-    return factors.divides(operands, results, factor, count)
+    return all(size > 0 and size % count == 0 for of, size in dimensions if of == factor)
 
 
 def on_shards(
@@ -301,15 +271,13 @@ def linear_operands(node: Node) -> Alternatives:
     return () if row is None else row.linear_in(node)
 
 
-def partial_of(
-    op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
-) -> Layout:
-    """Return the layout of the result of a JAX operation on partial operands.
+def partial_of(node: Node) -> Layout:
+    """Return the layout of the results of a JAX operation on partial operands.
 
-    Raises `TypeRuleError` if the operation is not linear in the partial operands together, if these
-    have different reducers, or if another operand is not mirrored.
+    Raises `TypeRuleError` if the operation is not linear in the partial operands together, if the
+    reducers of these operands differ, or if another operand is not mirrored.
     """
-    node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
+    operands = node.operands
     partial = {i for i, each in enumerate(operands) if is_partial(each.type.layout)}
     zeros = {i for i, each in enumerate(operands) if is_zero(each)}
     found = {operands[i].type.layout for i in partial}
@@ -317,28 +285,26 @@ def partial_of(
     is_linear = any(set(together) - zeros == partial for together in linear_operands(node))
     if not is_linear or len(found) != 1 or not others <= {MIRRORED}:
         types = ", ".join(str(each.type) for each in operands)
-        raise TypeRuleError(f"{op.name} of {types} is not linear in partial operands: reduce them")
+        raise TypeRuleError(
+            f"{node.op.name} of {types} is not linear in partial operands: reduce them"
+        )
     (layout,) = found
     assert layout is not None
     return layout
 
 
-def layouts_on_shards(
-    op: Op, operands: Sequence[Operand], params: Params, results: Sequence[Type]
-) -> list[Layout]:
+def layouts_on_shards(node: Node) -> list[Layout]:
     """Return the layouts of the results of a JAX operation on shards.
 
     A result is sharded if all sharded operands are sharded along one factor, the result has this
-    factor, and all other operands are mirrored. Otherwise it is per replica. The layouts in
-    `results` are used only where several dimensions are possible (`reshape`).
+    factor, and all other operands are mirrored. Otherwise the result is per replica. The layouts of
+    the node's results are used only where several dimensions are possible (`reshape`).
     """
-    node = Node(op, tuple(operands), params, (), tuple(map(Value, results)))
     factors = factors_of(node)
-    if factors is None:
-        return [PER_REPLICA for _ in results]
-    shared = _shared(factors, [operand.type.layout for operand in operands])
-    if shared is None:
-        return [PER_REPLICA for _ in results]
+    layouts = [operand.type.layout for operand in node.operands]
+    shared = None if factors is None else _shared(factors, layouts)
+    if factors is None or shared is None:
+        return [PER_REPLICA for _ in node.results]
     factor, sharding = shared
     return [_along(sharding, Factors.dimension(dims, factor)) for dims in factors.results]
 

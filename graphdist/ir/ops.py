@@ -22,7 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
+from graphdist.ir.control_flow_rules import (
+    cond_rule,
+    join_parts_rule,
+    scan_rule,
+    take_part_rule,
+    take_step_rule,
+    while_rule,
+)
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import dimension_after_reshape
 from graphdist.ir.graph import Graphs, GraphVariable, Node, Op, P, TypedOp, Types
@@ -53,7 +60,6 @@ from graphdist.ir.op_parameters import (
     UnpackingSlices,
 )
 from graphdist.ir.parameters import Parameters
-from graphdist.ir.stack_rules import join_parts_rule, take_part_rule, take_step_rule
 from graphdist.ir.types import (
     MIRRORED,
     PER_REPLICA,
@@ -67,7 +73,8 @@ from graphdist.ir.types import (
     sharded,
 )
 
-REDUCERS = ("sum", "mean", "max", "min")
+_LINEAR = ("sum", "mean")
+REDUCERS = (*_LINEAR, "max", "min")
 
 
 def _read(types: Types, params: OfVariable, graphs: Graphs) -> Types:
@@ -106,10 +113,12 @@ def _replica_id(types: Types, params: OverReplicas, graphs: Graphs) -> Types:
     return _of_each_replica(Type("i32", ()), params)
 
 
-def _check_reducer(type: Type, params: Reducing, name: str) -> None:
+def _check_reducer(
+    type: Type, params: Reducing, name: str, reducers: tuple[str, ...] = REDUCERS
+) -> None:
     reducer = params.reducer
-    if reducer not in REDUCERS:
-        raise TypeRuleError(f"{name} reduces by one of {', '.join(REDUCERS)}, not {reducer!r}")
+    if reducer not in reducers:
+        raise TypeRuleError(f"{name} is by {' or '.join(reducers)}, not by {reducer!r}")
     orders = reducer in ("max", "min")
     if (type.dtype == "bool" and not orders) or type.dtype.startswith("key"):
         raise TypeRuleError(f"{name} by {reducer} is not defined for {type}")
@@ -138,16 +147,15 @@ def _grown(type: Type, axis: int, group_size: int, name: str) -> Type:
 
 def _all_gather(type: Type, params: AlongAxis) -> Types:
     axis = params.mesh.axis
-    held = type.layout
-    if held is not None and held.dimension is not None and held.axis != axis:
-        raise TypeRuleError(f"all_gather over {axis} of {type}, which is sharded over {held.axis}")
+    if type.layout is not None and type.sharded_along is not None and type.layout.axis != axis:
+        raise TypeRuleError(
+            f"all_gather over {axis} of {type}, which is sharded over {type.layout.axis}"
+        )
     return (_grown(type, params.axis, params.group_size, "all_gather"),)
 
 
 def _reduce_scatter(type: Type, params: ReduceScattering) -> Types:
-    if params.reducer not in ("sum", "mean"):
-        raise TypeRuleError(f"reduce_scatter is by sum or mean, not by {params.reducer!r}")
-    _check_reducer(type, params, "reduce_scatter")
+    _check_reducer(type, params, "reduce_scatter", _LINEAR)
     return (_slice_of(type, params.axis, params, "reduce_scatter"),)
 
 
@@ -205,9 +213,7 @@ def _constant(types: Types, params: Holding, graphs: Graphs) -> Types:
 def _to_partial(type: Type, params: Reducing) -> Types:
     if type.layout not in (MIRRORED, PER_REPLICA, None):
         raise TypeRuleError(f"to_partial of {type}: it takes mirrored and per-replica values")
-    _check_reducer(type, params, "to_partial")
-    if params.reducer not in ("sum", "mean"):
-        raise TypeRuleError(f"to_partial is by sum or mean, not by {params.reducer!r}")
+    _check_reducer(type, params, "to_partial", _LINEAR)
     return (type.with_layout(partial(params.reducer)),)
 
 
@@ -299,39 +305,103 @@ def _of_one(
 
 
 READ = TypedOp("read", parameters=OfVariable, rule=_read)
+"""The value of `variable`, with the type that the variable declares."""
 ASSIGN = _of_one("assign", OfVariable, _assign, has_effect=True)
+"""Sets `variable` to the operand, which has the dtype and shape of the variable. No result."""
 AGGREGATE = _of_one("aggregate", Aggregating, _aggregate)
+"""The value that a write in `context` puts into `variable`: per_replica if the variable is per
+replica; mirrored in replica context if the variable has an aggregation; else as the operand."""
 REPLICA_ID = TypedOp("replica_id", parameters=OverReplicas, rule=_replica_id)
+"""The replica's id, an i32[]: per_replica; mirrored over one replica."""
 TO_REPLICAS = _of_one("to_replicas", OverReplicas, _same)
+"""One value that every replica gets: as the operand."""
 REDUCE = _of_one("reduce", Reducing, _all_reduce, is_collective=True)
+"""One value, the reduction of the replicas' values by `reducer`: mirrored. Otherwise as
+`all_reduce`."""
 GATHER = _of_one("gather", AlongAxis, _all_gather, is_collective=True)
+"""One value, the replicas' values joined along `axis`: mirrored. Otherwise as `all_gather`."""
 ALL_REDUCE = _of_one("all_reduce", Reducing, _all_reduce, is_collective=True)
+"""On each replica, the reduction of all replicas' values by `reducer` (sum, mean, max, min):
+mirrored. Integers have no mean, booleans no sum and no mean, random keys no reduction. With several
+groups, each group reduces its own values, and the values are the same in all groups."""
 ALL_GATHER = _of_one("all_gather", Gathering, _all_gather, is_collective=True)
+"""On each replica, the replicas' values joined along `axis`: mirrored; the dimension `axis` is
+`group_size` times as long. Not for scalars. With `stages`, it runs once over each number of
+replicas, the last number first. With several groups, each group joins its own shards."""
 REDUCE_SCATTER = _of_one("reduce_scatter", ReduceScattering, _reduce_scatter, is_collective=True)
+"""On each replica, its shard along `axis` of the reduction of all replicas' values by `reducer`
+(sum, mean): sharded(axis). The number `group_size` divides the dimension. With `stages`, it runs
+once over each number of replicas. With several groups, the values of all replicas are reduced, and
+each group holds all shards: sharded(axis) over member."""
 COLLECTIVE_PERMUTE = _of_one(
     "collective_permute", Permuting, _collective_permute, is_collective=True
 )
+"""The value that another replica sends, by `pairs` of source and target; zeros on a replica that is
+no target: per_replica; mirrored over one replica."""
 ALL_TO_ALL = _of_one("all_to_all", Exchanging, _all_to_all, is_collective=True)
+"""Each replica splits its value into `group_size` parts along `split_axis`, sends part r to replica
+r, and joins the received parts along `concat_axis`: per_replica; mirrored over one replica."""
 OWN_SLICE = _of_one("own_slice", AlongAxis, _own_slice)
+"""On each replica, its own of `group_size` equal shards of a mirrored value along `axis`:
+sharded(axis). The number `group_size` divides the dimension. With several groups, each group holds
+all shards: sharded(axis) over member."""
 RANDOM_SHARD = _of_one("random_shard", RandomBits, _random_shard)
+"""On each replica, its own of `group_size` equal shards along `axis` of the random bits that JAX's
+`random_bits` makes of a key, with `shape` and `bit_width`: sharded(axis). Groups as for
+`own_slice`."""
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
+"""The array `value`: mirrored."""
 SELECT_REPLICA = _of_one("select_replica", Selecting, _of_each_replica)
+"""The operand on the replica with the id `replica`, zeros on all other replicas: per_replica;
+mirrored over one replica."""
 TO_PARTIAL = _of_one("to_partial", Reducing, _to_partial)
+"""The replica's term for a later reduction by `reducer` (sum, mean): partial(reducer). The terms of
+a per-replica value are the replicas' values. For a sum, the terms of a mirrored value are the value
+on replica 0, and zeros on all other replicas. For a mean, they are the value on each replica."""
 SCALE = _of_one("scale", Scaling, _same)
+"""The operand times the scalar `factor`: as the operand."""
 PACK = TypedOp("pack", parameters=Parameters, rule=_pack)
+"""Operands of one dtype, flattened and joined: one dimension, the join of the operands."""
 UNPACK = _of_one("unpack", Unpacking, _unpack)
+"""The pieces of a packed operand, with the shapes `shapes`: as the operand; with `axes`, each piece
+is a shard along one of them. With `starts_at_run_time`, XLA compiles one kernel for all pieces of
+one size, on CPU."""
 PACK_SLICES = TypedOp("pack_slices", parameters=PackingSlices, rule=_pack_slices)
+"""Operands of one dtype, each split into `group_size` shards along one of `axes`, flattened and
+joined, all first shards before all second shards: one dimension, the join of the operands."""
 UNPACK_SLICES = _of_one("unpack_slices", UnpackingSlices, _unpack_slices)
+"""The full values, with the shapes `shapes`, that `pack_slices` packed into the operand: as the
+operand. `starts_at_run_time` as for `unpack`."""
 CONCATENATE = TypedOp("concatenate", parameters=Joining, rule=_concatenate)
+"""The operands joined along `axis`: the join of the operands."""
 RESHAPE = _of_one("reshape", Reshaping, _reshape)
+"""The operand with the shape `shape`, which has as many elements: as the operand."""
 TAKE_STEP = TypedOp("take_step", parameters=Parameters, rule=take_step_rule)
+"""Slice i of a stack along dimension 0, for iteration i of a loop; an index out of range is
+clamped: as the stack, with one dimension less."""
 TAKE_PART = TypedOp("take_part", parameters=TakingPart, rule=take_part_rule)
+"""Part i of `count` equal parts of a value along `axis`; an index out of range is clamped: as the
+value; per_replica if the value is sharded along `axis`."""
 JOIN_PARTS = TypedOp("join_parts", parameters=Joining, rule=join_parts_rule)
+"""The slices of a stack along dimension 0, joined along dimension `axis` of a slice: as the stack,
+with one dimension less; per_replica if the slices are sharded along `axis`."""
 COUNT_STEP = _of_one("count_step", CountingSteps, _count_step)
+"""The count of steps after one more step, which goes from 0 to `every` - 1; and 1 if the count is 0
+again, else 0: both i32[], as the operand."""
 BARRIER = TypedOp("barrier", parameters=Parameters, rule=lambda types, params, graphs: types)
+"""The operands, after all of them are computed. The compiler merges no operation before the barrier
+with an operation behind it: as the operands."""
 SCAN = TypedOp("scan", parameters=Scanning, rule=scan_rule)
+"""The body runs `length` times, each time on the next slices of some operands along dimension 0.
+Results are the last carries and the stacks of the other outputs: as the body returns them; in a
+stack, a sharded dimension is one further."""
 WHILE = TypedOp("while", parameters=Looping, rule=while_rule)
+"""The body runs as long as the condition holds. Results are the last carries: as the body takes
+them; per_replica if the condition differs between replicas."""
 COND = TypedOp("cond", parameters=Branching, rule=cond_rule)
+"""The results of one of several branches, chosen by an i32[] index: the join of the branches;
+sharded if some branches return shards and the others mirrored values; per_replica if the index
+differs between replicas. With `every`, the last branch runs only in every `every`-th step."""
 
 OPS = {op.name: op for op in tuple(globals().values()) if isinstance(op, TypedOp)}
 """Every operation of ours by name; JAX's operations are made by `graphdist.tracing.jax_ops`."""

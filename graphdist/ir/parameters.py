@@ -15,17 +15,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from numbers import Real
 from types import UnionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
-    Protocol,
     Self,
     Union,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -35,23 +36,30 @@ import numpy as np
 
 from graphdist.ir.errors import TypeRuleError
 
-__all__ = ["Parameters"]
+if TYPE_CHECKING:
+    from graphdist.ir.graph import Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+@dataclass(frozen=True, eq=False)
 class Parameters(Mapping[str, object]):
     """The parameters of a node. They are equal to every mapping with the same items.
 
-    >>> @dataclass(frozen=True, slots=True, eq=False)
-    ... class Turning(Parameters):
+    Each subclass becomes a frozen dataclass.
+
+    >>> class Turning(Parameters):
     ...     axes: tuple[int, ...]
     ...     times: int = 1
     >>> dict(Turning((0, 1))), dict(Turning((0, 1), times=2))
     ({'axes': (0, 1)}, {'axes': (0, 1), 'times': 2})
     """
 
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        """Make the subclass a frozen dataclass. With `kw_only`, its own fields have no position."""
+        dataclass(frozen=True, eq=False, kw_only=kw_only)(cls)
+
     @classmethod
-    def of(cls, node: _HasParameters) -> Self:
+    def of(cls, node: Node) -> Self:
         """Return the parameters of a node, which must be of this class."""
         assert isinstance(node.params, cls)
         return node.params
@@ -68,9 +76,9 @@ class Parameters(Mapping[str, object]):
             if name not in known:
                 names = ", ".join(known) or "none"
                 raise TypeRuleError(f"{op} has no parameter {name!r}; its parameters: {names}")
-        for name, field in known.items():
-            if name not in items and field.default is MISSING:
-                raise TypeRuleError(f"{op} lacks its parameter {name!r}: {field.written}")
+        for name, wanted in known.items():
+            if name not in items and wanted.default is MISSING:
+                raise TypeRuleError(f"{op} lacks its parameter {name!r}: {wanted.written}")
         taken = {}
         for name, item in items.items():
             try:
@@ -81,24 +89,18 @@ class Parameters(Mapping[str, object]):
         return cls(**taken)
 
     def __getitem__(self, name: str) -> object:
-        field = _fields(type(self)).get(name)
-        if field is None or field.is_left_out(value := getattr(self, name)):
+        known = _fields(type(self)).get(name)
+        if known is None or known.is_left_out(value := getattr(self, name)):
             raise KeyError(name)
         return value
 
     def __iter__(self) -> Iterator[str]:
-        for name, field in _fields(type(self)).items():
-            if not field.is_left_out(getattr(self, name)):
+        for name, known in _fields(type(self)).items():
+            if not known.is_left_out(getattr(self, name)):
                 yield name
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-class _HasParameters(Protocol):
-    """A node. Its class is in `graph.py`, which imports this module."""
-
-    params: Mapping[str, object]
 
 
 class _Field(NamedTuple):
@@ -118,7 +120,7 @@ class _Field(NamedTuple):
 def _fields(cls: type[Parameters]) -> dict[str, _Field]:
     """Return the fields in the order of the constructor's arguments, keyword-only fields last."""
     types = get_type_hints(cls)
-    own = sorted(fields(cls), key=lambda field: bool(field.kw_only))
+    own = sorted(fields(cls), key=lambda each: bool(each.kw_only))
     return {each.name: _Field(types[each.name], str(each.type), each.default) for each in own}
 
 

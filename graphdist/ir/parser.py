@@ -13,31 +13,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any  # Any: the attributes of a variable, whose types are checked
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, GraphVariable, Op, Operand, Stage, Value
+from graphdist.ir.graph import DECLARED, Graph, GraphVariable, Op, Operand, Stage, Value
 from graphdist.ir.mesh import MEMBER
 from graphdist.ir.opaque_placeholders import OpaquePlaceholders
 from graphdist.ir.ops import OPS
 from graphdist.ir.parameter_reader import ParameterReader
 from graphdist.ir.source import UNKNOWN
-from graphdist.ir.tokens import MOST_CHARACTERS, Cursor
+from graphdist.ir.tokens import MOST_CHARACTERS
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, partial, sharded
 from graphdist.ir.variable_storage import role_of, storage_of
 
-__all__ = ["parse"]
-
-_DECLARED: dict[str, type] = {
-    "synchronization": str,
-    "aggregation": str,
-    "trainable": bool,
-    "assigned": bool,
-    "is_local": bool,
-}
-_ATTRIBUTES = _DECLARED | {  # the other attributes: how a variable is stored, and its role
+_ATTRIBUTES: dict[str, type] = {each.name: type(each.default) for each in DECLARED}
+_ATTRIBUTES |= {  # the other attributes: how a variable is stored, and its role
     "sharded_along": int,
     "piece": tuple,
     "alone": bool,
@@ -79,158 +71,131 @@ def parse(
     >>> graph.nodes[0].op.name, graph.nodes[0].operands[1].value
     ('jax.mul', 2.0)
     """
-    return _Parser(Cursor(text, first_line, max_characters), opaques, ops).graph()
+    return _Parser(text, opaques, ops, first_line, max_characters).graph()
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A graph from its inputs on. In a nested graph `bound` and `assigned` are empty."""
-
-    inputs: tuple[Value, ...]
-    bound: list[str]  # the names of the variables of the first inputs
-    builder: Builder
-    outputs: tuple[Operand, ...]
-    assigned: list[str]  # the names of the variables of the first outputs
-    per_replica: tuple[bool, ...]  # for each output after the variables'
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The line of a node; each result is a name and its position in the text."""
-
-    op: Op
-    operands: list[Operand]
-    params: dict[str, object]
-    results: list[tuple[str, tuple[int, int]]]
-    types: list[Type]
-
-
-class _Parser:
-    """The state of the parser: the cursor, and the variables and operations read so far."""
+class _Parser(ParameterReader):
+    """The cursor that reads a graph, with the variables and operations read so far."""
 
     def __init__(
         self,
-        cursor: Cursor,
+        text: str,
         opaques: Sequence[object] | OpaquePlaceholders,
         ops: Callable[[str], Op] | None,
+        *limits: int,
     ) -> None:
-        self.cursor = cursor
-        self.reader = ParameterReader(cursor, opaques)
-        self.variables = self.reader.variables
+        super().__init__(text, opaques, *limits)
         self.ops = ops
         self.stage, self.num_replicas = Stage.LOGICAL, 1
         self._ops: dict[str, Op] = {}
 
     def graph(self) -> Graph:
         """Read the outermost graph, which is the entire text."""
-        cursor = self.cursor
-        cursor.expect("graph")
-        name = cursor.name()
-        cursor.expect("on")
-        if not cursor.text.isdigit() or cursor.text == "0":
-            cursor.fail("expected a number of replicas")
-        self.num_replicas = cursor.integer()
+        self.expect("graph")
+        name = self.name()
+        self.expect("on")
+        if not self.text.isdigit() or self.text == "0":
+            self.fail("expected a number of replicas")
+        self.num_replicas = self.integer()
         if self.num_replicas > _MOST_REPLICAS:
-            cursor.fail(f"{self.num_replicas} replicas; the limit is {_MOST_REPLICAS}")
-        cursor.expect("replica" if self.num_replicas == 1 else "replicas")
+            self.fail(f"{self.num_replicas} replicas; the limit is {_MOST_REPLICAS}")
+        self.expect("replica" if self.num_replicas == 1 else "replicas")
         num_groups = 1
-        if cursor.accept("in"):
-            num_groups = cursor.integer()
-            cursor.expect("groups")
-        cursor.expect(",")
-        cursor.expect("stage")
+        if self.accept("in"):
+            num_groups = self.integer()
+            self.expect("groups")
+        self.expect(",")
+        self.expect("stage")
         stages = {stage.value: stage for stage in Stage}
-        if cursor.text not in stages:
-            cursor.fail(f"no stage {cursor.text!r}: it is one of {', '.join(stages)}")
-        self.stage = stages[cursor.take("word")]
-        cursor.next_line()
-        while cursor.accept("variable"):
+        if self.text not in stages:
+            self.fail(f"no stage {self.text!r}: it is one of {', '.join(stages)}")
+        self.stage = stages[self.take("word")]
+        self.next_line()
+        while self.accept("variable"):
             self._declaration()
-            cursor.next_line()
-        start = cursor.place
-        block = self._block()
-        cursor.finish()
+            self.next_line()
+        start = self.place
+        graph, bound, assigned = self._block(name)
+        self.finish()
         variables = tuple(self.variables.values())
-        placed = self.stage is not Stage.LOGICAL
-        inputs = [variable.name for variable in variables if placed]
-        outputs = [variable.name for variable in variables if placed and variable.assigned]
-        for what, there, wanted in (
-            ("inputs", block.bound, inputs),
-            ("outputs", block.assigned, outputs),
-        ):
+        graph = graph.replace(variables=variables, num_groups=num_groups)
+        inputs = [variable.name for variable in variables if graph.is_placed]
+        outputs = [variable.name for variable in graph.assigned if graph.is_placed]
+        for what, there, wanted in (("inputs", bound, inputs), ("outputs", assigned, outputs)):
             if there != wanted:
-                cursor.fail(
+                self.fail(
                     f"at stage {self.stage.value} the first {what} belong to "
                     f"{_listed(wanted)}, here to {_listed(there)}",
                     start,
                 )
-        nodes = tuple(block.builder.nodes)
-        return Graph(
-            name, self.stage, self.num_replicas, block.inputs, nodes, block.outputs, variables,
-            block.per_replica, num_groups,
-        )  # fmt: skip
+        return graph
 
     def _declaration(self) -> None:
-        cursor, start = self.cursor, self.cursor.place
-        name = self.reader.variable_name()
+        start = self.place
+        name = self.variable_name()
         if name in self.variables:
-            cursor.fail(f"variable {name!r} is declared twice", start)
-        cursor.expect(":")
+            self.fail(f"variable {name!r} is declared twice", start)
+        self.expect(":")
         type = self._type()
-        cursor.expect("{")
-        attributes = self.reader.items()
+        self.expect("{")
+        attributes = self.parameters()
         for key, value in attributes.items():
             if not isinstance(value, _ATTRIBUTES.get(key, ())):
-                cursor.fail(f"a variable has no {key}={value!r}", start)
-        with cursor.refusing(start):
+                self.fail(f"a variable has no {key}={value!r}", start)
+        with self.refusing(start):
             storage, role = storage_of(attributes), role_of(attributes)
-        declared: Any = {key: attributes[key] for key in _DECLARED if key in attributes}
+        declared: Any = {each.name: attributes.get(each.name, each.default) for each in DECLARED}
         self.variables[name] = GraphVariable(name, type, storage=storage, role=role, **declared)
 
-    def _block(self) -> _Block:
-        """Read inputs, nodes and outputs, up to the closing brace."""
-        cursor = self.cursor
+    def _block(self, name: str) -> tuple[Graph, list[str], list[str]]:
+        """Read inputs, nodes and outputs, up to the closing brace, as a graph with this name.
+
+        Also return the names of the variables of the first inputs and of the first outputs.
+        """
         scope: dict[str, Value] = {}
         inputs, bound = self._inputs(scope)
-        cursor.expect("{")
-        cursor.next_line()
+        self.expect("{")
+        self.next_line()
         builder = Builder()
-        while not cursor.accept("return"):
+        while not self.accept("return"):
             self._node(builder, scope)
-            cursor.next_line()
+            self.next_line()
         outputs: list[Operand] = []
         assigned: list[str] = []
         per_replica: list[bool] = []
-        for _ in cursor.items(""):  # up to the end of the line
-            is_per_replica = cursor.accept("per_replica")
+        for _ in self.items(""):  # up to the end of the line
+            is_per_replica = self.accept("per_replica")
             outputs.append(self._operand(scope))
-            if not is_per_replica and not per_replica and cursor.accept("->"):
-                assigned.append(self.reader.variable_name())
+            if not is_per_replica and not per_replica and self.accept("->"):
+                assigned.append(self.variable_name())
             else:
                 per_replica.append(is_per_replica)
-        cursor.next_line()
-        cursor.expect("}")
-        return _Block(inputs, bound, builder, tuple(outputs), assigned, tuple(per_replica))
+        self.next_line()
+        self.expect("}")
+        graph = Graph(
+            name, self.stage, self.num_replicas, inputs, tuple(builder.nodes), tuple(outputs),
+            returns_per_replica=tuple(per_replica),
+        )  # fmt: skip
+        return graph, bound, assigned
 
     def _inputs(self, scope: dict[str, Value]) -> tuple[tuple[Value, ...], list[str]]:
-        cursor = self.cursor
         inputs: list[Value] = []
         bound: list[str] = []
-        cursor.expect("(")
-        for _ in cursor.items(")"):
-            place = cursor.place
-            name = cursor.take("value")
-            cursor.expect(":")
+        self.expect("(")
+        for _ in self.items(")"):
+            place = self.place
+            name = self.take("value")
+            self.expect(":")
             inputs.append(self._define(scope, name, Value(self._type()), place))
-            if len(bound) == len(inputs) - 1 and cursor.accept("="):
-                bound.append(self.reader.variable_name())
+            if len(bound) == len(inputs) - 1 and self.accept("="):
+                bound.append(self.variable_name())
         return tuple(inputs), bound
 
     def _define(
         self, scope: dict[str, Value], name: str, value: Value, place: tuple[int, int]
     ) -> Value:
         if name in scope:
-            self.cursor.fail(f"{name} is defined twice", place)
+            self.fail(f"{name} is defined twice", place)
         scope[name] = value
         if not name[1:].isdigit():
             value.hint = name[1:]  # safe: nothing else refers to the value yet
@@ -238,116 +203,100 @@ class _Parser:
 
     def _node(self, builder: Builder, scope: dict[str, Value]) -> None:
         """Read a node and its nested graphs; stop on the last line of the node."""
-        cursor, start = self.cursor, self.cursor.place
-        head = self._head(scope)
+        start = self.place
+        results: list[tuple[str, tuple[int, int]]] = []  # names, and their positions in the text
+        while self.kind == "value":
+            results.append((self.text, self.place))
+            self.advance()
+            self.expect("=" if self.text == "=" else ",")
+        op = self._op()
+        self.expect("(")
+        operands = [self._operand(scope) for _ in self.items(")")]
+        params = self.parameters() if self.accept("{") else {}
+        types: list[Type] = []
+        while self.accept("," if types else ":"):
+            types.append(self._type())
+        if len(types) != len(results):
+            self.fail(f"results: {len(results)}, types: {len(types)}", start)
         graphs: list[Graph] = []
-        while cursor.opens_block():
-            cursor.next_line()
-            with cursor.inside():
+        while self.opens_block():
+            self.next_line()
+            with self.inside():
                 graphs.append(self._nested())
-        op = head.op
         try:
-            values = builder.add(
-                op, head.operands, head.params, tuple(graphs), at=UNKNOWN, types=head.types
-            )
+            values = builder.add(op, operands, params, tuple(graphs), at=UNKNOWN, types=types)
         except TypeRuleError as error:
-            cursor.fail(error.what, start, because=error)
+            self.fail(error.what, start, because=error)
         # Type rules trust sizes and the number of graphs, but a text may be wrong.
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             problem = f"{op.name} does not take these parameters or graphs: {error!r}"
-            cursor.fail(problem, start, because=error)
-        if len(values) != len(head.results):
-            problem = f"results of {op.name}: {len(values)}, named: {len(head.results)}"
-            cursor.fail(problem, start)
-        for value, (name, place), type in zip(values, head.results, head.types, strict=True):
+            self.fail(problem, start, because=error)
+        if len(values) != len(results):
+            self.fail(f"results of {op.name}: {len(values)}, named: {len(results)}", start)
+        for value, (name, place), type in zip(values, results, types, strict=True):
             if value.type != type:
                 if op.rule or self.ops:
                     rule = f"the rule of {op.name}"
-                    cursor.fail(f"{name} is {value.type} by {rule}, the text says {type}", place)
+                    self.fail(f"{name} is {value.type} by {rule}, the text says {type}", place)
                 value.type = type  # safe: nothing else refers to the value yet
             self._define(scope, name, value, place)
 
-    def _head(self, scope: Mapping[str, Value]) -> _Head:
-        """Read the line of a node."""
-        cursor, start = self.cursor, self.cursor.place
-        results: list[tuple[str, tuple[int, int]]] = []
-        while cursor.kind == "value":
-            results.append((cursor.text, cursor.place))
-            cursor.advance()
-            cursor.expect("=" if cursor.text == "=" else ",")
-        op = self._op()
-        cursor.expect("(")
-        operands = [self._operand(scope) for _ in cursor.items(")")]
-        params = self.reader.items() if cursor.accept("{") else {}
-        types: list[Type] = []
-        if cursor.accept(":"):
-            types.append(self._type())
-            while cursor.accept(","):
-                types.append(self._type())
-        if len(types) != len(results):
-            cursor.fail(f"results: {len(results)}, types: {len(types)}", start)
-        return _Head(op, operands, params, results, types)
-
     def _nested(self) -> Graph:
-        start = self.cursor.place
-        name = self.cursor.name()
-        block = self._block()
-        if block.bound or block.assigned or any(block.per_replica):
-            self.cursor.fail("a nested graph has no variables and no per-replica outputs", start)
-        nodes = tuple(block.builder.nodes)
-        return Graph(name, self.stage, self.num_replicas, block.inputs, nodes, block.outputs)
+        start = self.place
+        graph, bound, assigned = self._block(self.name())
+        if bound or assigned or any(graph.returns_per_replica):
+            self.fail("a nested graph has no variables and no per-replica outputs", start)
+        return replace(graph, returns_per_replica=())
 
     def _op(self) -> Op:
-        cursor, start = self.cursor, self.cursor.place
-        name = cursor.name()
+        start = self.place
+        name = self.name()
         op = OPS.get(name) or self._ops.get(name)
         if op is None:
             if not name.startswith("jax."):
                 close = difflib.get_close_matches(name, OPS, 1)
                 meant = f"; did you mean {close[0]}?" if close else ""
-                cursor.fail(f"no operation {name!r}{meant}", start)
+                self.fail(f"no operation {name!r}{meant}", start)
             try:
                 op = self.ops(name) if self.ops else Op(name)
             except LookupError as error:
-                cursor.fail(f"no operation {name!r}", start, because=error)
+                self.fail(f"no operation {name!r}", start, because=error)
             self._ops[name] = op
         return op
 
     def _operand(self, scope: Mapping[str, Value]) -> Operand:
-        cursor = self.cursor
-        if cursor.kind == "value":
-            value = scope.get(cursor.text)
+        if self.kind == "value":
+            value = scope.get(self.text)
             if value is None:
-                cursor.fail(f"{cursor.text} is not defined before this, or not in this graph")
-            cursor.advance()
+                self.fail(f"{self.text} is not defined before this, or not in this graph")
+            self.advance()
             return value
-        return self.reader.literal()
+        return self.literal()
 
     def _type(self) -> Type:
-        type = self.reader.type()
+        type = self.type()
         layout = self._layout()
         return type.with_layout(layout) if layout else type
 
     def _layout(self) -> Layout | None:
-        cursor = self.cursor
-        if cursor.accept("partial"):
-            cursor.expect("(")
-            reducer = cursor.name()
+        if self.accept("partial"):
+            self.expect("(")
+            reducer = self.name()
             if reducer not in ("sum", "mean"):
-                cursor.fail(f"a value is partial for a sum or a mean, not for {reducer!r}")
-            cursor.expect(")")
+                self.fail(f"a value is partial for a sum or a mean, not for {reducer!r}")
+            self.expect(")")
             return partial(reducer)
-        if cursor.accept("sharded"):
-            cursor.expect("(")
-            dimension = cursor.integer()
-            cursor.expect(")")
-            if cursor.accept("over"):
-                cursor.expect(MEMBER)
+        if self.accept("sharded"):
+            self.expect("(")
+            dimension = self.integer()
+            self.expect(")")
+            if self.accept("over"):
+                self.expect(MEMBER)
                 return sharded(dimension, MEMBER)
             return sharded(dimension)
-        layout = _LAYOUTS.get(cursor.text)
+        layout = _LAYOUTS.get(self.text)
         if layout:
-            cursor.advance()
+            self.advance()
         return layout
 
 

@@ -19,23 +19,11 @@ from typing import Self, cast
 
 import numpy as np
 
-from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
+from graphdist.ir.graph import DECLARED, Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.numerals import array_text, number_text, scalar_text
 from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.types import PER_REPLICA, dtype_name, numpy_dtype
 from graphdist.ir.variable_storage import role_attributes, storage_attributes
-
-__all__ = [
-    "Printer",
-    "line_text",
-    "names",
-    "node_lines",
-    "op_text",
-    "opaques",
-    "print_graph",
-    "print_literal",
-    "print_node",
-]
 
 _SCALARS: dict[type, Callable[[object], str]] = {
     type(None): lambda value: "none",
@@ -109,11 +97,7 @@ def op_text(node: Node) -> str:
 
 
 def line_text(
-    results: Sequence[str],
-    op: str,
-    operands: Sequence[str],
-    parameters: str,
-    types: Sequence[str],
+    results: Sequence[str], op: str, operands: Sequence[str], parameters: str, types: Sequence[str]
 ) -> str:
     """Return the line of a node, joined from its parts.
 
@@ -280,12 +264,9 @@ class Printer:
         return self.names.get(operand) or f"%?{operand.hint}"
 
     def _declaration(self, variable: GraphVariable) -> str:
-        attributes: dict[str, object] = {
-            "synchronization": variable.synchronization,
-            "aggregation": variable.aggregation,
-            "trainable": variable.trainable,
-        }
-        attributes |= {name: True for name in ("assigned", "is_local") if getattr(variable, name)}
+        declared = ((each, getattr(variable, each.name)) for each in DECLARED)
+        # False is left out where it is the default.
+        attributes = {each.name: value for each, value in declared if value or each.default}
         is_per_replica = variable.type.layout is PER_REPLICA
         attributes |= storage_attributes(variable.storage, is_per_replica=is_per_replica)
         text = self._items(attributes | role_attributes(variable.role))

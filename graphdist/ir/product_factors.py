@@ -14,23 +14,23 @@ Rules are as in `graphdist.ir.factor_rules`. These dimensions have no factor, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast  # Any: the dimension numbers of JAX, which is not imported here
+from collections.abc import Iterator, Sequence
 
-from graphdist.ir.factor_rules import Rule, integers, unrelated
+from graphdist.ir.factor_rules import Rule, unrelated
 from graphdist.ir.factors import Dimensions, Factors, shard_shape
 from graphdist.ir.graph import Node, Operand, Params
+from graphdist.ir.jax_parameters import integers, parameter
 
 
 def dot_general(node: Node) -> Factors:
     """Pass batch and free dimensions through, and sum the contracted dimensions."""
-    contracted, batch = cast(Any, node.params["dimension_numbers"])
+    contracted, batch = parameter(node, "dimension_numbers")
     return _product(node, contracted, batch, (), ())
 
 
 def ragged_dot_general(node: Node) -> Factors:
     """Return the factors of a ragged product. Groups and ragged dimensions have none."""
-    numbers = cast(Any, node.params["ragged_dot_dimension_numbers"])
+    numbers = parameter(node, "ragged_dot_dimension_numbers")
     contracted, batch = numbers.dot_dimension_numbers
     ragged, groups = tuple(numbers.lhs_ragged_dimensions), tuple(numbers.rhs_group_dimensions)
     if len(node.operands[2].type.shape) > 1:  # each batch entry has its own group sizes
@@ -78,19 +78,18 @@ _BATCH, _OUT, _IN, _SPACE = range(4)
 
 def convolution_factors(node: Node) -> Factors:
     """Pass batch and output features through, and sum input features."""
-    numbers = cast(Any, node.params["dimension_numbers"])
+    numbers = parameter(node, "dimension_numbers")
     (groups,) = integers(node, "feature_group_count")
     (batch_groups,) = integers(node, "batch_group_count")
-    operand = node.operands[0].type.shape
-    is_of_one_each = groups > 1 and groups == operand[numbers.lhs_spec[1]]
-    has_batch, has_out = batch_groups == 1, batch_groups == 1 and (groups == 1 or is_of_one_each)
-    of_features: int | None = _IN if groups == 1 else None
-    space = _points(node, numbers.rhs_spec[2:])
-    batch, out = _BATCH if has_batch else None, _OUT if has_out else None
-    of_operand = of_features if groups == 1 else out
+    operand, weights = (value.type.shape for value in node.operands)
+    has_out = batch_groups == 1 and groups in (1, operand[numbers.lhs_spec[1]])
+    batch, out = _BATCH if batch_groups == 1 else None, _OUT if has_out else None
+    of_features = _IN if groups == 1 else None
+    window = [weights[i] for i in numbers.rhs_spec[2:]]
+    space = [_SPACE + i if alone else None for i, alone in _points(node, window, "lhs_dilation")]
     return Factors(
         (
-            _placed(numbers.lhs_spec, (batch, of_operand, *space)),
+            _placed(numbers.lhs_spec, (batch, _IN if groups == 1 else out, *space)),
             _placed(numbers.rhs_spec, (out, of_features, *(None for _ in space))),
         ),
         (_placed(numbers.out_spec, (batch, out, *space)),),
@@ -98,19 +97,15 @@ def convolution_factors(node: Node) -> Factors:
     )
 
 
-def _points(node: Node, of_weights: Sequence[int]) -> list[int | None]:
-    """Return the factor of each spatial dimension; None if an output depends on several inputs."""
-    weights = node.operands[1].type.shape
-    sizes = tuple(weights[i] for i in of_weights)
-    dilation = integers(node, "lhs_dilation")
-    padding = cast("Sequence[Sequence[int]]", node.params["padding"])
-    strides = integers(node, "window_strides")
-    return [
-        _SPACE + i if (size, stride, apart, *pads) == (1, 1, 1, 0, 0) else None
-        for i, (size, stride, apart, pads) in enumerate(
-            zip(sizes, strides, dilation, padding, strict=True)
-        )
-    ]
+def _points(node: Node, window: Sequence[int], dilation: str) -> Iterator[tuple[int, bool]]:
+    """Yield each dimension of a window, and whether each output depends on one input along it.
+
+    `dilation` is the name of the parameter that has the dilation of the operand.
+    """
+    strides, padding = integers(node, "window_strides"), parameter(node, "padding")
+    apart = integers(node, dilation) if dilation in node.params else (1,) * len(window)
+    for i, (*sizes, pads) in enumerate(zip(window, strides, apart, padding, strict=True)):
+        yield i, (*sizes, *pads) == (1, 1, 1, 0, 0)
 
 
 def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
@@ -133,33 +128,26 @@ def features_of_shards(node: Node, factors: Factors, factor: int, count: int) ->
 
 def windows(node: Node) -> Factors:
     """Pass through the dimensions where each element is a window: no stride, dilation, padding."""
-    sizes, strides = (integers(node, name) for name in ("window_dimensions", "window_strides"))
-    padding = cast("Sequence[Sequence[int]]", node.params["padding"])
-    has_dilation = "base_dilation" in node.params
-    dilation = integers(node, "base_dilation") if has_dilation else (1,) * len(sizes)
-    passed = [
-        i if window == [1, 1, 1] and not any(pads) else None
-        for i, (*window, pads) in enumerate(zip(sizes, strides, dilation, padding, strict=True))
-    ]
+    window = integers(node, "window_dimensions")
+    passed = [i if alone else None for i, alone in _points(node, window, "base_dilation")]
     operands = tuple(tuple(passed) if value.type.shape else () for value in node.operands)
     return Factors(operands, (tuple(passed),) * len(node.results))
 
 
 def gather_by_index(node: Node) -> Factors:
     """Pass through the batch, the rows of indices, and the dimensions that windows cover fully."""
-    numbers = cast(Any, node.params["dimension_numbers"])
-    removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    batch = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-    operand, indices = node.operands
+    numbers = parameter(node, "dimension_numbers")
+    batch = numbers.operand_batching_dims, numbers.start_indices_batching_dims
+    values = (*node.operands, node.results[0])
     of_operand, of_indices, of_windows = _accessed(
-        operand, indices, node.results[0], numbers.offset_dims, removed, dict(batch)
+        values, numbers.offset_dims, numbers.collapsed_slice_dims, batch
     )
     return Factors((of_operand, of_indices), (of_windows,))
 
 
 def windows_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
     """Return the parameters of a gather from shards: its windows are shards of the full windows."""
-    numbers = cast(Any, node.params["dimension_numbers"])
+    numbers = parameter(node, "dimension_numbers")
     dims = tuple(
         None if i in numbers.operand_batching_dims else of
         for i, of in enumerate(factors.operands[0])
@@ -176,14 +164,10 @@ def scatter_by_index(reducer: str | None = None) -> Rule:
     """
 
     def rule(node: Node) -> Factors:
-        numbers = cast(Any, node.params["dimension_numbers"])
-        operand, indices, updates = node.operands
-        removed = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-        batch = zip(
-            numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True
-        )
+        numbers = parameter(node, "dimension_numbers")
+        batch = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
         of_operand, of_indices, of_windows = _accessed(
-            operand, indices, updates, numbers.update_window_dims, removed, dict(batch)
+            node.operands, numbers.update_window_dims, numbers.inserted_window_dims, batch
         )
         rows = {of for of in of_indices if of is not None and of not in of_operand}
         if reducer is None:
@@ -198,24 +182,23 @@ def scatter_by_index(reducer: str | None = None) -> Rule:
 
 
 def _accessed(
-    operand: Operand,
-    indices: Operand,
-    windows: Operand,
+    values: Sequence[Operand],
     in_windows: Sequence[int],
     removed: Sequence[int],
-    batch: Mapping[int, int],
+    batch: tuple[Sequence[int], Sequence[int]],
 ) -> tuple[Dimensions, Dimensions, Dimensions]:
-    """Return the factors of an operand, of the indices into it, and of its windows.
+    """Return the factors of an operand, of the indices into the operand, and of the windows.
 
-    `windows` is the result of a gather, or the updates of a scatter. Its dimensions `in_windows`
-    belong to the dimensions of the operand that are not `removed`. Its other dimensions belong to
-    the rows of the indices: the last dimension of the indices holds the indices of one window.
-    `batch` maps each batch dimension of the operand to a dimension of the indices.
+    `values` are these three; the windows are the result of a gather, or the updates of a scatter.
+    The dimensions `in_windows` of the windows belong to the dimensions of the operand that are
+    neither `removed` nor batch dimensions. The other dimensions of the windows belong to the rows
+    of the indices, since the last dimension of the indices holds the indices of one window. `batch`
+    has the batch dimensions of the operand and of the indices.
     """
-    shape, sizes = operand.type.shape, windows.type.shape
-    rows = [len(shape) + i for i in range(len(indices.type.shape) - 1)]
-    kept = [i for i in range(len(shape)) if i not in removed]
-    of_operand = {i: rows[row] for i, row in batch.items()}
+    shape, shape_of_indices, sizes = (value.type.shape for value in values)
+    rows = [len(shape) + i for i in range(len(shape_of_indices) - 1)]
+    kept = [i for i in range(len(shape)) if i not in (*removed, *batch[0])]
+    of_operand = {i: rows[row] for i, row in zip(*batch, strict=True)}
     of_windows: dict[int, int] = {}
     for i, place in zip(kept, in_windows, strict=True):
         if sizes[place] == shape[i]:
@@ -254,7 +237,7 @@ def _first(value: Operand, batch: int) -> Dimensions:
 def triangular_solve(node: Node) -> Factors:
     """Pass the batch and the right-hand sides through, since each side is solved by itself."""
     rank = len(node.operands[0].type.shape)
-    sides = _vectors(rank, is_of_columns=bool(node.params["left_side"]))
+    sides = _vectors(rank, is_of_columns=parameter(node, "left_side"))
     return Factors((_first(node.operands[0], rank - 2), sides), (sides,))
 
 
@@ -270,7 +253,7 @@ def ormqr(node: Node) -> Factors:
     """Pass the batch through, and the columns or rows of the matrix that Q multiplies."""
     reflectors, scales, _ = node.operands
     rank = len(reflectors.type.shape)
-    multiplied = _vectors(rank, is_of_columns=bool(node.params["left"]))
+    multiplied = _vectors(rank, is_of_columns=parameter(node, "left"))
     matrix = _first(reflectors, rank - 2), _first(scales, rank - 2)
     return Factors((*matrix, multiplied), (multiplied,))
 

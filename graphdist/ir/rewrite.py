@@ -49,9 +49,6 @@ class Copier(Builder):
     def copy(self, node: Node, graphs: tuple[Graph, ...] | None = None) -> tuple[Value, ...]:
         """Append a node of the old graph, maybe with other nested graphs; return its results."""
         operands = substitute(self.environment, node.operands)
-        if graphs is None and operands is node.operands:
-            self.nodes.append(node)
-            return node.results
         results = self.keep(node, operands, node.graphs if graphs is None else graphs)
         self.put(node.results, results)
         return results
@@ -113,7 +110,9 @@ class Rewriter(Copier):
     def take_back(self, count: int) -> list[Node]:
         """Remove the nodes after the first `count`, and return them."""
         self._defined = min(self._defined, count)
-        return super().take_back(count)
+        taken = self.nodes[count:]
+        del self.nodes[count:]
+        return taken
 
 
 Answer: TypeAlias = Sequence[Operand] | None
@@ -139,10 +138,7 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
         answer: Answer = None
         if only is None or node.op.name in only:
             answer = rule(node, operands, rewriter)
-        if answer is None and operands is node.operands:
-            rewriter.nodes.append(node)
-            answer = node.results
-        elif answer is None:
+        if answer is None:
             answer = rewriter.keep(node, operands, node.graphs)
         if answer is not original.results:
             rewriter.stand_for(answer, original.results)

@@ -35,7 +35,7 @@ class Source:
     """The user's frames that made a node, innermost first, and the named scope around them.
 
     `resolve` is called at most once, when the frames are first read. `record` is JAX's own record
-    of both, which profiles name; None if the node was not traced.
+    of the frames and the scope, which profiles show; None if the node was not traced.
 
     >>> source = Source(resolve=lambda: ((Frame("train.py", 41, "step"),), "layer1"))
     >>> source.frame

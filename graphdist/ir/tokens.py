@@ -16,8 +16,6 @@ from typing import NoReturn
 
 from graphdist.ir.errors import ParseError
 
-__all__ = ["DEEPEST", "MOST_CHARACTERS", "Cursor"]
-
 MOST_CHARACTERS = 2**24
 """The default limit on the length of a text; a graph of 100,000 nodes has 10 million characters."""
 LONGEST_LINE = 2**20

@@ -30,24 +30,6 @@ import numpy as np
 
 from graphdist.ir.mesh import REPLICA, MeshAxis, MeshShape
 
-__all__ = [
-    "MIRRORED",
-    "PER_REPLICA",
-    "Layout",
-    "Type",
-    "dtype_name",
-    "is_dtype",
-    "is_inexact",
-    "is_integer",
-    "is_partial",
-    "join",
-    "join_alike",
-    "numpy_dtype",
-    "own_slice",
-    "partial",
-    "sharded",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -169,6 +151,11 @@ class Type(NamedTuple):
     def bytes(self) -> int:
         """Return the bytes on one replica; random keys have 8 bytes per element."""
         return _bytes(self.dtype, self.shape)
+
+    @property
+    def sharded_along(self) -> int | None:
+        """Return the dimension along which the value is sharded; None if it is not sharded."""
+        return None if self.layout is None else self.layout.dimension
 
     def with_layout(self, layout: Layout | None) -> Type:
         """Return the type with this layout."""

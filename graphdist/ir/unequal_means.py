@@ -9,7 +9,6 @@ their results are computed from the rows of all replicas.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.flow import reachable, uses
@@ -17,16 +16,8 @@ from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.ops import AGGREGATE, reducer_of
 
 
-@dataclass(frozen=True, slots=True)
-class FromUnequalRows:
-    """The values computed from inputs of unequal rows, and their means over replicas."""
-
-    values: frozenset[Value]
-    means: tuple[Node, ...]
-
-
-def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> FromUnequalRows:
-    """Return the values and means that a logical graph computes from `inputs` of unequal rows.
+def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> tuple[frozenset[Value], list[Node]]:
+    """Return the values and the means that a logical graph computes from `inputs` of unequal rows.
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 2 replicas, stage logical
@@ -35,14 +26,14 @@ def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> FromUnequalRows:
     ...   %z = reduce(%y) {reducer="mean", group_size=2} : f32[3] mirrored
     ...   return %z
     ... }''')
-    >>> [node.op.name for node in from_unequal_rows(graph, graph.inputs).means]
+    >>> [node.op.name for node in from_unequal_rows(graph, graph.inputs)[1]]
     ['reduce']
     """
     combined = {value for node in walk(graph) if _combines(node) for value in node.results}
     found = reachable(uses(graph), inputs, without=combined)
-    means = (node for node in walk(graph) if _is_mean(node) and node.operands[0] in found)
+    means = [node for node in walk(graph) if _is_mean(node) and node.operands[0] in found]
     values = frozenset(vertex for vertex in found if isinstance(vertex, Value))
-    return FromUnequalRows(values, tuple(means))
+    return values, means
 
 
 def _is_mean(node: Node) -> bool:

@@ -9,6 +9,8 @@ and nodes. With `full`, every type is derived again, too.
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError, VerifyError
@@ -17,8 +19,6 @@ from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.ops import CROSS_REPLICA, LOGICAL_ONLY, OPS
 from graphdist.ir.printer import names, print_literal, print_node
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
-
-__all__ = ["verify"]
 
 _SPANNING = frozenset(op for op in OPS.values() if issubclass(op.parameters, OverReplicas))
 """The operations whose parameters state a number of replicas."""
@@ -43,14 +43,10 @@ def verify(graph: Graph, full: bool = False) -> None:
       in graph 'f'
     """
     _check_values_and_nodes(graph)
-    _variables_have_names_of_their_own(graph)
-    _slices_fit_variables(graph)
-    _returns_are_declared(graph)
-    if graph.is_placed:
-        _first_inputs_are_variables(graph)
-        _first_outputs_are_assigned(graph)
+    _check_variables(graph)
+    _check_boundary(graph)
     if full:
-        _types_follow_from_operands(graph)
+        _check_types(graph)
 
 
 def _check_values_and_nodes(graph: Graph) -> None:
@@ -64,50 +60,49 @@ def _check_values_and_nodes(graph: Graph) -> None:
         defined: set[Operand] = set()
         for value in scope.inputs:
             if value in defined:
-                raise _refuse(graph, f"{_name(graph, value)} stands twice among the inputs")
+                _refuse(graph, f"{_name(graph, value)} stands twice among the inputs")
             if placed and value.type.layout is None:
-                what = f"input {_name(graph, value)} is {value.type}, without a layout"
-                raise _refuse(graph, what)
+                _refuse(graph, f"input {_name(graph, value)} is {value.type}, without a layout")
             defined.add(value)
         for node in scope.nodes:
             for operand in node.operands:
                 if operand.__class__ is Value and operand not in defined:
                     what = f"operand {node.operands.index(operand)}, {_name(graph, operand)}"
-                    raise _refuse(graph, f"{what}, is not defined before its use", node)
+                    _refuse(graph, f"{what}, is not defined before its use", node)
             if node.op in remarkable:
                 _check_operation(graph, node)
             for value in node.results:
                 if value in defined:
-                    what = f"{_name(graph, value)} is defined before, and again by this node"
-                    raise _refuse(graph, what, node)
+                    name = _name(graph, value)
+                    _refuse(graph, f"{name} is defined before, and again by this node", node)
                 if placed and value.type.layout is None:
-                    what = f"{_name(graph, value)} is {value.type}, without a layout"
-                    raise _refuse(graph, what, node)
+                    name = _name(graph, value)
+                    _refuse(graph, f"{name} is {value.type}, without a layout", node)
                 defined.add(value)
             if node.graphs:
                 pending.extend(node.graphs)
         for output in scope.outputs:
             if output.__class__ is Value and output not in defined:
                 what = f"output {scope.outputs.index(output)}, {_name(graph, output)}"
-                raise _refuse(graph, f"{what}, is not defined in the graph that returns it")
+                _refuse(graph, f"{what}, is not defined in the graph that returns it")
 
 
 def _check_operation(graph: Graph, node: Node) -> None:
     """Check that an operation is allowed at the graph's stage, and spans the graph's replicas."""
+    name = node.op.name
     if node.op in _GONE[graph.stage]:
-        what = f"{node.op.name} has no place at stage {graph.stage.value}"
-        raise _refuse(graph, what, node)
+        _refuse(graph, f"{name} has no place at stage {graph.stage.value}", node)
     count = OverReplicas.of(node).mesh.num_replicas
     if count != graph.num_replicas:
-        what = f"{node.op.name} spans {count} replicas, the graph has {graph.num_replicas}"
-        raise _refuse(graph, what, node)
+        _refuse(graph, f"{name} spans {count} replicas, the graph has {graph.num_replicas}", node)
 
 
-def _refuse(graph: Graph, what: str, node: Node | None = None) -> VerifyError:
+def _refuse(
+    graph: Graph, what: str, node: Node | None = None, because: Exception | None = None
+) -> NoReturn:
+    source, text = (node.source, print_node(node, graph)) if node else (None, "")
     where = f"in graph {graph.name!r}"
-    if node is None:
-        return VerifyError(what, where=where)
-    return VerifyError(what, source=node.source, node=print_node(node, graph), where=where)
+    raise VerifyError(what, source=source, node=text, where=where) from because
 
 
 def _name(graph: Graph, operand: Operand) -> str:
@@ -116,51 +111,40 @@ def _name(graph: Graph, operand: Operand) -> str:
     return print_literal(operand)
 
 
-def _slices_fit_variables(graph: Graph) -> None:
+def _check_variables(graph: Graph) -> None:
+    """Check that variables have different names, and equal shards on all replicas of a group."""
     if graph.num_groups < 1 or graph.num_replicas % graph.num_groups:
-        what = f"{graph.num_replicas} replicas form no {graph.num_groups} groups of one size"
-        raise _refuse(graph, what)
-    slices = graph.mesh.group_size
+        _refuse(
+            graph, f"{graph.num_replicas} replicas form no {graph.num_groups} groups of one size"
+        )
+    seen, count = set[str](), graph.mesh.group_size
     for variable in graph.variables:
-        along, type = variable.sharded_along, variable.type
-        if along is not None and not (
-            0 <= along < len(type.shape) and type.shape[along] % slices == 0
-        ):
-            what = f"variable {variable.name!r}, {type}, has no {slices} slices along {along}"
-            raise _refuse(graph, what)
+        name, along, type = variable.name, variable.sharded_along, variable.type
+        if name in seen:
+            _refuse(graph, f"two variables have the name {name!r}")
+        seen.add(name)
+        if along is not None and (not 0 <= along < len(type.shape) or type.shape[along] % count):
+            _refuse(graph, f"variable {name!r}, {type}, has no {count} shards along {along}")
 
 
-def _variables_have_names_of_their_own(graph: Graph) -> None:
-    seen: set[str] = set()
-    for variable in graph.variables:
-        if variable.name in seen:
-            raise _refuse(graph, f"two variables have the name {variable.name!r}")
-        seen.add(variable.name)
-
-
-def _returns_are_declared(graph: Graph) -> None:
-    assigned = len(graph.assigned) if graph.is_placed else 0
-    returned, declared = len(graph.outputs) - assigned, len(graph.returns_per_replica)
+def _check_boundary(graph: Graph) -> None:
+    """Check the number of the user's outputs; from PLACED on, the variables' inputs and outputs."""
+    assigned = graph.assigned if graph.is_placed else ()
+    returned, declared = len(graph.outputs) - len(assigned), len(graph.returns_per_replica)
     if returned != declared:
-        what = f"outputs of the user's: {returned}, said to be per replica or not: {declared}"
-        raise _refuse(graph, what)
-
-
-def _first_inputs_are_variables(graph: Graph) -> None:
+        _refuse(
+            graph, f"outputs of the user's: {returned}, said to be per replica or not: {declared}"
+        )
+    if not graph.is_placed:
+        return
     if len(graph.inputs) < len(graph.variables):
-        what = f"variables: {len(graph.variables)}, inputs: {len(graph.inputs)}"
-        raise _refuse(graph, what)
+        _refuse(graph, f"variables: {len(graph.variables)}, inputs: {len(graph.inputs)}")
     for value, variable in zip(graph.inputs, graph.variables, strict=False):
         held = variable.held(graph.mesh)
         if value.type != held and value.type != _at_boundary(held):
             name = _name(graph, value)
-            what = f"input {name} is {value.type}, its variable {variable.name!r} {held}"
-            raise _refuse(graph, what)
-
-
-def _first_outputs_are_assigned(graph: Graph) -> None:
-    # `_returns_are_declared` has checked that there are enough outputs.
-    for output, variable in zip(graph.outputs, graph.assigned, strict=False):
+            _refuse(graph, f"input {name} is {value.type}, its variable {variable.name!r} {held}")
+    for output, variable in zip(graph.outputs, assigned, strict=False):
         held = variable.held(graph.mesh)
         type, wanted = output.type, held.layout
         # A mirrored value may be written to a per-replica variable, but not the reverse.
@@ -168,8 +152,7 @@ def _first_outputs_are_assigned(graph: Graph) -> None:
         shapes = held.shape, _at_boundary(held).shape
         if not fits or type.dtype != held.dtype or type.shape not in shapes:
             name = _name(graph, output)
-            what = f"output {name} is {type}, its variable {variable.name!r} {held}"
-            raise _refuse(graph, what)
+            _refuse(graph, f"output {name} is {type}, its variable {variable.name!r} {held}")
 
 
 def _at_boundary(type: Type) -> Type:
@@ -177,7 +160,8 @@ def _at_boundary(type: Type) -> Type:
     return type if type.shape or type.layout is not PER_REPLICA else type.shaped((1,))
 
 
-def _types_follow_from_operands(graph: Graph) -> None:
+def _check_types(graph: Graph) -> None:
+    """Check that the types of all results follow from the operands."""
     for node in walk(graph):
         declared = [value.type for value in node.results]
         try:
@@ -185,14 +169,12 @@ def _types_follow_from_operands(graph: Graph) -> None:
                 node.op, node.operands, node.params, node.graphs, at=node.source, types=declared
             )
         except TypeRuleError as error:
-            raise _refuse(graph, error.what, node) from error
+            _refuse(graph, error.what, node, error)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            what = f"the rule of {node.op.name} fails on this node: {error!r}"
-            raise _refuse(graph, what, node) from error
+            _refuse(graph, f"the rule of {node.op.name} fails on this node: {error!r}", node, error)
         derived = [value.type for value in results]
         if derived != declared:
-            what = (
-                f"{node.op.name} gives {', '.join(map(str, derived)) or 'nothing'} by its rule, "
-                f"not {', '.join(map(str, declared)) or 'nothing'}"
+            by_rule, stated = (
+                ", ".join(map(str, types)) or "nothing" for types in (derived, declared)
             )
-            raise _refuse(graph, what, node)
+            _refuse(graph, f"{node.op.name} gives {by_rule} by its rule, not {stated}", node)

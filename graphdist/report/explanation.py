@@ -19,7 +19,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Any  # Any: JSON
 
-from graphdist.ir.analyses import kept_analysis, node_count
+from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
@@ -196,9 +196,9 @@ def graph_measure(graph: Graph) -> Measure:
     """Return the cost of a graph per device and step."""
     kinds: Counter[str] = Counter()
     moved = 0.0
-    for node, times in executions(graph):
+    for node, times, every in executions(graph):
         if node.op.is_collective:
-            kinds[node.op.name] += ceil(times)
-            moved += float(times) * collective_of(node).bytes_sent
+            kinds[node.op.name] += ceil(times / every)
+            moved += times / every * collective_of(node).bytes_sent
     held = sum(variable.held(graph.mesh).bytes for variable in graph.variables)
-    return Measure(node_count(graph), dict(sorted(kinds.items())), round(moved), held)
+    return Measure(len(walk(graph)), dict(sorted(kinds.items())), round(moved), held)

@@ -228,7 +228,7 @@ def stored_variables(graph: Graph) -> StoredVariables:
 
 def large_constants(graph: Graph) -> tuple[LargeConstant, ...]:
     """Return the constants of a graph that should probably be arguments, the largest first."""
-    nodes = [node for node, _ in executions(graph)]
+    nodes = [node for node, _, _ in executions(graph)]
     found = []
     for node in nodes:
         if node.op is CONSTANT and node.results[0].type.bytes >= LARGE_CONSTANT:

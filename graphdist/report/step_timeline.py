@@ -131,8 +131,8 @@ def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> Ste
 def _model_flops(graph: Graph) -> int:
     """Return the operations of a step, without recomputation."""
     return sum(
-        round(count * times)
-        for node, times in executions(graph)
+        round(count * times / every)
+        for node, times, every in executions(graph)
         if not node.graphs and "rematted_computation" not in node.source.scope
         for count in node_cost(node).flops.values()
     )

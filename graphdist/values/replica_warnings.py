@@ -60,10 +60,11 @@ def warn_of_unequal_means(
     """
     dependent = []
     for rows in dict.fromkeys(rows for _, rows in inputs):
-        flow = from_unequal_rows(graph, [value for value, other in inputs if other == rows])
-        for node in flow.means:
+        of_rows = [value for value, other in inputs if other == rows]
+        values, means = from_unequal_rows(graph, of_rows)
+        for node in means:
             _warn_of_mean(rows, node.source)
-        dependent.append((flow.values, rows))
+        dependent.append((values, rows))
     return dependent
 
 

@@ -19,7 +19,7 @@ from math import copysign, frexp
 from typing import TypeAlias, cast
 
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
-from graphdist.ir.jax_parameters import is_plain, permutation
+from graphdist.ir.jax_parameters import is_plain, parameter
 from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import CONSTANT, RESHAPE, SCALE, UNPACK
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite, substitute
@@ -176,13 +176,13 @@ def _update_all(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
 
 
 def _transpose(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    outer = permutation(node)
+    outer = parameter(node, "permutation")
     if outer == tuple(range(len(outer))):
         return operands
     inner = rewriter.definition(operands[0], node.op.name)
     if inner is None:
         return None
-    first = permutation(inner)
+    first = parameter(inner, "permutation")
     composed = tuple(first[axis] for axis in outer)
     if composed == tuple(range(len(composed))):
         return inner.operands

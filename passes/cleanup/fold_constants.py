@@ -28,7 +28,7 @@ import numpy as np
 from graphdist.ir.arrays import Array, literal_array, reduce_arrays
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
-from graphdist.ir.jax_parameters import broadcast_dimensions, is_plain
+from graphdist.ir.jax_parameters import is_plain, parameter
 from graphdist.ir.numerals import plain_number
 from graphdist.ir.op_parameters import Holding, Reducing
 from graphdist.ir.ops import ALL_REDUCE, CONSTANT, REDUCE, SCALE
@@ -148,7 +148,7 @@ def _broadcast(arrays: list[Array], node: Node) -> Array | None:
     if not is_plain(node):
         return None
     shape = [1] * len(node.results[0].type.shape)
-    for axis, size in zip(broadcast_dimensions(node), arrays[0].shape, strict=True):
+    for axis, size in zip(parameter(node, "broadcast_dimensions"), arrays[0].shape, strict=True):
         shape[axis] = size
     return arrays[0].reshape(shape)
 

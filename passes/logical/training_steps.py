@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from graphdist.ir.analyses import walk
 from graphdist.ir.flow import computed_of, reachable, uses
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operands, Value
-from graphdist.ir.jax_parameters import axes
+from graphdist.ir.jax_parameters import parameter
 from graphdist.ir.op_parameters import AlongAxis, Reducing
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -182,7 +182,7 @@ def _reduced(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if gather is None or rewriter.uses(gathered) > 1 or rewriter.uses(operands[0]) > 1:
         return None
     params = AlongAxis.of(gather)
-    if params.axis not in axes(node):
+    if params.axis not in parameter(node, "axes"):
         return None
     own: Operands = gather.operands
     if conversion is not None:

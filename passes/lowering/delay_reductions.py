@@ -135,11 +135,12 @@ class _PartialValues:
     def cut(self) -> set[Value]:
         """Return the values to reduce: the minimum cut in bytes that is nearest to the sources."""
         cut: set[Value] = set()
+        users = _users(self.made_of)
         for values in connected_values(self.made_of):
-            made_of = {value: self.made_of[value] for value in values}
-            wanted = [value for value in values if value in self.wanted]
+            users_of = {value: users.get(value, []) for value in values}
+            sources = [value for value in values if not self.made_of[value]]
             costs = {value: self._cost(value) for value in values}
-            cut |= minimum_cut(wanted, made_of, costs, nearest_to_sources=True)
+            cut |= minimum_cut(sources, users_of, costs, ends=self.wanted.keys())
         return cut
 
     @property

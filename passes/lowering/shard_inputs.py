@@ -11,7 +11,6 @@ After:   (%x: f32[1] per_replica) { %0 = reshape(%x) {shape=()}  %1 = reshape(%0
 
 from __future__ import annotations
 
-from graphdist.ir.boundary import input_layouts, output_layouts
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import RESHAPE
@@ -26,7 +25,7 @@ def shard_inputs(graph: Graph) -> Graph:
     """Return the graph with no rank-0 per-replica value at its boundary."""
     copier = Copier(NAME)
     inputs = []
-    for value, layout in zip(graph.inputs, input_layouts(graph), strict=True):
+    for value, layout in zip(graph.inputs, graph.input_layouts, strict=True):
         inputs.append(value)
         if layout is not MIRRORED and not value.type.shape:
             inputs[-1] = Value(value.type.shaped((1,)), value.hint)
@@ -34,7 +33,7 @@ def shard_inputs(graph: Graph) -> Graph:
     for node in graph.nodes:
         copier.copy(node)
     outputs = []
-    for output, layout in zip(copier.now(graph.outputs), output_layouts(graph), strict=True):
+    for output, layout in zip(copier.now(graph.outputs), graph.output_layouts, strict=True):
         if layout is not MIRRORED and not output.type.shape:
             (output,) = copier.add(RESHAPE, (output,), Reshaping((1,)), at=UNKNOWN)
         outputs.append(output)

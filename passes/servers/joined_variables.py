@@ -27,14 +27,7 @@ from itertools import accumulate, pairwise
 from typing import cast
 
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.jax_parameters import (
-    concatenated_along,
-    mode,
-    mode_named,
-    parts_of_split,
-    scatter_dimensions,
-    slice_ranges,
-)
+from graphdist.ir.jax_parameters import mode, parameter
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.rewrite import Copier
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
@@ -82,7 +75,7 @@ def _partitions(graph: Graph) -> Mapping[tuple[int, ...], _Partition]:
 
 
 def _partition(node: Node) -> _Partition:
-    dimension = concatenated_along(node)
+    dimension = parameter(node, "dimension")
     lengths = tuple(operand.type.shape[dimension] for operand in node.operands)
     return _Partition(dimension, lengths)
 
@@ -216,7 +209,7 @@ class _Parts:
                 (of_part,) = self.copier.add(
                     self.adds, [indices, shift], at=node.source, types=[indices.type]
                 )
-            changed = {"mode": mode_named(node, "FILL_OR_DROP")}
+            changed = {"mode": type(parameter(node, "mode"))["FILL_OR_DROP"]}
             found.append(self._again(node, [table, of_part, rows], table.type.shape, changed))
         return found
 
@@ -226,7 +219,7 @@ def _adds_rows(node: Node) -> bool:
     if not node.op.name.startswith("jax.scatter") or len(node.operands) != 3:
         return False
     table, indices, rows = node.operands
-    dimensions, leading = scatter_dimensions(node), len(indices.type.shape) - 1
+    dimensions, leading = parameter(node, "dimension_numbers"), len(indices.type.shape) - 1
     return (
         mode(node) in ("FILL_OR_DROP", "PROMISE_IN_BOUNDS")
         and indices.type.dtype[0] == "i"
@@ -243,9 +236,10 @@ def _ranges(node: Node, partition: _Partition) -> list[tuple[int, int]]:
     """Return the starts and ends of a node's slices; [] if they are along another dimension."""
     full, dimension = node.operands[0].type.shape, partition.dimension
     if node.op.name == "jax.split":
-        sizes, axis = parts_of_split(node)
-        return list(pairwise([0, *accumulate(sizes)])) if axis == dimension else []
-    starts, ends, strides = slice_ranges(node)
+        bounds = accumulate(parameter(node, "sizes"), initial=0)
+        return list(pairwise(bounds)) if parameter(node, "axis") == dimension else []
+    names = ("start_indices", "limit_indices", "strides")
+    starts, ends, strides = (parameter(node, name) for name in names)
     others = [i for i in range(len(full)) if i != dimension]
     is_cut_otherwise = any((starts[i], ends[i]) != (0, full[i]) for i in others)
     if is_cut_otherwise or any(step != 1 for step in strides or ()):

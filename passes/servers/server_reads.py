@@ -24,13 +24,7 @@ from math import nan
 from graphdist.ir.analyses import has_effect, producers, users, values_behind
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Operands, Value
-from graphdist.ir.jax_parameters import (
-    concatenated_along,
-    fill_value,
-    gather_dimensions,
-    mode,
-    slice_sizes,
-)
+from graphdist.ir.jax_parameters import fill_value, mode, parameter
 from graphdist.ir.op_parameters import Reshaping
 from graphdist.ir.ops import RESHAPE
 from graphdist.ir.rewrite import Copier
@@ -132,7 +126,7 @@ class _Reads:
 
     def _joins_rows(self, node: Node) -> bool:
         """Return whether a node joins variables by their rows."""
-        is_joined = node.op.name == "jax.concatenate" and concatenated_along(node) == 0
+        is_joined = node.op.name == "jax.concatenate" and parameter(node, "dimension") == 0
         return is_joined and all(operand in self.variables for operand in node.operands)
 
     def _is_table(self, node: Node) -> bool:
@@ -179,14 +173,14 @@ def _lookup(node: Node, table: Value) -> _Lookup | None:
 
 def _of_gather(node: Node, table: Type) -> _Lookup | None:
     indices = node.operands[1]
-    dimensions, at_the_ends = gather_dimensions(node), mode(node)
+    dimensions, at_the_ends = parameter(node, "dimension_numbers"), mode(node)
     leading = len(indices.type.shape) - 1
     takes_rows = (
         isinstance(indices, Value)
         and tuple(dimensions.collapsed_slice_dims) == tuple(dimensions.start_index_map) == (0,)
         and not dimensions.operand_batching_dims
         and tuple(dimensions.offset_dims) == tuple(range(leading, leading + len(table.shape) - 1))
-        and slice_sizes(node) == (1, *table.shape[1:])
+        and parameter(node, "slice_sizes") == (1, *table.shape[1:])
         and indices.type.shape[-1] == 1
     )
     if not takes_rows or at_the_ends not in ("CLIP", "PROMISE_IN_BOUNDS", "FILL_OR_DROP"):
@@ -198,7 +192,7 @@ def _of_gather(node: Node, table: Type) -> _Lookup | None:
 
 def _of_slice(node: Node, table: Type) -> _Lookup | None:
     index, *starts = node.operands[1:]
-    is_row = slice_sizes(node) == (1, *table.shape[1:])
+    is_row = parameter(node, "slice_sizes") == (1, *table.shape[1:])
     begins = all(isinstance(start, Literal) and start.value == 0 for start in starts)
     return _Lookup(index, None) if is_row and begins and isinstance(index, Value) else None
 

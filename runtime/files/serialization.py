@@ -14,7 +14,6 @@ from jax import export
 from jax.experimental import serialize_executable
 from jax.stages import Compiled
 
-from graphdist.ir.boundary import output_layouts
 from graphdist.ir.graph import Graph
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
@@ -64,7 +63,7 @@ def _results(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
     """Return the types of a graph's outputs, as global arrays on the devices."""
     return [
         global_aval(output.type, layout, devices.mesh_shape)
-        for output, layout in zip(graph.outputs, output_layouts(graph), strict=True)
+        for output, layout in zip(graph.outputs, graph.output_layouts, strict=True)
     ]
 
 

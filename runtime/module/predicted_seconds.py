@@ -159,7 +159,7 @@ def durations_of(
 def kernels_of(graph: Graph) -> KernelFlops:
     """Return the operations of a graph's kernels, by the arrays that the kernels return."""
     found: dict[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, int]] = {}
-    for node, _ in executions(graph):
+    for node, _, _ in executions(graph):
         if node.op.name == KERNEL:
             results = tuple((hlo_dtype(r.type.dtype), r.type.shape) for r in node.results)
             flops = node_cost(node).flops

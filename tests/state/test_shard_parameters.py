@@ -292,7 +292,7 @@ def test_microbatches_gather_once_or_each(gather: str, times: int, of: str) -> N
 
     with strategy.scope():
         graph = step.trace(gd.PerReplicaSpec((8, SHAPE[0]), jnp.float32)).lower().graph
-    found = [count for node, count in executions(graph) if node.op.name == "all_gather"]
+    found = [count for node, count, _ in executions(graph) if node.op.name == "all_gather"]
     loops = [node for node in graph.nodes if node.op.name == "scan"]
     assert found == [times] * (len(loops) if gather == "each" else len(found))
     assert {SCAN.of(loop).gather for loop in loops} == {None if gather == "auto" else gather}

@@ -19,21 +19,15 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import graphdist as gd
 from graphdist import errors, passes
 from graphdist.ir import errors as ir_errors
+from graphdist.ir import ops as operations
 from graphdist.ir.graph import Op, Stage
-from graphdist.ir.op_descriptions import DESCRIPTIONS
-from graphdist.ir.ops import (
-    COND,
-    CROSS_REPLICA,
-    LOGICAL_ONLY,
-    OPS,
-    SCAN,
-    WHILE,
-)
+from graphdist.ir.ops import COND, CROSS_REPLICA, LOGICAL_ONLY, OPS, SCAN, WHILE
 from graphdist.passes import manager
 from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.passes.manager import ANY_STAGE, Pass
@@ -238,7 +232,8 @@ def ops_page() -> str:
     kinds = [f"* {name}: {meaning}" for name, meaning, _ in _KINDS]
     order = [name for name, _, _ in _KINDS]
     ops = sorted(OPS.values(), key=lambda op: order.index(_kind(op)))
-    rows = [(f"`{op.name}`", _kind(op), DESCRIPTIONS[op.name]) for op in ops]
+    texts = descriptions()
+    rows = [(f"`{op.name}`", _kind(op), texts[op.name]) for op in ops]
     return _page(
         "The operations",
         markdown(_OF_OPS),
@@ -246,6 +241,20 @@ def ops_page() -> str:
         _table(("operation", "kind", "what it is"), rows),
         markdown(_OF_JAX),
     )
+
+
+def descriptions() -> dict[str, str]:
+    """Return the description of each operation: the string after its definition in `ops.py`."""
+    ops = {name: op.name for name, op in vars(operations).items() if isinstance(op, Op)}
+    found = {}
+    for pair in pairwise(ast.parse(inspect.getsource(operations)).body):
+        match pair:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ) if name in ops:
+                found[ops[name]] = summary(text)
+    return found
 
 
 def errors_page() -> str:
