@@ -106,8 +106,7 @@ def run_passes(
         # A pass that is in the pipeline twice has nothing to do on the step that it returned.
         start = time.perf_counter()
         if returned.get(id(entry.run)) is not step:
-            run = partial(_checked, entry, verifies, reproducer_folder)
-            step = run_on(run, step)
+            step = run_on(partial(_checked, entry, verifies, reproducer_folder), step)
         returned[id(entry.run)] = step
         history.append(PassRecord(entry.name, time.perf_counter() - start, step))
     return tuple(history)

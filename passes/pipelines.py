@@ -73,6 +73,7 @@ class Target:
     `gathered_bytes` is the most bytes of gathered variables that are kept in memory between uses.
     `local_steps` is the pass that lets replicas take local steps; None synchronizes the replicas in
     every step. `cuts_updates` says whether variables are on parameter servers, which update them.
+    `reassociates` says whether passes may change how results are rounded.
     """
 
     platform: str
@@ -85,63 +86,60 @@ class Target:
     gathered_bytes: int = GATHERED_BYTES
     local_steps: LocalSteps | None = None
     cuts_updates: bool = False
+    reassociates: bool = True
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of `bytes_per_pack` bytes; 0 changes nothing."""
         return replace(self, bytes_per_pack=bytes_per_pack) if bytes_per_pack else self
+
+    @property
+    def sharding(self) -> UpdateSharding:
+        """Return which updates are sharded."""
+        sharding = UpdateSharding(bool(self.shard_update))
+        if self.shard_update is None:
+            # Variables that are stored sharded are updated sharded, on any platform.
+            sharding = UPDATE_SHARDING.get(self.platform, UpdateSharding(self.shard_parameters))
+        return replace(sharding, reduces=self.reassociates)
+
+    @property
+    def pack_limits(self) -> PackLimits:
+        """Return the limits of packs."""
+        limits = PACK_LIMITS.get(self.platform, PackLimits()).at_most(self.bytes_per_pack)
+        return limits if self.packs_variables else replace(limits, largest_variable=0)
+
+    @property
+    def saves_memory(self) -> bool:
+        """Return whether sharded variables are in the devices' own memory, unlike on CPUs."""
+        return self.shard_parameters and self.platform != "cpu"
+
+    def moving(self) -> ReductionsIntoLoops:
+        """Return the pass `reductions_into_loops`, which limits the sums of sharded variables."""
+        most_bytes = self.gathered_bytes if self.shard_parameters else None
+        return ReductionsIntoLoops(self.sharding, SMALLEST_IN_LOOPS, most_bytes)
+
+    def placing(self) -> PlaceConversions:
+        """Return the pass `place_conversions`."""
+        return PlaceConversions(self.sharding, SMALLEST_IN_LOOPS, self.gathered_bytes)
+
+    def staging(self) -> StageCollectives | None:
+        """Return the pass `stage_collectives`; None except on TPUs."""
+        staging = StageCollectives(self.num_slices, self.is_three_dimensional)
+        return staging if self.platform == "tpu" else None
 
 
 Run: TypeAlias = Callable[[Graph], Graph | CutStep]
 
 
 @dataclass(frozen=True, slots=True)
-class Compilation:
-    """A target, and whether its passes may change how results are rounded."""
-
-    target: Target
-    reassociates: bool
-
-    @property
-    def sharding(self) -> UpdateSharding:
-        """Return which updates are sharded."""
-        target = self.target
-        sharding = UpdateSharding(bool(target.shard_update))
-        if target.shard_update is None:
-            # Variables that are stored sharded are updated sharded, on any platform.
-            sharding = UPDATE_SHARDING.get(target.platform, UpdateSharding(target.shard_parameters))
-        return replace(sharding, reduces=self.reassociates)
-
-    @property
-    def pack_limits(self) -> PackLimits:
-        """Return the limits of packs."""
-        limits = PACK_LIMITS.get(self.target.platform, PackLimits())
-        limits = limits.at_most(self.target.bytes_per_pack)
-        return limits if self.target.packs_variables else replace(limits, largest_variable=0)
-
-    @property
-    def staging(self) -> StageCollectives | None:
-        """Return the pass that divides collectives into stages; None except on TPUs."""
-        target = self.target
-        if target.platform != "tpu":
-            return None
-        return StageCollectives(target.num_slices, target.is_three_dimensional)
-
-    @property
-    def saves_memory(self) -> bool:
-        """Return whether sharded variables are in the devices' own memory, unlike on CPUs."""
-        return self.target.shard_parameters and self.target.platform != "cpu"
-
-
-@dataclass(frozen=True, slots=True)
 class Place:
     """A position in the pipeline, with its pass and the stages that the pass takes and gives.
 
-    `run_for` returns the pass with its options for a compilation, or None to leave it out.
+    `run_for` returns the pass with its options for a target, or None to leave it out.
     """
 
     name: str
     takes: tuple[Stage, ...]
-    run_for: Callable[[Compilation], Run | None]
+    run_for: Callable[[Target], Run | None]
     gives: Stage | None = None
 
     def holding(self, run: Run) -> Pass:
@@ -149,8 +147,15 @@ class Place:
         return Pass(self.name, run, self.takes, self.gives)
 
 
-def _always(run: Run, takes: tuple[Stage, ...] = ANY_STAGE, gives: Stage | None = None) -> Place:
-    return Place(run.__name__, takes, lambda _: run, gives)
+def _place(
+    run: Run,
+    takes: tuple[Stage, ...] = ANY_STAGE,
+    gives: Stage | None = None,
+    *,
+    only_if: Callable[[Target], bool] = lambda target: True,
+) -> Place:
+    """Return the position of a pass that is the same for all targets, or left out for some."""
+    return Place(run.__name__, takes, lambda target: run if only_if(target) else None, gives)
 
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
@@ -158,94 +163,74 @@ _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
 _CUT = Place(
     "cut_updates",
     (Stage.PLACED, Stage.SPMD),
-    lambda asked: CutUpdates() if asked.target.cuts_updates else None,
+    lambda target: CutUpdates() if target.cuts_updates else None,
 )
 
 _DELAY = Place(
     "delay_reductions",
     _SPMD,
-    lambda asked: DelayReductions() if asked.reassociates else None,
+    lambda target: DelayReductions() if target.reassociates else None,
 )
 
 PIPELINE = (
-    _always(infer_layouts, _LOGICAL),
+    _place(infer_layouts, _LOGICAL),
     # This runs before variables are placed, since the synchronization reads and assigns them.
-    Place("local_steps", _LOGICAL, lambda asked: asked.target.local_steps),
-    _always(place_variables, _LOGICAL, Stage.PLACED),
+    Place("local_steps", _LOGICAL, lambda target: target.local_steps),
+    _place(place_variables, _LOGICAL, Stage.PLACED),
     # With parameter servers, the passes behind this one run on the worker's graphs alone.
     _CUT,
-    _always(shard_inputs, _PLACED),
-    _always(lower_cross_replica, _PLACED, Stage.SPMD),
+    _place(shard_inputs, _PLACED),
+    _place(lower_cross_replica, _PLACED, Stage.SPMD),
     # These run before the graph is simplified, since the operands of the collectives that they
     # remove may then be dead.
-    _always(remove_redundant_collectives, _SPMD),
-    _always(own_slices, _SPMD),
-    Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
+    _place(remove_redundant_collectives, _SPMD),
+    _place(own_slices, _SPMD),
+    _place(reassociate, _SPMD, only_if=lambda target: target.reassociates),
     _DELAY,
-    _always(simplify),
+    _place(simplify),
     # This runs before conversions are placed, which treat its loop as one that the user wrote.
     Place(
         "compute_in_chunks",
         _SPMD,
-        lambda asked: ComputeInChunks(LARGEST_CHUNK) if asked.reassociates else None,
+        lambda target: ComputeInChunks(LARGEST_CHUNK) if target.reassociates else None,
     ),
-    _always(recompute_residuals, _SPMD),
-    _always(invariants_out_of_loops, _SPMD),
-    Place(
-        "reductions_into_loops",
-        _SPMD,
-        lambda asked: ReductionsIntoLoops(
-            asked.sharding,
-            SMALLEST_IN_LOOPS,
-            asked.target.gathered_bytes if asked.target.shard_parameters else None,
-        ),
-    ),
-    Place(
-        "place_conversions",
-        _SPMD,
-        lambda asked: PlaceConversions(
-            asked.sharding, SMALLEST_IN_LOOPS, asked.target.gathered_bytes
-        ),
-    ),
+    _place(recompute_residuals, _SPMD),
+    _place(invariants_out_of_loops, _SPMD),
+    Place("reductions_into_loops", _SPMD, Target.moving),
+    Place("place_conversions", _SPMD, Target.placing),
     # This runs again, for scalars that are added up from sums over shards.
     _DELAY,
-    _always(random_shards, _SPMD),
+    _place(random_shards, _SPMD),
     # `limit_gathered` counts gathered bytes: it runs when gathers are narrow and no gather is dead.
-    _always(eliminate_dead_code),
-    Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),
+    _place(eliminate_dead_code),
+    Place("limit_gathered", _SPMD, lambda target: LimitGathered(target.gathered_bytes)),
     # This helps only if devices send while they compute.
-    Place(
-        "gather_ahead",
+    _place(gather_ahead, _SPMD, only_if=lambda target: target.platform != "cpu"),
+    _place(
+        fold_transposes,
         _SPMD,
-        lambda asked: gather_ahead if asked.target.platform != "cpu" else None,
-    ),
-    Place(
-        "fold_transposes",
-        _SPMD,
-        lambda asked: (
-            fold_transposes if asked.reassociates and asked.target.platform == "cpu" else None
-        ),
+        only_if=lambda target: target.reassociates and target.platform == "cpu",
     ),
     # Variables are packed before collectives, as gradients are packed like their variables.
-    Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.pack_limits)),
-    Place("compute_on_packs", _SPMD, lambda asked: ComputeOnPacks(asked.pack_limits)),
-    _always(eliminate_dead_code),
+    Place("pack_variables", _SPMD, lambda target: PackVariables(target.pack_limits)),
+    Place("compute_on_packs", _SPMD, lambda target: ComputeOnPacks(target.pack_limits)),
+    _place(eliminate_dead_code),
     # Collectives are ordered late: buckets are filled in the order in which values are ready.
-    _always(order_collectives, _SPMD),
-    Place("bucket_collectives", _SPMD, lambda asked: BucketCollectives(asked.pack_limits)),
+    _place(order_collectives, _SPMD),
+    Place("bucket_collectives", _SPMD, lambda target: BucketCollectives(target.pack_limits)),
     # `scatter_in_parts` replaces a large collective by a loop. So it runs after collectives are in
     # order and small ones are packed, and before `order_loops`, which orders that loop, too.
     Place(
         "scatter_in_parts",
         _SPMD,
-        lambda asked: ScatterInParts(LARGEST_WIDENED) if asked.saves_memory else None,
+        lambda target: ScatterInParts(LARGEST_WIDENED) if target.saves_memory else None,
     ),
-    Place("order_loops", _SPMD, lambda asked: order_loops if asked.saves_memory else None),
-    Place("stage_collectives", _SPMD, lambda asked: asked.staging),
+    _place(order_loops, _SPMD, only_if=lambda target: target.saves_memory),
+    Place("stage_collectives", _SPMD, Target.staging),
 )
 """The passes in the order in which they run."""
 
-PASSES = {place.name: place for place in (*PIPELINE, *map(_always, ROUND))}
+PASSES = {place.name: place for place in (*PIPELINE, *map(_place, ROUND))}
 """Every pass of the pipeline and of `simplify` by its name, which is also its module's name."""
 
 
@@ -269,8 +254,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     """
     if isinstance(target, str):
         target = Target(target)
-    asked = Compilation(target, allow_reassociation)
-    runs = ((place, place.run_for(asked)) for place in PIPELINE)
+    target = replace(target, reassociates=target.reassociates and allow_reassociation)
+    runs = ((place, place.run_for(target)) for place in PIPELINE)
     return tuple(place.holding(run) for place, run in runs if run is not None)
 
 

@@ -32,7 +32,7 @@ def kept_analysis(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
 
 
 @kept_analysis
-def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
+def users(graph: Graph) -> Mapping[Operand, tuple[Node, ...]]:
     """Return the nodes that use each value of the graph, in order and once each.
 
     Values of nested graphs are left out. To be an output of the graph does not count as a use.
@@ -48,16 +48,17 @@ def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
     """
     found: dict[Operand, list[Node]] = {value: [] for value in graph.inputs}
     for node in graph.nodes:
-        for operand in dict.fromkeys(node.operands):
-            if isinstance(operand, Value):
+        for operand in node.operands:
+            # Literals are slow to hash.
+            if type(operand) is Value and node not in found[operand][-1:]:
                 found[operand].append(node)
         for result in node.results:
             found[result] = []
-    return {cast(Value, value): tuple(nodes) for value, nodes in found.items()}
+    return {value: tuple(nodes) for value, nodes in found.items()}
 
 
 @kept_analysis
-def use_counts(graph: Graph) -> Mapping[Value, int]:
+def use_counts(graph: Graph) -> Mapping[Operand, int]:
     """Return how often each value of the graph is an operand or an output.
 
     A value that one node uses twice counts twice. Unused values and the values of nested graphs
@@ -75,7 +76,7 @@ def use_counts(graph: Graph) -> Mapping[Value, int]:
     operands = (node.operands for node in graph.nodes)
     used = chain(chain.from_iterable(operands), graph.outputs)
     # Literals are slow to hash.
-    return Counter(operand for operand in used if type(operand) is Value)
+    return Counter[Operand](operand for operand in used if type(operand) is Value)
 
 
 @kept_analysis
@@ -87,6 +88,11 @@ def producers(graph: Graph) -> dict[Value, Node]:
     {}
     """
     return {result: node for node in graph.nodes for result in node.results}
+
+
+def producer_of(operand: Operand, graph: Graph) -> Node | None:
+    """Return the node of the graph that computes an operand; None for an input or a literal."""
+    return producers(graph).get(operand) if type(operand) is Value else None
 
 
 def values_behind(graph: Graph, values: Iterable[Operand]) -> set[Value]:

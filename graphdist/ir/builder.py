@@ -87,13 +87,21 @@ class Builder:
         return results
 
     def again(
-        self, node: Node, operands: Sequence[Operand], **changed: object
+        self,
+        node: Node,
+        operands: Sequence[Operand],
+        types: Sequence[Type] | None = None,
+        **changed: object,
     ) -> tuple[Value, ...]:
         """Append a copy of `node` with other operands and with some parameters changed.
 
-        The results of a JAX operation have the dtypes and shapes of the results of `node`.
+        For a JAX operation `types` states dtypes and shapes of the results; None states those of
+        the results of `node`.
         """
-        types = None if node.op.rule else [value.type for value in node.results]
+        if node.op.rule:
+            types = None
+        elif types is None:
+            types = [value.type for value in node.results]
         params = {**node.params, **changed} if changed else node.params
         return self.add(node.op, operands, params, node.graphs, at=node, types=types)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, Node, Operand, Value
@@ -47,8 +47,7 @@ class ValueKind(Enum):
 _DROPPED = {ValueKind.SLICE: -1, ValueKind.STACK: 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(NamedTuple):
     """How a value is defined, and from which values.
 
     `node` computes the value, or is the loop, `cond` or barrier through which the value passes. It
@@ -78,7 +77,7 @@ class Definitions:
 
     of: Mapping[Value, Definition]
     nodes: Mapping[Value, list[Node]]
-    children: Mapping[Value, list[Value]]
+    children: Mapping[Operand, list[Value]]
     passing: Sequence[Value]
     has_slices: bool
 
@@ -110,19 +109,19 @@ def definitions(graph: Graph) -> Definitions:
     for value, definition in _of_nodes(graph, 1):
         of[value] = definition
     nodes: dict[Value, list[Node]] = {}
-    children: dict[Value, list[Value]] = {}
-    seen: set[Node] = set()
+    children: dict[Operand, list[Value]] = {}
     for value, definition in of.items():
         node = definition.node
         if definition.kind is not ValueKind.COMPUTED:
             for parent in definition.parents:
                 if type(parent) is Value:
                     children.setdefault(parent, []).append(value)
-        elif node is not None and node not in seen:
-            seen.add(node)
-            for parent in dict.fromkeys(node.operands):
-                if type(parent) is Value:
-                    nodes.setdefault(parent, []).append(node)
+        elif node is not None and value is node.results[0]:  # each node once
+            for parent in node.operands:
+                if type(parent) is Value:  # literals are slow to hash
+                    using = nodes.setdefault(parent, [])
+                    if node not in using[-1:]:
+                        using.append(node)
     passing = [value for value, each in of.items() if each.kind is not ValueKind.COMPUTED]
     has_slices = any(of[value].kind is ValueKind.SLICE for value in passing)
     return Definitions(of, nodes, children, passing, has_slices)

@@ -18,6 +18,7 @@ from graphdist.ir.definitions import inputs_of_nested, results_of
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.loops import While
 from graphdist.ir.ops import ASSIGN, COND, READ, SCAN, WHILE, variable_named_by
+from graphdist.ir.types import MIRRORED
 
 Vertex: TypeAlias = Value | Node
 V = TypeVar("V", bound=Hashable)
@@ -105,6 +106,12 @@ def choice_of(node: Node) -> Operand | None:
     if node.op is WHILE:
         return While(node).predicate
     return node.operands[0] if node.op is COND else None
+
+
+def diverges(node: Node) -> bool:
+    """Return whether replicas may take different branches, or different numbers of iterations."""
+    choice = choice_of(node)
+    return choice is not None and choice.type.layout is not MIRRORED
 
 
 def _choosing(choice: Operand, node: Node) -> Iterator[tuple[Operand, Vertex]]:

@@ -281,6 +281,16 @@ class Graph:
         return tuple(variable for variable in self.variables if variable.assigned)
 
     @property
+    def variable_inputs(self) -> dict[str, Value]:
+        """Return the input of each variable, by the variable's name (from PLACED on)."""
+        return dict(zip((each.name for each in self.variables), self.inputs, strict=False))
+
+    @property
+    def variable_outputs(self) -> dict[str, Operand]:
+        """Return the new value of each assigned variable, by its name (from PLACED on)."""
+        return dict(zip((each.name for each in self.assigned), self.outputs, strict=False))
+
+    @property
     def input_layouts(self) -> tuple[Layout | None, ...]:
         """Return the layout of every input of a placed graph, the variables' first."""
         return self._layouts([value.type for value in self.inputs])

@@ -70,7 +70,7 @@ class Rewriter(Copier):
     def __init__(self, graph: Graph, origin: str) -> None:
         """Start with no nodes; `graph` is the old graph."""
         super().__init__(origin)
-        self._graph = graph
+        self.graph = graph
         self._definitions: dict[Operand, Node] = {}
         self._defined = 0
         """The number of nodes whose results are in `_definitions`, which is filled when needed."""
@@ -97,7 +97,7 @@ class Rewriter(Copier):
         value that a rule made counts as used once. Uses by replaced nodes still count, until dead
         nodes are removed.
         """
-        counts = use_counts(self._graph)
+        counts = use_counts(self.graph)
         values = [operand, *self._stands_for.get(operand, ())]
         return max(1, sum(counts.get(value, 0) for value in values if type(value) is Value))
 

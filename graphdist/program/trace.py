@@ -42,12 +42,11 @@ from graphdist.errors import ContextError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.analyses import all_producers
 from graphdist.ir.errors import GraphdistError
-from graphdist.ir.flow import Vertex, reachable, uses
+from graphdist.ir.flow import Vertex, diverges, reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, READ, REDUCE, REPLICA_ID
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.logical.infer_layouts import infer_layouts
-from graphdist.passes.logical.refused_per_replica_values import diverges
 from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.argument_keys import (
     LeafKey,

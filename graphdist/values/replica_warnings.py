@@ -14,9 +14,12 @@ import jax
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.source import Source
 from graphdist.ir.unequal_means import from_unequal_rows
-from graphdist.passes.layouts.gather_prices import gathered_stacks
-from graphdist.passes.logical.sums_of_gathers import reduced_sums_of_gathers
-from graphdist.passes.logical.training_steps import OF_GATHERS, gathered_updates
+from graphdist.passes.layouts.gather_positions import gathered_stacks
+from graphdist.passes.logical.training_steps import (
+    OF_GATHERS,
+    gathered_updates,
+    reduced_sums_of_gathers,
+)
 from graphdist.user_warnings import line_to_warn_at, warn_user
 from graphdist.values.distributed import PerReplica, PerReplicaArray, is_array
 from graphdist.values.pytrees import argument_name

@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from math import copysign, frexp
 from typing import TypeAlias, cast
 
-import numpy as np
-
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.jax_parameters import is_plain, parameter
 from graphdist.ir.op_parameters import Reshaping
@@ -55,17 +53,14 @@ def _splat(operand: Operand, rewriter: Rewriter) -> Number | None:
     node = rewriter.definition(operand, CONSTANT.name, "jax.broadcast_in_dim")
     if node is None:
         return None
-    if node.op is CONSTANT:
-        array = CONSTANT.of(node).value
-        return array.item(0) if _is_splat(array) else None
-    return node.operands[0].value if isinstance(node.operands[0], Literal) else None
-
-
-def _is_splat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+    if node.op is not CONSTANT:
+        return node.operands[0].value if isinstance(node.operands[0], Literal) else None
+    array = CONSTANT.of(node).value
     if not 0 < array.size <= 64 or array.dtype.kind not in "biuf":
-        return False
+        return None
     # Bytes tell 0.0 from -0.0, which compare equal.
-    return array.tobytes() == array.reshape(-1)[:1].tobytes() * array.size
+    is_splat = array.tobytes() == array.reshape(-1)[:1].tobytes() * array.size
+    return array.item(0) if is_splat else None
 
 
 def _fits(answer: Operand, result: Value) -> bool:
@@ -95,14 +90,10 @@ def _neutral(right: Callable[[Number, str], bool], *, commutes: bool) -> Rule:
 
     def rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
         left, other = operands
-        dtype = left.type.dtype
-        number = _splat(other, rewriter)
-        if number is not None and right(number, dtype):
-            return (left,)
-        if commutes:
-            number = _splat(left, rewriter)
-            if number is not None and right(number, dtype):
-                return (other,)
+        for kept, neutral in ((left, other), (other, left)) if commutes else ((left, other),):
+            number = _splat(neutral, rewriter)
+            if number is not None and right(number, left.type.dtype):
+                return (kept,)
         return None
 
     return rule
@@ -138,26 +129,27 @@ def _is_all_bits(number: Number, dtype: str) -> bool:
     return is_integer(dtype) and number == (-1 if dtype[0] == "i" else 2 ** int(dtype[1:]) - 1)
 
 
-def _multiply(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+def _times_zero(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if is_integer(operands[0].type.dtype):
         for operand in operands:
             if _splat(operand, rewriter) == 0 and operand.type.shape == node.results[0].type.shape:
                 return (operand,)
-    return _TIMES_ONE(node, operands, rewriter)
+    return None
 
 
-def _idempotent(otherwise: Rule | None = None) -> Rule:
-    """Return the rule for an operation that gives x for (x, x)."""
+def _same(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+    """Return x for (x, x)."""
+    return operands[:1] if operands[0] is operands[1] else None
+
+
+def _either(first: Rule, second: Rule) -> Rule:
+    """Return the rule that applies `first`, or `second` where `first` keeps the node."""
 
     def rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-        if operands[0] is operands[1]:
-            return operands[:1]
-        return otherwise(node, operands, rewriter) if otherwise else None
+        answer = first(node, operands, rewriter)
+        return second(node, operands, rewriter) if answer is None else answer
 
     return rule
-
-
-_TIMES_ONE = _neutral(_is_one, commutes=True)
 
 
 def _own_inverse(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
@@ -170,9 +162,9 @@ def _select(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if all(case is cases[0] for case in cases):
         return cases[:1]
     chosen = _splat(predicate, rewriter)
-    if chosen is None or not 0 <= int(cast(int, chosen)) < len(cases):
+    if chosen is None or not 0 <= (index := int(cast(int, chosen))) < len(cases):
         return None
-    return (cases[int(cast(int, chosen))],)
+    return (cases[index],)
 
 
 def _update_all(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
@@ -198,10 +190,8 @@ def _transpose(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
 
 
 def _reshape(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    if not _is_plain_of_one(node):
-        return None
     wanted = node.results[0].type.shape
-    if operands[0].type.shape == wanted:
+    if operands[0].type.shape == wanted and _is_plain_of_one(node):
         return operands
     inner = _plain_before(node, operands, rewriter)
     if inner is None:
@@ -216,9 +206,10 @@ def _is_plain_of_one(node: Node) -> bool:
 
 
 def _plain_before(node: Node, operands: Operands, rewriter: Rewriter) -> Node | None:
-    """Return the plain node of the same operation that makes the operand."""
+    """Return the node that makes the operand, if both nodes are plain and of one operation."""
     inner = rewriter.definition(operands[0], node.op.name)
-    return inner if inner is not None and _is_plain_of_one(inner) else None
+    are_plain = inner is not None and _is_plain_of_one(inner) and _is_plain_of_one(node)
+    return inner if are_plain else None
 
 
 _WIDENS = {
@@ -237,10 +228,8 @@ _WIDENS = {
 
 
 def _convert(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    if not _is_plain_of_one(node):
-        return None
     wanted = node.results[0].type.dtype
-    if operands[0].type.dtype == wanted:
+    if operands[0].type.dtype == wanted and _is_plain_of_one(node):
         return operands
     inner = _plain_before(node, operands, rewriter)
     if inner is None:
@@ -267,18 +256,13 @@ def _scale(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     product = before * factor
     if abs(product) >= 2**15:  # some dtypes cannot represent it
         return None
-    is_exact = dtype in ("f16", "bf16", "f32", "f64") and _grows(before) and _grows(factor)
     if is_integer(dtype):
         is_exact = isinstance(product, int)
+    else:  # powers of two of at least 1, by which scaling is exact
+        is_exact = dtype in ("f16", "bf16", "f32", "f64") and all(
+            each >= 1 and frexp(each)[0] == 0.5 for each in (before, factor)
+        )
     return rewriter.again(node, inner.operands, factor=product) if is_exact else None
-
-
-def _grows(factor: float) -> bool:
-    """Return whether the factor is a power of two of at least 1, so that scaling is exact.
-
-    Two such factors may then be multiplied.
-    """
-    return factor >= 1 and frexp(factor)[0] == 0.5
 
 
 def _pack(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
@@ -292,12 +276,12 @@ def _unpack(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     inner = rewriter.definition(operands[0], "pack")
     if inner and len(inner.operands) == len(node.results):
         return inner.operands
-    if len(node.results) == 1:
-        if node.results[0].type.shape == operands[0].type.shape:
-            return operands
-        shape = Reshaping(node.results[0].type.shape)
-        return rewriter.add(RESHAPE, operands, shape, at=node.source)
-    return None
+    if len(node.results) != 1:
+        return None
+    shape = node.results[0].type.shape
+    if shape == operands[0].type.shape:
+        return operands
+    return rewriter.add(RESHAPE, operands, Reshaping(shape), at=node.source)
 
 
 def _cond(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
@@ -320,37 +304,29 @@ def _cond(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
 
 
 _RULES: dict[str, Rule] = {
-    "jax.add": _neutral(_is_zero(-1), commutes=True),
-    "jax.add_any": _neutral(_is_zero(-1), commutes=True),
-    "jax.and": _idempotent(_neutral(_is_all_bits, commutes=True)),
-    "jax.broadcast_in_dim": _operand,
-    "jax.concatenate": _single,
+    **dict.fromkeys(("jax.add", "jax.add_any"), _neutral(_is_zero(-1), commutes=True)),
+    "jax.and": _either(_same, _neutral(_is_all_bits, commutes=True)),
+    **dict.fromkeys(("jax.broadcast_in_dim", "jax.copy", "jax.dynamic_slice"), _operand),
     "jax.convert_element_type": _convert,
-    "jax.copy": _operand,
     "jax.div": _neutral(_is_one, commutes=False),
-    "jax.dynamic_slice": _operand,
     "jax.dynamic_update_slice": _update_all,
-    "jax.max": _idempotent(),
-    "jax.min": _idempotent(),
-    "jax.mul": _multiply,
-    "jax.neg": _own_inverse,
-    "jax.not": _own_inverse,
-    "jax.or": _idempotent(_neutral(_is_no_bits, commutes=True)),
-    "jax.reshape": _reshape,
+    **dict.fromkeys(("jax.max", "jax.min"), _same),
+    "jax.mul": _either(_times_zero, _neutral(_is_one, commutes=True)),
+    **dict.fromkeys(("jax.neg", "jax.not"), _own_inverse),
+    "jax.or": _either(_same, _neutral(_is_no_bits, commutes=True)),
     "jax.select_n": _select,
-    "jax.shift_left": _neutral(_is_no_bits, commutes=False),
-    "jax.shift_right_arithmetic": _neutral(_is_no_bits, commutes=False),
-    "jax.shift_right_logical": _neutral(_is_no_bits, commutes=False),
-    "jax.slice": _operand,
-    "jax.split": _single,
-    "jax.squeeze": _operand,
+    **dict.fromkeys(
+        ("jax.shift_left", "jax.shift_right_arithmetic", "jax.shift_right_logical"),
+        _neutral(_is_no_bits, commutes=False),
+    ),
+    **dict.fromkeys(("jax.slice", "jax.squeeze"), _operand),
     "jax.sub": _neutral(_is_zero(1), commutes=False),
     "jax.transpose": _transpose,
     "jax.xor": _neutral(_is_no_bits, commutes=True),
-    "concatenate": _single,
+    **dict.fromkeys(("concatenate", "jax.concatenate", "jax.split"), _single),
     "cond": _cond,
     "pack": _pack,
-    "reshape": _reshape,
+    **dict.fromkeys(("reshape", "jax.reshape"), _reshape),
     "scale": _scale,
     "unpack": _unpack,
 }

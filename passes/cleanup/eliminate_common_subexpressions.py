@@ -14,6 +14,7 @@ cannot be compared. Nodes of different nested graphs are not merged.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -26,8 +27,6 @@ from graphdist.ir.graph import Graph, Literal, Node, Operands, Value
 from graphdist.ir.ops import ASSIGN, READ, variable_named_by
 from graphdist.ir.rewrite import Answer, rewrite
 
-__all__ = ["eliminate_common_subexpressions"]
-
 NAME = "eliminate_common_subexpressions"
 MAX_BYTES = 2**16  # larger arrays are not compared by their bytes
 
@@ -38,13 +37,10 @@ _NOT_REPEATABLE = frozenset({"jax.rng_uniform"})  # their state is not an operan
 
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
     """Return the graph with every value computed once."""
-    seen: dict[Builder, _Seen] = {}  # each graph, nested or not, has its own builder
+    seen: dict[Builder, _Seen] = defaultdict(_Seen)  # each graph, nested or not, has a builder
 
     def rule(node: Node, operands: Operands, builder: Builder) -> Answer:
-        here = seen.get(builder)
-        if here is None:
-            here = seen[builder] = _Seen()
-        return here.merge(node, operands, builder)
+        return seen[builder].merge(node, operands, builder)
 
     return rewrite(graph, rule, NAME)
 

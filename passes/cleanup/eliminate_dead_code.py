@@ -14,8 +14,8 @@ Left alone: carries of loops, operands that nested graphs do not use, inputs of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from graphdist.ir.analyses import has_effect
 from graphdist.ir.graph import Graph, Node, Value
@@ -23,24 +23,17 @@ from graphdist.ir.loops import returned_parts
 from graphdist.ir.ops import COND, SCAN
 from graphdist.ir.rewrite import Copier
 
-__all__ = ["eliminate_dead_code"]
-
 NAME = "eliminate_dead_code"
 
-
-@dataclass(frozen=True, slots=True)
-class _Narrowed:
-    """The new nested graphs of a node, and the positions of the results that stay."""
-
-    graphs: tuple[Graph, ...]
-    kept: tuple[int, ...]
+Narrowed: TypeAlias = tuple[tuple[Graph, ...], tuple[Value, ...]]
+"""The new nested graphs of a node, and the results that stay."""
 
 
 def eliminate_dead_code(graph: Graph) -> Graph:
     """Return the graph without nodes that no output and no effect needs."""
     live = {output for output in graph.outputs if isinstance(output, Value)}
     nodes: list[Node] = []  # from the last to the first
-    narrowed: dict[Node, _Narrowed] = {}
+    narrowed: dict[Node, Narrowed] = {}
     for node in reversed(graph.nodes):
         if live.isdisjoint(node.results) and not has_effect(node):
             continue
@@ -50,7 +43,7 @@ def eliminate_dead_code(graph: Graph) -> Graph:
                 live.add(operand)
         if node.graphs:
             less = _narrow(node, live)
-            if less.graphs != node.graphs:
+            if less[0] != node.graphs:
                 narrowed[node] = less
     nodes.reverse()
     if narrowed:
@@ -58,35 +51,37 @@ def eliminate_dead_code(graph: Graph) -> Graph:
     return graph if len(nodes) == len(graph.nodes) else graph.replace(nodes=tuple(nodes))
 
 
-def _narrow(node: Node, live: set[Value]) -> _Narrowed:
+def _narrow(node: Node, live: set[Value]) -> Narrowed:
     """Remove dead nodes from the nested graphs, and dead results where the operation allows it."""
     # The next iteration of a loop reads every carry, whether the results are used or not.
     dropped: Sequence[Value] = node.results if node.op is COND else ()
     if node.op is SCAN:
         dropped = returned_parts(SCAN.of(node), node.results)[1]
-    kept = tuple(
-        position
-        for position, result in enumerate(node.results)
-        if result not in dropped or result in live
-    )
+    dead = {result for result in dropped if result not in live}
     graphs = node.graphs
-    if len(kept) < len(node.results):
+    if dead:
         graphs = tuple(
-            graph.replace(outputs=tuple(graph.outputs[position] for position in kept))
+            graph.replace(
+                outputs=tuple(
+                    output
+                    for output, result in zip(graph.outputs, node.results, strict=True)
+                    if result not in dead
+                )
+            )
             for graph in graphs
         )
-    return _Narrowed(tuple(map(eliminate_dead_code, graphs)), kept)
+    kept = tuple(result for result in node.results if result not in dead)
+    return tuple(map(eliminate_dead_code, graphs)), kept
 
 
-def _rebuild(graph: Graph, nodes: list[Node], narrowed: dict[Node, _Narrowed]) -> Graph:
+def _rebuild(graph: Graph, nodes: Sequence[Node], narrowed: Mapping[Node, Narrowed]) -> Graph:
     """Return the graph with these nodes, some of which have fewer results."""
     copier = Copier(NAME)
     for node in nodes:
-        less = narrowed.get(node)
-        if less is not None and len(less.kept) < len(node.results):
-            old = [node.results[position] for position in less.kept]
-            operands = copier.now(node.operands)
-            copier.put(old, copier.add(node.op, operands, node.params, less.graphs, at=node.source))
+        graphs, kept = narrowed.get(node, (None, node.results))
+        if graphs is None or len(kept) == len(node.results):
+            copier.copy(node, graphs)
         else:
-            copier.copy(node, None if less is None else less.graphs)
+            operands = copier.now(node.operands)
+            copier.put(kept, copier.add(node.op, operands, node.params, graphs, at=node.source))
     return copier.changed(graph)

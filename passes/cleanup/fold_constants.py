@@ -33,20 +33,17 @@ from graphdist.ir.numerals import plain_number
 from graphdist.ir.op_parameters import Holding, Reducing
 from graphdist.ir.ops import ALL_REDUCE, CONSTANT, REDUCE, SCALE
 from graphdist.ir.rewrite import Answer, rewrite
-from graphdist.ir.types import Type, numpy_dtype
-
-__all__ = ["fold_constants"]
+from graphdist.ir.types import Type, is_integer, numpy_dtype
 
 NAME = "fold_constants"
 MAX_ELEMENTS = 64
 
-
 Fold: TypeAlias = Callable[[list[Array], Node], Array | None]
 
-_BITS = ("8", "16", "32", "64")
-_INTEGERS = frozenset(kind + bits for kind in "iu" for bits in _BITS)
-_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-_ORDINARY = _INTEGERS | _FLOATS | {"bool"}
+_INTEGERS = frozenset(["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
+_FLOATS = frozenset(["f16", "bf16", "f32", "f64"])
+_NUMBERS = _INTEGERS | _FLOATS
+_ORDINARY = _NUMBERS | {"bool"}
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -67,7 +64,7 @@ def fold_constants(graph: Graph) -> Graph:
         constants[answer[0]] = array
         return answer
 
-    return rewrite(graph, rule, NAME, _FOLDS)
+    return rewrite(graph, rule, NAME, _LOOKED_AT)
 
 
 def _fold(node: Node, operands: Operands, constants: Mapping[Operand, Array]) -> Array | None:
@@ -75,7 +72,9 @@ def _fold(node: Node, operands: Operands, constants: Mapping[Operand, Array]) ->
     for operand in operands:
         if type(operand) is Value and operand not in constants:
             return None
-    if not _is_small(node.results[0].type) or not all(_is_small(o.type) for o in operands):
+    wanted, (dtypes, fold) = node.results[0].type, _FOLDS[node.op.name]
+    types = [operand.type for operand in operands]
+    if not all(map(_is_small, (wanted, *types))) or any(t.dtype not in dtypes for t in types):
         return None
     arrays = [
         literal_array(operand) if isinstance(operand, Literal) else constants[operand]
@@ -84,11 +83,10 @@ def _fold(node: Node, operands: Operands, constants: Mapping[Operand, Array]) ->
     if any(map(_is_doubtful, arrays)):
         return None
     with np.errstate(all="ignore"):
-        array = _FOLDS[node.op.name](arrays, node)
+        array = fold(arrays, node)
     if array is None or _is_doubtful(array):
         return None
     # A literal of rank 0 may be combined with operands of any shape.
-    wanted = node.results[0].type
     return np.broadcast_to(array, wanted.shape).astype(numpy_dtype(wanted.dtype))
 
 
@@ -109,65 +107,41 @@ _SMALLEST_EXPONENT = {"float16": -14, "bfloat16": -126, "float32": -126, "float6
 """The exponent of the smallest normal value, by dtype."""
 
 
-def _by(function: Callable[..., object], dtypes: frozenset[str] = _INTEGERS | _FLOATS) -> Fold:
-    """Return the fold of an operation that numpy computes element by element on these dtypes."""
-
-    def fold(arrays: list[Array], node: Node) -> Array | None:
-        names = {_name(array) for array in arrays}
-        return np.asarray(function(*arrays)) if names <= dtypes else None
-
-    return fold
-
-
-def _name(array: Array) -> str:
-    return _NAMES[array.dtype.name]
-
-
-_NAMES = {str(numpy_dtype(name)): name for name in _ORDINARY}
-
-
-def _extreme(function: Callable[..., object]) -> Fold:
+def _extreme(function: Callable[..., Array]) -> Fold:
     """Return the fold of max or min, whose result for (0.0, -0.0) may be either zero."""
-    plain = _by(function)
 
     def fold(arrays: list[Array], node: Node) -> Array | None:
         left, right = np.broadcast_arrays(*arrays)
         both_zero = (left == 0) & (right == 0)
-        return None if _name(left) in _FLOATS and both_zero.any() else plain(arrays, node)
+        is_doubtful = not is_integer(node.operands[0].type.dtype) and both_zero.any()
+        return None if is_doubtful else np.asarray(function(left, right))
 
     return fold
 
 
 def _product(arrays: list[Array], node: Node) -> Array | None:
-    return None if node.params.get("out_dtype") else _by(np.multiply)(arrays, node)
-
-
-def _negative(arrays: list[Array], node: Node) -> Array | None:
-    (array,) = arrays
-    return None if array.dtype.kind == "b" else np.asarray(np.negative(array))
+    return None if node.params.get("out_dtype") else np.asarray(np.multiply(*arrays))
 
 
 def _convert(arrays: list[Array], node: Node) -> Array | None:
     (array,) = arrays
-    wanted = node.results[0].type.dtype
+    before, after = node.operands[0].type.dtype, node.results[0].type.dtype
     if not is_plain(node):
         return None
-    if _name(array) in _FLOATS and wanted in _INTEGERS:
+    if before in _FLOATS and after in _INTEGERS:
         # JAX clamps a float that is out of range, numpy gives whatever the CPU does.
-        limits = np.iinfo(numpy_dtype(wanted).name)
+        limits = np.iinfo(numpy_dtype(after).name)
         wide = np.trunc(array.astype(np.float64))
         if not ((wide >= float(limits.min)) & (wide < float(limits.max))).all():
             return None
-        return wide.astype(numpy_dtype(wanted))
-    if _name(array) in ("f64", "i64", "u64") and wanted in ("f16", "bf16"):
+        return wide.astype(numpy_dtype(after))
+    if before in ("f64", "i64", "u64") and after in ("f16", "bf16"):
         return None  # XLA may round once, or twice through f32
-    return array.astype(numpy_dtype(wanted))
+    return array.astype(numpy_dtype(after))
 
 
 def _reshape(arrays: list[Array], node: Node) -> Array | None:
-    if not is_plain(node):
-        return None
-    return arrays[0].reshape(node.results[0].type.shape)
+    return arrays[0].reshape(node.results[0].type.shape) if is_plain(node) else None
 
 
 def _broadcast(arrays: list[Array], node: Node) -> Array | None:
@@ -187,49 +161,54 @@ def _select(arrays: list[Array], node: Node) -> Array | None:
 
 
 def _reduce(arrays: list[Array], node: Node) -> Array | None:
-    (array,) = arrays
-    if array.dtype.kind == "b":
-        return None
     params = Reducing.of(node)
-    return reduce_arrays([array] * params.group_size, "sum") if params.reducer == "sum" else array
+    return (
+        reduce_arrays(arrays * params.group_size, "sum") if params.reducer == "sum" else arrays[0]
+    )
 
 
 def _scale(arrays: list[Array], node: Node) -> Array | None:
     (array,) = arrays
-    if array.dtype.kind == "b":
-        return None
     return np.asarray(array * np.asarray(SCALE.of(node).factor).astype(array.dtype))
+
+
+def _by(function: Callable[..., Array], dtypes: frozenset[str]) -> tuple[frozenset[str], Fold]:
+    """Return the entry of an operation that numpy computes element by element on these dtypes."""
+    return dtypes, lambda arrays, node: np.asarray(function(*arrays))
 
 
 _BITWISE = _INTEGERS | {"bool"}
 
-_FOLDS: dict[str, Fold] = {
-    "jax.add": _by(np.add),
-    "jax.add_any": _by(np.add),
+_FOLDS: dict[str, tuple[frozenset[str], Fold]] = {
+    "jax.add": _by(np.add, _NUMBERS),
+    "jax.add_any": _by(np.add, _NUMBERS),
     "jax.and": _by(np.bitwise_and, _BITWISE),
-    "jax.broadcast_in_dim": _broadcast,
-    "jax.convert_element_type": _convert,
+    "jax.broadcast_in_dim": (_ORDINARY, _broadcast),
+    "jax.convert_element_type": (_ORDINARY, _convert),
     "jax.div": _by(np.true_divide, _FLOATS),
     "jax.eq": _by(np.equal, _ORDINARY),
-    "jax.ge": _by(np.greater_equal),
-    "jax.gt": _by(np.greater),
-    "jax.le": _by(np.less_equal),
-    "jax.lt": _by(np.less),
-    "jax.max": _extreme(np.maximum),
-    "jax.min": _extreme(np.minimum),
-    "jax.mul": _product,
+    "jax.ge": _by(np.greater_equal, _NUMBERS),
+    "jax.gt": _by(np.greater, _NUMBERS),
+    "jax.le": _by(np.less_equal, _NUMBERS),
+    "jax.lt": _by(np.less, _NUMBERS),
+    "jax.max": (_NUMBERS, _extreme(np.maximum)),
+    "jax.min": (_NUMBERS, _extreme(np.minimum)),
+    "jax.mul": (_NUMBERS, _product),
     "jax.ne": _by(np.not_equal, _ORDINARY),
-    "jax.neg": _negative,
+    "jax.neg": _by(np.negative, _NUMBERS),
     "jax.not": _by(np.invert, _BITWISE),
     "jax.or": _by(np.bitwise_or, _BITWISE),
-    "jax.reshape": _reshape,
-    "jax.select_n": _select,
-    "jax.sub": _by(np.subtract),
+    "jax.reshape": (_ORDINARY, _reshape),
+    "jax.select_n": (_ORDINARY, _select),
+    "jax.sub": _by(np.subtract, _NUMBERS),
     "jax.xor": _by(np.bitwise_xor, _BITWISE),
-    ALL_REDUCE.name: _reduce,
-    REDUCE.name: _reduce,
-    SCALE.name: _scale,
-    "reshape": _reshape,
-    CONSTANT.name: lambda arrays, node: None,
+    ALL_REDUCE.name: (_NUMBERS, _reduce),
+    REDUCE.name: (_NUMBERS, _reduce),
+    SCALE.name: (_NUMBERS, _scale),
+    "reshape": (_ORDINARY, _reshape),
 }
-"""How to fold each operation; None where numpy and JAX might disagree in a bit."""
+"""The dtypes of operands for which an operation is folded, and its fold.
+
+A fold returns None where numpy and JAX might disagree in a bit.
+"""
+_LOOKED_AT = frozenset({*_FOLDS, CONSTANT.name})

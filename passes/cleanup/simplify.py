@@ -22,8 +22,6 @@ from graphdist.passes.cleanup.eliminate_common_subexpressions import eliminate_c
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_constants import fold_constants
 
-__all__ = ["simplify"]
-
 MAX_ROUNDS = 8
 
 # Constants are folded first, because the rules of `canonicalize` look at constants.

@@ -23,21 +23,20 @@ Left alone: loops of fewer than three iterations, and gathers of values that an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
-from graphdist.ir.analyses import operations, producers
+from graphdist.ir.analyses import operations, producer_of
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.loops import Scan, ScanEdit
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
+from graphdist.ir.loops import Scan, ScanEdit, Taken
 from graphdist.ir.op_parameters import Holding
-from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_GATHER, CONSTANT, SCAN, TAKE_STEP
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Answer, rewrite
 from graphdist.ir.types import Type
+from graphdist.passes.layouts.elementwise_chains import apply_chain, elementwise_operand
 
 NAME = "gather_ahead"
 _FEWEST_ITERATIONS = 3
@@ -47,17 +46,15 @@ _FEWEST_ITERATIONS = 3
 class _Gather:
     """A gather of a slice of a scanned stack, with the nodes between the slice and the gather."""
 
-    stack: Operand
-    """The operand that the loop scans."""
-    slice: Value
-    """The body's input for the slices of the stack."""
+    scanned: Taken
+    """The stack, and the body's input for its slices."""
     chain: tuple[Node, ...]
     """The nodes from the first operation on the slice to the gather."""
 
-    @property
-    def result(self) -> Value:
-        """Return the gathered value."""
-        return self.chain[-1].results[0]
+    def add(self, stack: Operand, step: Operand, builder: Builder) -> Operand:
+        """Add the gather of the slice of `stack` that iteration `step` uses."""
+        taken = builder.add(TAKE_STEP, (stack, step), at=self.chain[-1])
+        return apply_chain(self.chain, taken[0], builder)
 
 
 def gather_ahead(graph: Graph) -> Graph:
@@ -67,7 +64,7 @@ def gather_ahead(graph: Graph) -> Graph:
     return rewrite(graph, _rule, NAME, {SCAN.name})
 
 
-def _rule(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
+def _rule(node: Node, operands: Operands, builder: Builder) -> Answer:
     scan = Scan(node, operands)
     last = scan.length - 1
     gathers = list(_gathers(scan)) if scan.length >= _FEWEST_ITERATIONS else []
@@ -79,48 +76,28 @@ def _rule(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequen
     (indices,) = builder.add(CONSTANT, (), held, at=node.source)
     index = edit.add_scanned(indices, "next_step")
     first = Literal.of(last if scan.params.reverse else 0, Type("i32", ()))
-    stacks = {gather.slice: gather.stack for gather in gathers}
-    constants = {slice: edit.add_constant(stack, slice.hint) for slice, stack in stacks.items()}
+    stacks = {slice: (stack, slice.hint) for stack, slice in (each.scanned for each in gathers)}
+    constants = {slice: edit.add_constant(*stack) for slice, stack in stacks.items()}
     for gather in gathers:
-        hint = gather.result.hint
-        carry = edit.add_carry(_gathered(gather, gather.stack, first, builder), hint)
-        edit.follow(carry, _gathered(gather, constants[gather.slice], index, edit.inside))
-        edit.environment[gather.result] = carry
+        (stack, slice), (result,) = gather.scanned, gather.chain[-1].results
+        carry = edit.add_carry(gather.add(stack, first, builder), result.hint)
+        edit.follow(carry, gather.add(constants[slice], index, edit.inside))
+        edit.environment[result] = carry
     edit.keep_nodes(without={gather.chain[-1] for gather in gathers})
     return edit.finish(builder)
 
 
 def _gathers(scan: Scan) -> Iterator[_Gather]:
     """Yield the gathers of a loop's body that can move to the previous iteration."""
-    made_by = producers(scan.body)
-    scanned: dict[Operand, Operand] = {value: stack for stack, value in scan.scanned}
+    scanned: dict[Operand, Taken] = {taken.value: taken for taken in scan.scanned}
     for gather in scan.body.nodes:
-        if gather.op is not ALL_GATHER:
-            continue
-        chain = [gather]
-        operand = gather.operands[0]
-        while operand not in scanned:
-            made = made_by.get(operand) if type(operand) is Value else None
-            values = [] if made is None else [v for v in made.operands if type(v) is Value]
-            if made is None or made.op.name not in ELEMENTWISE or len(values) != 1:
-                break
-            chain.insert(0, made)
-            (operand,) = values
-        else:
-            yield _Gather(scanned[operand], cast(Value, operand), tuple(chain))
-
-
-def _gathered(gather: _Gather, stack: Operand, step: Operand, builder: Builder) -> Operand:
-    """Add the gather of the slice of `stack` that iteration `step` uses."""
-    at = gather.chain[-1].source
-    (value,) = cast(
-        "tuple[Operand]", builder.add(TAKE_STEP, (stack, step), at=at, hint=gather.result.hint)
-    )
-    for node in gather.chain:
-        operands = [value if type(operand) is Value else operand for operand in node.operands]
-        types = None if node.op.rule else [node.results[0].type]
-        hint = node.results[0].hint
-        (value,) = builder.add(
-            node.op, operands, node.params, at=node.source, types=types, hint=hint
-        )
-    return value
+        if gather.op is ALL_GATHER:
+            chain = [gather]
+            operand: Operand | None = gather.operands[0]
+            while type(operand) is Value and operand not in scanned:
+                made = producer_of(operand, scan.body)
+                if made is None or (operand := elementwise_operand(made)) is None:
+                    break
+                chain.insert(0, made)
+            if operand in scanned:
+                yield _Gather(scanned[operand], tuple(chain))

@@ -13,15 +13,13 @@ operands, and its results have no more bytes than its largest operand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from graphdist.ir.analyses import operations
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand, Operands, Value
 from graphdist.ir.loops import Scan, ScanEdit
-from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_GATHER, SCAN
-from graphdist.ir.rewrite import Rewriter, rewrite
-from graphdist.passes.layouts.values_on_shards import of_sharded_variables
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite
+from graphdist.passes.layouts.placed_values import is_cheap
+from graphdist.passes.layouts.sharding_propagation import of_sharded_variables
 
 NAME = "invariants_out_of_loops"
 
@@ -32,32 +30,22 @@ def invariants_out_of_loops(graph: Graph) -> Graph:
         return graph
     sharded = of_sharded_variables(graph)
 
-    def rule(
-        node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
-    ) -> Sequence[Operand] | None:
+    def rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
         scan = Scan(node, operands)
         outside: dict[Operand, Operand] = {value: operand for operand, value in scan.constants}
         moved: list[Node] = []
         for inner in scan.body.nodes:
             if _is_invariant(inner, outside, sharded):
-                types = None if inner.op.rule else [result.type for result in inner.results]
-                results = rewriter.add(
-                    inner.op,
-                    [outside.get(operand, operand) for operand in inner.operands],
-                    inner.params,
-                    at=inner.source,
-                    types=types,
-                    hint=inner.results[0].hint,
-                )
+                taken = [outside.get(operand, operand) for operand in inner.operands]
+                results = rewriter.again(inner, taken)
                 outside.update(zip(inner.results, results, strict=True))
                 sharded.update(results)
                 moved.append(inner)
         if not moved:
             return None
         edit = ScanEdit(scan, NAME)
-        for inner in moved:
-            for result in inner.results:
-                edit.environment[result] = edit.add_constant(outside[result], result.hint)
+        for result in (result for inner in moved for result in inner.results):
+            edit.environment[result] = edit.add_constant(outside[result], result.hint)
         edit.keep_nodes(without=moved)
         return edit.finish(rewriter)
 
@@ -71,8 +59,6 @@ def _is_invariant(node: Node, outside: dict[Operand, Operand], sharded: set[Oper
         return False
     if node.op is ALL_GATHER:
         return True
-    row = row_of(node)
-    is_cheap = row is not None and row.is_cheap
     bytes_made = sum(result.type.bytes for result in node.results)
-    is_of_variables = all(result in sharded for result in node.results)
-    return is_cheap and is_of_variables and bytes_made <= max(v.type.bytes for v in values)
+    is_small = bytes_made <= max(value.type.bytes for value in values)
+    return is_cheap(node) and is_small and sharded.issuperset(node.results)

@@ -21,15 +21,14 @@ of values that the step computes; and uses before which no computed value is sti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_GATHER, BARRIER
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
+from graphdist.passes.layouts.elementwise_chains import elementwise_operand
 
 NAME = "limit_gathered"
 
@@ -57,16 +56,14 @@ class LimitGathered:
         given_up = self._given_up(_uses(graph, gathers), len(graph.nodes))
         return _gathered_again(graph, gathers, given_up) if given_up else graph
 
-    def _given_up(self, uses: dict[Value, list[int]], length: int) -> list[_Gap]:
+    def _given_up(self, uses: Mapping[Value, Sequence[int]], length: int) -> list[_Gap]:
         """Return the gaps in which values are dropped, so that no node holds too many bytes."""
         held = [0] * length
         gaps: list[_Gap] = []
         for value, places in uses.items():
             for place in range(places[0], places[-1] + 1):
                 held[place] += value.type.bytes
-            for begin, end in pairwise(places):
-                if end - begin > 1:
-                    gaps.append(_Gap(value, begin, end))
+            gaps += [_Gap(value, *ends) for ends in pairwise(places) if ends[1] - ends[0] > 1]
         given_up: list[_Gap] = []
         for place in sorted(range(length), key=held.__getitem__, reverse=True):
             idle = [gap for gap in gaps if gap.begin < place < gap.end]
@@ -82,20 +79,17 @@ class LimitGathered:
 
 def _gathers(graph: Graph) -> dict[Value, Node]:
     """Return the nodes that gather a variable, converted or not, by the gathered value."""
-    slices: set[Operand] = set(graph.inputs[: len(graph.variables)])
+    shards: set[Operand] = set(graph.inputs[: len(graph.variables)])
     found: dict[Value, Node] = {}
     for node in graph.nodes:
-        values = [operand for operand in node.operands if type(operand) is Value]
-        if len(values) != 1 or values[0] not in slices:
-            continue
-        if node.op is ALL_GATHER:
+        if node.op is ALL_GATHER and node.operands[0] in shards:
             found[node.results[0]] = node
-        elif node.op.name in ELEMENTWISE:
-            slices.add(node.results[0])
+        elif elementwise_operand(node) in shards:
+            shards.add(node.results[0])
     return found
 
 
-def _uses(graph: Graph, gathers: dict[Value, Node]) -> dict[Value, list[int]]:
+def _uses(graph: Graph, gathers: Mapping[Value, Node]) -> dict[Value, list[int]]:
     """Return the positions of the uses of each gathered value that the graph does not return."""
     uses: dict[Value, list[int]] = defaultdict(list)
     for place, node in enumerate(graph.nodes):
@@ -105,31 +99,27 @@ def _uses(graph: Graph, gathers: dict[Value, Node]) -> dict[Value, list[int]]:
     return {value: places for value, places in uses.items() if value not in graph.outputs}
 
 
-def _gathered_again(graph: Graph, gathers: dict[Value, Node], given_up: Sequence[_Gap]) -> Graph:
-    starting: dict[int, list[_Gap]] = defaultdict(list)
+def _gathered_again(graph: Graph, gathers: Mapping[Value, Node], given_up: Sequence[_Gap]) -> Graph:
+    """Return the graph in which the value of each gap is gathered again at the end of the gap."""
+    ending: dict[int, list[_Gap]] = defaultdict(list)
     for gap in given_up:
-        starting[gap.end].append(gap)
+        ending[gap.end].append(gap)
     last_use = {
         operand: place for place, node in enumerate(graph.nodes) for operand in node.operands
     }
     latest: list[Value] = []
     """The values that nodes have computed so far, the latest last."""
-    builder = Builder(NAME)
-    environment: dict[Operand, Operand] = {}
+    copier = Copier(NAME)
     for place, node in enumerate(graph.nodes):
-        for gap in starting[place]:
-            gather = gathers[gap.value]
+        for gap in ending.get(place, ()):
             before = next((v for v in reversed(latest) if last_use.get(v, -1) >= place), None)
-            if before is None:
-                continue
-            operands = substitute(environment, (*gather.operands, before))
-            slice, environment[before] = builder.add(BARRIER, operands, at=node.source)
-            environment[gap.value] = builder.add(
-                ALL_GATHER, (slice,), gather.params, at=gather.source, hint=gap.value.hint
-            )[0]
-        results = builder.keep(node, substitute(environment, node.operands), node.graphs)
-        environment.update(zip(node.results, results, strict=True))
+            if before is not None:
+                gather = gathers[gap.value]
+                operands = copier.now((*gather.operands, before))
+                shard, after = copier.add(BARRIER, operands, at=node.source)
+                copier.put((before,), (after,))
+                copier.put(gather.results, copier.again(gather, (shard,)))
+        copier.copy(node)
         if node.op not in (ALL_GATHER, BARRIER):
             latest += node.results
-    outputs = substitute(environment, graph.outputs)
-    return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+    return copier.changed(graph)

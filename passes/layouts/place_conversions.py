@@ -18,15 +18,15 @@ After:   %t = reduce_scatter(%x)    %w_new = sub(%w, %t)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TypeAlias, cast
 
 from graphdist.ir.analyses import has_effect, operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.compare import is_same_program
 from graphdist.ir.definitions import BARRIERS, ValueKind, has_shared_graphs
-from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.operation_table import on_shards
@@ -40,15 +40,15 @@ from graphdist.ir.ops import (
     of_groups,
 )
 from graphdist.ir.source import UNKNOWN
-from graphdist.ir.types import Type, own_slice
+from graphdist.ir.types import own_slice
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.layouts.gather_prices import priced_positions, unsharded_stacks
-from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_full_reduction
-from graphdist.passes.layouts.sharded_updates import (
-    UpdateSharding,
-    choose_sharded_updates,
-    rules_of,
+from graphdist.passes.layouts.gather_positions import priced_positions, unsharded_stacks
+from graphdist.passes.layouts.placed_values import (
+    PlacedValues,
+    is_full_reduction,
+    operands_on_shards,
 )
+from graphdist.passes.layouts.sharded_updates import UpdateSharding, choose_sharded_updates
 
 NAME = "place_conversions"
 _ROUNDS = 8
@@ -56,7 +56,11 @@ _ROUNDS = 8
 Form: TypeAlias = tuple[Operand, int | None]
 """A value, and the dimension along which it is sharded, or None for the full value."""
 
-Make: TypeAlias = Callable[[Sequence[Operand]], None]
+Taken: TypeAlias = tuple[int, int | None, Operand]
+"""The index of an input of nested graphs, its sharded dimension if any, and the operand for it."""
+
+Way: TypeAlias = tuple[Sequence[Form], Callable[[Sequence[Operand]], None]]
+"""The forms from which another form is made, and the function that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class PlaceConversions:
         if graph.num_replicas == 1 or has_shared_graphs(graph):
             return graph
         for _ in range(_ROUNDS):
-            placed, _ = choose_sharded_updates(graph, self.sharding, self._rules(graph))
+            placed, _ = self._placed(graph)
             if not (placed.derived or placed.sharded):
                 return graph
             rebuilt = _rebuilt(graph, placed)
@@ -95,48 +99,39 @@ class PlaceConversions:
         """Return the variables updated unsharded, and the gathered stacks, each with a reason."""
         if graph.num_replicas == 1:
             return []
-        placed, reasons = choose_sharded_updates(graph, self.sharding, self._rules(graph))
+        placed, reasons = self._placed(graph)
         updates = [f"{name}: {reason}" for name, reason in reasons.items() if reason]
         return [*(updates if self.sharding.is_on else ()), *unsharded_stacks(placed)]
 
     def chosen(self, graph: Graph) -> list[str]:
         """Return the positions of gathers, their costs, and the costs of other positions."""
-        if graph.num_replicas == 1:
-            return []
-        placed, _ = choose_sharded_updates(graph, self.sharding, self._rules(graph))
-        return priced_positions(placed)
+        return priced_positions(self._placed(graph)[0]) if graph.num_replicas > 1 else []
 
-    def _rules(self, graph: Graph) -> Rules:
-        return rules_of(graph, self.sharding, self.smallest, self.most_bytes)
+    def _placed(self, graph: Graph) -> tuple[PlacedValues, dict[str, str]]:
+        return choose_sharded_updates(graph, self.sharding, self.smallest, self.most_bytes)
 
 
 def _rebuilt(graph: Graph, placed: PlacedValues) -> Graph:
     scope = _Scope(placed, Builder(NAME))
-    inputs, variables = list(graph.inputs), list(graph.variables)
-    new_values = dict(zip((v.name for v in graph.assigned), graph.outputs, strict=False))
-    for place, (variable, value) in enumerate(zip(variables, graph.inputs, strict=False)):
-        new = new_values.get(variable.name)
-        if new in placed.wanted and value not in placed.unsharded:
-            dimension = placed.dimension[cast(Value, new)]
-            variables[place] = variable.stored_along(dimension)
-            inputs[place] = Value(variables[place].held(graph.mesh), value.hint)
-            scope.made[value, dimension] = inputs[place]
-        else:
-            scope.made[value, None] = value
-    for value in graph.inputs[len(variables) :]:
-        scope.made[value, None] = value
+    scope.made = {(value, None): value for value in graph.inputs}
+    variables = {variable.name: variable for variable in graph.variables}
+    inputs, new = graph.variable_inputs, graph.variable_outputs
+    for name, output in new.items():
+        value = inputs[name]
+        if output in placed.wanted and value not in placed.unsharded:
+            dimension = placed.dimension[output]
+            variables[name] = variables[name].stored_along(dimension)
+            inputs[name] = Value(variables[name].held(graph.mesh), value.hint)
+            del scope.made[value, None]
+            scope.made[value, dimension] = inputs[name]
     scope.run(graph)
-    stored = {variable.name: variable for variable in variables}
-    outputs = [
-        scope.output(output, stored[variable.name])
-        for variable, output in zip(graph.assigned, graph.outputs, strict=False)
-    ]
+    outputs = [scope.output(output, variables[name]) for name, output in new.items()]
     outputs += map(scope.get, graph.outputs[len(outputs) :])
     rebuilt = graph.replace(
-        inputs=tuple(inputs),
+        inputs=(*inputs.values(), *graph.inputs[len(inputs) :]),
         nodes=tuple(scope.builder.nodes),
         outputs=tuple(outputs),
-        variables=tuple(variables),
+        variables=tuple(variables.values()),
     )
     return eliminate_dead_code(rebuilt)
 
@@ -185,18 +180,13 @@ class _Scope:
 
     def output(self, operand: Operand, variable: GraphVariable) -> Operand:
         """Return the new value of a variable, sharded or unsharded as it is stored."""
-        placed = self.placed
-        if type(operand) is not Value or operand not in placed.wanted:
+        if type(operand) is not Value or operand not in self.placed.wanted:
             return self.get(operand)
-        shard = self.get(operand, placed.dimension[operand])
+        dimension = self.placed.dimension[operand]
+        shard = self.get(operand, dimension)
         if variable.sharded_along is not None:
             return shard
-        return self._convert(ALL_GATHER, shard, operand, axis=placed.dimension[operand])
-
-    def type_of_shard(self, value: Value) -> Type:
-        """Return the type of a replica's shard."""
-        rules = self.placed.rules
-        return own_slice(value.type, self.placed.dimension[value], rules.mesh)
+        return self._convert(ALL_GATHER, shard, operand, axis=dimension)
 
     def _is_there(self, form: Form) -> bool:
         return type(form[0]) is Literal or form in self.made
@@ -207,9 +197,8 @@ class _Scope:
             return self.made[form]
         if dimension is None:
             return operand
-        rules = self.placed.rules
-        type_ = own_slice(operand.type, dimension, rules.mesh)
-        return Literal.of(operand.value, type_)
+        shard = own_slice(operand.type, dimension, self.placed.rules.mesh)
+        return Literal.of(operand.value, shard)
 
     def _add(self, node: Node) -> None:
         placed = self.placed
@@ -229,62 +218,46 @@ class _Scope:
             v in placed.unsharded or v in placed.sharded for v in node.results
         )
 
-    def _way(self, value: Value, dimension: int | None) -> tuple[list[Form], Make]:
-        """Return the forms from which a form of `value` is made, and the function that makes it."""
+    def _way(self, value: Value, dimension: int | None) -> Way:
+        """Return how to make a form of `value`."""
         if dimension is None:
             return self._way_to_unsharded(value)
-        if dimension != self.placed.dimension.get(value):
-            return self._own_shard(value, dimension)
-        return self._way_to_shard(value, dimension)
+        is_own = dimension == self.placed.dimension.get(value)
+        way = self._way_to_shard(value, dimension) if is_own else None
+        # Without a way to compute it, the shard is cut from the full value.
+        return way or self._converted(OWN_SLICE, value, dimension, (value, None), axis=dimension)
 
-    def _way_to_unsharded(self, value: Value) -> tuple[list[Form], Make]:
+    def _way_to_unsharded(self, value: Value) -> Way:
         placed, definition = self.placed, self.placed.program.of[value]
         node = definition.node
         assert node is not None
-        if definition.kind is ValueKind.BEHIND_BARRIER and value not in placed.gathered:
-
-            def take(operands: Sequence[Operand]) -> None:
-                self.made[value, None] = operands[0]
-
-            return [(definition.parents[0], None)], take
-        is_alone = value not in placed.sharded
-        if value not in placed.gathered or (is_full_reduction(node) and is_alone):
+        if value not in placed.gathered:
+            if definition.kind is ValueKind.BEHIND_BARRIER:
+                return self._taken((value, None), (definition.parents[0], None))
             return self._kept(node)
         if value in placed.terms:
-            return self._term(value, node, ALL_REDUCE)
-        if node.op is ALL_GATHER:
+            return self._term(value, None, ALL_REDUCE)
+        is_reduced = is_full_reduction(node) and value not in placed.sharded
+        if node.op is ALL_GATHER or is_reduced:
             return self._kept(node)
         own = placed.dimension[value]
+        return self._converted(ALL_GATHER, value, None, (value, own), axis=own)
 
-        def gather(operands: Sequence[Operand]) -> None:
-            self.made[value, None] = self._convert(ALL_GATHER, operands[0], value, axis=own)
-
-        return [(value, own)], gather
-
-    def _way_to_shard(self, value: Value, own: int) -> tuple[list[Form], Make]:
-        placed = self.placed
-        definition = placed.program.of[value]
-        node, found = definition.node, placed.factor(value)
+    def _way_to_shard(self, value: Value, own: int) -> Way | None:
+        """Return how to compute the shard of a value; None if the graph takes the full value."""
+        placed, node = self.placed, self.placed.program.of[value].node
         if node is None or not placed.is_computed_on_shards(value):
-            return self._own_shard(value, own)
+            return None
         if value in placed.terms:
-            return self._term(value, node, REDUCE_SCATTER, axis=own)
+            return self._term(value, own, REDUCE_SCATTER, axis=own)
         if is_full_reduction(node):
-
-            def scatter(operands: Sequence[Operand]) -> None:
-                self.made[value, own] = self._convert(
-                    REDUCE_SCATTER, operands[0], value, reducer=node.params["reducer"], axis=own
-                )
-
-            return [(node.operands[0], None)], scatter
-        if node.op is ALL_GATHER and found is None:
-
-            def take(operands: Sequence[Operand]) -> None:
-                self.made[value, own] = operands[0]
-
-            return [(node.operands[0], None)], take
-        if found is None or definition.kind is not ValueKind.COMPUTED:
-            return self._own_shard(value, own)  # an input that the graph takes unsharded
+            reducer, summed = node.params["reducer"], (node.operands[0], None)
+            return self._converted(REDUCE_SCATTER, value, own, summed, reducer=reducer, axis=own)
+        if node.op is ALL_GATHER:
+            return self._taken((value, own), (node.operands[0], None))
+        found = placed.factor(value)
+        if found is None:
+            return None
         factors, factor = found
 
         def apply(operands: Sequence[Operand]) -> None:
@@ -294,41 +267,47 @@ class _Scope:
                 if dimension is not None and dimensions[dimension] == factor:
                     self.made.setdefault((result, dimension), shard)
 
-        return _operands_on_shards(node, factors, factor), apply
+        return list(operands_on_shards(node, factors, factor)), apply
 
-    def _own_shard(self, value: Value, dimension: int) -> tuple[list[Form], Make]:
-        """Return how to take a replica's own shard of a full value."""
+    def _taken(self, form: Form, needed: Form) -> Way:
+        """Return how to make a form that equals the form `needed`."""
 
-        def cut(operands: Sequence[Operand]) -> None:
-            self.made[value, dimension] = self._convert(
-                OWN_SLICE, operands[0], value, axis=dimension
-            )
+        def take(operands: Sequence[Operand]) -> None:
+            (self.made[form],) = operands
 
-        return [(value, None)], cut
+        return [needed], take
 
-    def _term(self, value: Value, node: Node, op: Op, **params: object) -> tuple[list[Form], Make]:
+    def _converted(
+        self, op: Op, value: Value, dimension: int | None, needed: Form, **params: object
+    ) -> Way:
+        """Return how to make a form of `value` by a collective, or an own_slice, of `needed`."""
+
+        def convert(operands: Sequence[Operand]) -> None:
+            self.made[value, dimension] = self._convert(op, operands[0], value, **params)
+
+        return [needed], convert
+
+    def _term(self, value: Value, dimension: int | None, op: Op, **params: object) -> Way:
         """Return how to reduce the replicas' terms of a sum over shards."""
-        factors, factor = self.placed.terms[value]
+        (factors, factor), node = self.placed.terms[value], self.placed.program.of[value].node
+        assert node is not None
         count = self.placed.rules.mesh.group_size
 
         def reduce(operands: Sequence[Operand]) -> None:
             (term,) = on_shards(node, operands, factor, count, self.builder)
             made = self._convert(op, term, value, reducer=factors.summed[factor], **params)
-            self.made[value, cast("int | None", params.get("axis"))] = made
+            self.made[value, dimension] = made
 
-        return _operands_on_shards(node, factors, factor), reduce
+        return list(operands_on_shards(node, factors, factor)), reduce
 
-    def _kept(self, node: Node) -> tuple[list[Form], Make]:
+    def _kept(self, node: Node) -> Way:
         """Return how to add a node as it is, with unsharded operands."""
         if node.op is OWN_SLICE:
-
-            def take(operands: Sequence[Operand]) -> None:
-                self.made[node.results[0], None] = operands[0]
-
-            return [(node.operands[0], cast(int, node.params["axis"]))], take
+            needed = node.operands[0], OWN_SLICE.of(node).axis
+            return self._taken((node.results[0], None), needed)
 
         def keep(operands: Sequence[Operand]) -> None:
-            graphs = tuple(map(self._nested, node.graphs))
+            graphs = tuple(map(self._unsharded, node.graphs))
             results = self.builder.keep(node, tuple(operands), graphs)
             for result, made in zip(node.results, results, strict=True):
                 self.made.setdefault((result, None), made)
@@ -337,30 +316,30 @@ class _Scope:
 
     def _convert(self, op: Op, operand: Operand, of: Value, **params: object) -> Operand:
         """Add a collective, or an own_slice, that makes a form of a value."""
-        rules, node = self.placed.rules, self.placed.program.of[of].node
-        params |= of_groups(rules.mesh)
+        node = self.placed.program.of[of].node
+        params |= of_groups(self.placed.rules.mesh)
         at = UNKNOWN if node is None else node.source
         return self.builder.add(op, (operand,), params, at=at, hint=of.hint)[0]
 
-    def _nested(self, graph: Graph) -> Graph:
+    def _unsharded(self, graph: Graph) -> Graph:
         """Return the new version of a nested graph that takes and returns unsharded values."""
-        inner = _Scope(self.placed, Builder(NAME))
-        inner.made = {(value, None): value for value in graph.inputs}
-        inner.run(graph)
-        outputs = tuple(map(inner.get, graph.outputs))
-        return graph.replace(nodes=tuple(inner.builder.nodes), outputs=outputs)
+        taken = [(index, None, value) for index, value in enumerate(graph.inputs)]
+        return self._nested(graph, taken, repeat(None))
 
-    def _own_dimension(self, value: Value) -> int | None:
-        """Return the dimension along which a value that a loop or a branch returns is sharded.
+    def _nested(self, graph: Graph, taken: Sequence[Taken], along: Iterable[int | None]) -> Graph:
+        """Return the new version of a nested graph that takes and returns values in given forms.
 
-        It is None if the value is returned unsharded.
+        `along` has the sharded dimension of each output, None for an unsharded output.
         """
-        return self.placed.dimension[value] if value in self.placed.derived else None
-
-    def _take(self, node: Node, results: Sequence[Operand]) -> None:
-        """Record the results of a loop or a branch, each in the form in which it is returned."""
-        for result, made in zip(node.results, results, strict=True):
-            self.made[result, self._own_dimension(result)] = made
+        inner, inputs = _Scope(self.placed, Builder(NAME)), list[Value]()
+        for index, dimension, operand in taken:
+            value = graph.inputs[index]
+            inputs.append(value if dimension is None else Value(operand.type, value.hint))
+            inner.made[value, dimension] = inputs[-1]
+        inner.run(graph)
+        outputs = tuple(map(inner.get, graph.outputs, along))
+        nodes = tuple(inner.builder.nodes)
+        return graph.replace(inputs=tuple(inputs), nodes=nodes, outputs=outputs)
 
     def _scan(self, node: Node) -> None:
         if not self._is_needed(node):
@@ -379,73 +358,56 @@ class _Scope:
                     inner.made[value, dimension] = add(self.get(operand, outer), value.hint)
         carried: dict[Value, Value] = {}
         for carry in scan.carries:
-            own = self._own_dimension(carry.value)
-            type_ = carry.value.type if own is None else self.type_of_shard(carry.value)
+            own, type_ = placed.derived_along(carry.value), carry.value.type
+            if own is not None:
+                type_ = own_slice(type_, own, placed.rules.mesh)
             new = edit.replace(carry.value, self.get(carry.first, own), type_)
             inner.made[carry.value, own] = carried[carry.value] = new
         inner.run(scan.body)
         for carry in scan.carries:
-            following = inner.get(carry.following, self._own_dimension(carry.value))
+            following = inner.get(carry.following, placed.derived_along(carry.value))
             edit.follow(carried[carry.value], following)
         for output, result in scan.stacked:
-            own = self._own_dimension(result)
+            own = placed.derived_along(result)
             edit.stack(result, inner.get(output, None if own is None else own - 1))
         self._take(node, edit.finish(self.builder))
 
     def _cond(self, node: Node) -> None:
         if not self._is_needed(node):
             return
-        placed = self.placed
-        scopes = [_Scope(placed, Builder(NAME)) for _ in node.graphs]
-        inputs: list[list[Value]] = [[] for _ in node.graphs]
-        operands = [self.get(node.operands[0])]
+        choice, taken = self.get(node.operands[0]), list[Taken]()
         of_branches = zip(*(branch.inputs for branch in node.graphs), strict=True)
-        for operand, values in zip(node.operands[1:], of_branches, strict=True):
-            forms = dict.fromkeys(form for value in values for form in placed.forms(value))
-            for dimension in forms:
-                operands.append(self.get(operand, dimension))
-                for scope, taken, value in zip(scopes, inputs, values, strict=True):
-                    new = Value(operands[-1].type, value.hint)
-                    if dimension is None:
-                        new = value
-                    taken.append(new)
-                    scope.made[value, dimension] = new
-        graphs = []
-        for scope, taken, branch in zip(scopes, inputs, node.graphs, strict=True):
-            scope.run(branch)
-            outputs = tuple(
-                scope.get(output, self._own_dimension(result))
-                for output, result in zip(branch.outputs, node.results, strict=True)
-            )
-            nodes = tuple(scope.builder.nodes)
-            graphs.append(branch.replace(inputs=tuple(taken), nodes=nodes, outputs=outputs))
-        self._take(node, self.builder.keep(node, tuple(operands), tuple(graphs)))
+        for index, values in enumerate(of_branches):
+            forms = dict.fromkeys(form for value in values for form in self.placed.forms(value))
+            operand = node.operands[index + 1]
+            taken += [(index, dimension, self.get(operand, dimension)) for dimension in forms]
+        along = [self.placed.derived_along(result) for result in node.results]
+        graphs = tuple(self._nested(branch, taken, along) for branch in node.graphs)
+        operands = (choice, *(operand for *_, operand in taken))
+        self._take(node, self.builder.keep(node, operands, graphs))
+
+    def _take(self, node: Node, results: Sequence[Operand]) -> None:
+        """Record the results of a loop or a branch, each in the form in which it is returned."""
+        for result, made in zip(node.results, results, strict=True):
+            self.made[result, self.placed.derived_along(result)] = made
 
     def _barrier(self, node: Node) -> None:
-        passing: list[tuple[Value, int | None, Operand]] = []
+        passing: list[tuple[Form, Operand]] = []
         for operand, result in zip(node.operands, node.results, strict=True):
-            own = self._own_dimension(result)
+            own = self.placed.derived_along(result)
             if result not in (self.placed.unsharded if own is None else self.placed.sharded):
                 continue
+            taken = self.get(operand, own)
             if own is not None and not self.placed.needs_barrier(result):
-                self.made[result, own] = self.get(operand, own)
+                self.made[result, own] = taken
             else:
-                passing.append((result, own, self.get(operand, own)))
-        if not passing:
-            return
-        operands = tuple(operand for _, _, operand in passing)
+                passing.append(((result, own), taken))
+        operands = tuple(operand for _, operand in passing)
         if operands == node.operands:
             results = self.builder.keep(node, operands, ())
-        else:
+        elif operands:
             types = [operand.type for operand in operands]
             results = self.builder.add(node.op, operands, node.params, at=node.source, types=types)
-        for (result, own, _), made in zip(passing, results, strict=True):
-            self.made[result, own] = made
-
-
-def _operands_on_shards(node: Node, factors: Factors, factor: int) -> list[Form]:
-    """Return the forms of the operands of a node that is applied to shards."""
-    return [
-        (operand, dimensions.index(factor) if factor in dimensions else None)
-        for operand, dimensions in zip(node.operands, factors.operands, strict=True)
-    ]
+        else:
+            return
+        self.made.update(zip((form for form, _ in passing), results, strict=True))

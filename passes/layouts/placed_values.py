@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from graphdist.ir.definitions import Definitions, ValueKind
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.mesh import MeshShape
-from graphdist.ir.op_parameters import OverReplicas
 from graphdist.ir.operation_table import divides, factors_of, row_of
-from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, is_over_all
+from graphdist.ir.ops import ALL_REDUCE, is_over_all
 from graphdist.ir.types import MIRRORED
 
 PASSED_IN = frozenset({ValueKind.CONSTANT, ValueKind.SLICE, ValueKind.BRANCH_INPUT})
@@ -27,10 +27,10 @@ PASSED_IN = frozenset({ValueKind.CONSTANT, ValueKind.SLICE, ValueKind.BRANCH_INP
 class Rules:
     """The options that decide where values are gathered.
 
-    Values are sharded over the replicas of each group of the mesh. A slice of
-    a scanned operand that has at least `smallest` bytes is gathered in the loop. Smaller slices may
-    be gathered in front of the loop, up to `most_bytes` for all iterations. Sums are computed on
-    shards only with `reorders`, since that changes the order of additions.
+    Values are sharded over the replicas of each group of `mesh`. A slice of a scanned operand that
+    has at least `smallest` bytes is gathered in the loop. Smaller slices, and constants of a loop
+    of up to `most_bytes` in total, may be gathered in front of the loop. Sums are computed on
+    shards only with `reorders`, since sums over shards change the order of additions.
     """
 
     mesh: MeshShape
@@ -55,7 +55,7 @@ class PlacedValues:
     graph: Graph
     program: Definitions
     rules: Rules
-    dimension: Mapping[Value, int]
+    dimension: Mapping[Operand, int]
     derived: dict[Value, None] = field(default_factory=dict)
     terms: dict[Value, tuple[Factors, int]] = field(default_factory=dict)
     wanted: AbstractSet[Value] = frozenset()
@@ -67,7 +67,7 @@ class PlacedValues:
     of_inputs: set[Value] = field(default_factory=set)
     _factors: dict[Node, Factors | None] = field(default_factory=dict)
 
-    def is_derived(self, operand: Operand) -> bool:
+    def is_derived(self, operand: Operand) -> TypeGuard[Value]:
         """Return whether a value can be computed on shards."""
         return type(operand) is Value and operand in self.derived
 
@@ -78,34 +78,30 @@ class PlacedValues:
         barrier. Then the compiler has no other gather with which it could merge the gather behind
         the barrier, and the gather may start early.
         """
-        (operand,) = self.program.of[value].parents
-        made_of = self.spread([operand], self._parents_on_shards)
-        found = self.computed_of(made_of)
-        return not self.gathered.isdisjoint(found)
+        of = self.program.of
 
-    def computed_of(self, values: Iterable[Operand]) -> set[Operand]:
-        """Return these values and all values that nodes compute from them on shards."""
-        return self.spread(values, self._results_on_shards)
+        def computed_of(value: Value) -> Iterable[Operand]:
+            return of[value].parents if of[value].kind is ValueKind.COMPUTED else ()
+
+        (operand,) = of[value].parents
+        made_of = self.spread((operand,) if type(operand) is Value else (), computed_of)
+        return not self.gathered.isdisjoint(self.spread(made_of, self.results_of))
 
     def spread(
-        self, starts: Iterable[Operand], following: Callable[[Value], Iterable[Operand]]
-    ) -> set[Operand]:
+        self, starts: Iterable[Value], following: Callable[[Value], Iterable[Operand]]
+    ) -> set[Value]:
         """Return `starts`, and all derived values that are reached from them by `following`."""
         pending = list(starts)
         found = set(pending)
         while pending:
-            value = pending.pop()
-            for other in following(value) if type(value) is Value else ():
-                if other not in found and self.is_derived(other):
+            for other in following(pending.pop()):
+                if self.is_derived(other) and other not in found:
                     found.add(other)
                     pending.append(other)
         return found
 
-    def _parents_on_shards(self, value: Value) -> Iterable[Operand]:
-        definition = self.program.of[value]
-        return definition.parents if definition.kind is ValueKind.COMPUTED else ()
-
-    def _results_on_shards(self, value: Value) -> Iterable[Operand]:
+    def results_of(self, value: Value) -> Iterator[Operand]:
+        """Yield the results of the nodes that compute with a value."""
         return (result for node in self.program.nodes.get(value, ()) for result in node.results)
 
     def is_scattered(self, value: Value) -> bool:
@@ -123,9 +119,7 @@ class PlacedValues:
 
     def derived_along(self, operand: Operand) -> int | None:
         """Return the dimension along which a derived value is sharded; None for other operands."""
-        if type(operand) is not Value or operand not in self.derived:
-            return None
-        return self.dimension.get(operand)
+        return self.dimension.get(operand) if self.is_derived(operand) else None
 
     def forms(self, value: Value) -> Iterator[int | None]:
         """Yield the forms in which a nested graph takes an input: None, or a dimension."""
@@ -144,9 +138,13 @@ class PlacedValues:
         if factors is None:
             return None
         factor = factors.results[node.results.index(value)][dimension]
-        if factor is None or not divides(node, factors, factor, self.rules.mesh.group_size):
+        if factor is None or not self.divides(node, factors, factor):
             return None
         return factors, factor
+
+    def divides(self, node: Node, factors: Factors, factor: int) -> bool:
+        """Return whether all dimensions of a node that have the factor can be sharded."""
+        return divides(node, factors, factor, self.rules.mesh.group_size)
 
     def factors_of(self, node: Node) -> Factors | None:
         """Return the factors of a node whose operands and results are mirrored; else None."""
@@ -165,17 +163,7 @@ class PlacedValues:
         return not is_there and self.factor(value) is not None and is_cheap(definition.node)
 
 
-def gathers_stored_shards(node: Node, result: Value, placed: PlacedValues) -> bool:
-    """Return whether a node gathers shards that exist already."""
-    rules = placed.rules
-    return (
-        node.op is ALL_GATHER
-        and placed.dimension.get(result) == node.params["axis"]
-        and OverReplicas.of(node).mesh == rules.mesh
-    )
-
-
-def is_full_reduction(node: Node | None) -> bool:
+def is_full_reduction(node: Node | None) -> TypeGuard[Node]:
     """Return whether a node reduces over all replicas as a reduce_scatter does."""
     return (
         node is not None
@@ -184,6 +172,17 @@ def is_full_reduction(node: Node | None) -> bool:
         and node.params["reducer"] in ("sum", "mean")
         and node.operands[0].type.layout is not MIRRORED
     )
+
+
+def operands_on_shards(
+    node: Node, factors: Factors, factor: int
+) -> Iterator[tuple[Operand, int | None]]:
+    """Yield the operands of a node that is applied to shards, with their sharded dimensions.
+
+    The dimension is None for an unsharded operand.
+    """
+    for operand, dimensions in zip(node.operands, factors.operands, strict=True):
+        yield operand, Factors.dimension(dimensions, factor)
 
 
 def takes_mirrored(node: Node) -> bool:
@@ -196,3 +195,10 @@ def is_cheap(node: Node | None) -> bool:
     """Return whether a node costs about as much as reading its operands."""
     row = None if node is None else row_of(node)
     return row is not None and row.is_cheap
+
+
+def text_of(because: Node | str) -> str:
+    """Return why a value is unsharded; `because` is the node that takes it, or the text itself."""
+    if isinstance(because, str):
+        return because
+    return f"{because.op.name} at {because.source} needs the full value"

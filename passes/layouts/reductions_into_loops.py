@@ -24,21 +24,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
-from graphdist.ir.analyses import operations, producers, use_counts, walk
-from graphdist.ir.builder import Builder
+from graphdist.ir.analyses import operations, producer_of, use_counts, walk
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, is_zero
 from graphdist.ir.loops import Carry, Scan, ScanEdit
 from graphdist.ir.operation_table import ADDITIONS, row_of
 from graphdist.ir.ops import ALL_REDUCE, SCAN, TO_PARTIAL
-from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.rewrite import Copier, map_nested
+from graphdist.ir.types import MIRRORED
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.layouts.placed_values import Rules, is_full_reduction
-from graphdist.passes.layouts.sharded_updates import (
-    UpdateSharding,
-    choose_sharded_updates,
-    rules_of,
-)
+from graphdist.passes.layouts.elementwise_chains import add_resized, apply_chain, only_operand
+from graphdist.passes.layouts.placed_values import is_full_reduction
+from graphdist.passes.layouts.sharded_updates import UpdateSharding, choose_sharded_updates
 
 NAME = "reductions_into_loops"
 
@@ -74,9 +70,9 @@ class _Moved:
 Tree: TypeAlias = _Leaf | _Moved
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Loop:
-    """A loop with the reductions that move into it, by the stacked or carried value."""
+    """The reductions that move into a loop, by the stacked or carried value."""
 
     stacked: dict[Value, tuple[Maps, Node]] = field(default_factory=dict)
     carried: dict[Value, tuple[Carry, Node, Node]] = field(default_factory=dict)
@@ -98,15 +94,13 @@ class ReductionsIntoLoops:
         """Return the graph with reductions in the loops that compute their operands."""
         if graph.num_replicas == 1 or ALL_REDUCE.name not in operations(graph):
             return graph
-        rules = rules_of(graph, self.sharding, self.smallest)
         # This test is cheaper than the analysis, and often finds that nothing can move.
         reduced = {node.results[0] for node in walk(graph) if is_full_reduction(node)}
-        if _Moves(reduced, rules, self.most_bytes)(graph) is graph:
+        if _Moves(reduced, self)(graph) is graph:
             return graph
         while True:
-            placed, _ = choose_sharded_updates(graph, self.sharding, rules)
-            moves = _Moves(placed.sharded - placed.unsharded, rules, self.most_bytes)
-            moved = moves(graph)
+            placed, _ = choose_sharded_updates(graph, self.sharding, self.smallest)
+            moved = _Moves(placed.sharded - placed.unsharded, self)(graph)
             if moved is graph:
                 return graph
             graph = eliminate_dead_code(moved)
@@ -119,8 +113,7 @@ class _Moves:
     """Moves the reductions whose results are among `sharded` into loops, where that is cheaper."""
 
     sharded: Collection[Value]
-    rules: Rules
-    most_bytes: int | None
+    options: ReductionsIntoLoops
 
     def __call__(self, graph: Graph) -> Graph:
         """Return a graph, nested or not, with reductions moved into its loops."""
@@ -137,48 +130,41 @@ class _Moves:
         trees = {
             node: tree
             for node, tree in trees.items()
-            if self._is_in_parts(tree)
-            or any(leaf.value in moving for leaf in _leaves(tree) if type(leaf.value) is Value)
+            if self._is_in_parts(tree) or any(leaf.value in moving for leaf in _leaves(tree))
         }
         if not trees:
             return graph
-        builder = Builder(NAME)
-        environment: dict[Operand, Operand] = {}
-        builds = {node: _Building(node, environment, graph, builder) for node in trees}
-        parts_of: dict[Node, list[tuple[_Leaf, _Building]]] = {}
+        copier = Copier(NAME)
+        builds = {node: _Building(node, graph, copier) for node in trees}
+        leaves_of: dict[Node, list[tuple[_Leaf, _Building]]] = {}
         for reduction, tree in trees.items():
             for leaf in _leaves(tree):
-                made = producers(graph).get(leaf.value) if type(leaf.value) is Value else None
-                if leaf.value in moving:
-                    builds[reduction].there.add(leaf.value)
-                elif made is not None:
-                    parts_of.setdefault(made, []).append((leaf, builds[reduction]))
+                if (made := producer_of(leaf.value, graph)) is not None:
+                    leaves_of.setdefault(made, []).append((leaf, builds[reduction]))
         for node in graph.nodes:
             if node in trees:
-                environment[node.results[0]] = builds[node].reduced(trees[node])
+                copier.put(node.results, (builds[node].reduced(trees[node]),))
                 continue
             if node in loops:
-                results = self._rebuilt(node, loops[node], environment, graph, builder)
+                copier.put(node.results, self._rebuilt(node, loops[node], graph, copier))
             else:
-                results = builder.keep(node, substitute(environment, node.operands), node.graphs)
-            environment.update(zip(node.results, results, strict=True))
+                copier.copy(node)
             # Each part is reduced as soon as it is computed, so that it is not held any longer.
-            for leaf, build in parts_of.get(node, ()):
-                build.reduce(leaf)
-        outputs = substitute(environment, graph.outputs)
-        return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+            for leaf, build in leaves_of.get(node, ()):
+                (value,) = copier.now((leaf.value,))
+                build.leaves[leaf] = value if leaf.value in moving else build.of_leaf(leaf)
+        return copier.changed(graph)
 
     def _tree(self, operand: Operand, maps: Maps, graph: Graph) -> Tree:
         """Return the nodes to move behind the reduction of an operand, and the values to reduce."""
-        if type(operand) is not Value or use_counts(graph)[operand] != 1:
+        node = producer_of(operand, graph)
+        if node is None or type(operand) is not Value or use_counts(graph)[operand] != 1:
             return _Leaf(operand, maps)
-        node = producers(graph).get(operand)
-        if node is not None and _is_of_each_replica(node):
+        if _is_of_each_replica(node):
             return self._tree(node.operands[0], maps, graph)
-        row = None if node is None else row_of(node)
-        if node is None or row is None:
+        row, place = row_of(node), only_operand(node)
+        if row is None:
             return _Leaf(operand, maps)
-        place = _only_value(node)
         if row.is_elementwise and place is not None:
             return self._tree(node.operands[place], (node, *maps), graph)
         if row.only_moves and place is not None:
@@ -187,7 +173,7 @@ class _Moves:
             filled = _filled_up(node, graph)
             if filled is not None:
                 return self._behind(node, (filled,), maps, graph)
-            if self.rules.reorders and node.op.name in ADDITIONS:
+            if self.options.sharding.reduces and node.op.name in ADDITIONS:
                 return self._behind(node, (0, 1), maps, graph)
         return _Leaf(operand, maps)
 
@@ -196,77 +182,70 @@ class _Moves:
             self._tree(operand, maps, graph) if place in places else None
             for place, operand in enumerate(node.operands)
         ]
-        moved = _Moved(node, tuple(operands))
+        moved, alone = _Moved(node, tuple(operands)), _Leaf(node.results[0], maps)
         # Never send more bytes than before.
-        whole = _Leaf(node.results[0], maps)
-        return moved if sum(leaf.bytes for leaf in _leaves(moved)) <= whole.bytes else whole
+        return moved if sum(leaf.bytes for leaf in _leaves(moved)) <= alone.bytes else alone
 
     def _is_in_parts(self, tree: Tree) -> bool:
         """Return whether a value has several large parts, each of which is then reduced alone."""
         sizes = [leaf.bytes for leaf in _leaves(tree)]
-        return len(sizes) > 1 and min(sizes) >= self.rules.smallest and 2 * max(sizes) <= sum(sizes)
+        is_large = min(sizes) >= self.options.smallest
+        return len(sizes) > 1 and is_large and 2 * max(sizes) <= sum(sizes)
 
     def _loops(self, trees: Mapping[Node, Tree], graph: Graph) -> dict[Node, _Loop]:
+        """Return the loops into which reductions move."""
         found: dict[Node, _Loop] = {}
-        for reduction, tree in trees.items():
-            for leaf in _leaves(tree):
-                node = producers(graph).get(leaf.value) if type(leaf.value) is Value else None
-                if node is None or node.op is not SCAN or use_counts(graph)[leaf.value] != 1:  # type: ignore[index]
-                    continue
-                scan, loop = Scan(node), found.setdefault(node, _Loop())
-                for _, result in scan.stacked:
-                    is_large = result.type.bytes >= self.rules.smallest * scan.length
-                    if result is leaf.value and is_large and scan.length > 1:
-                        loop.stacked[result] = leaf.maps, reduction
-                for carry in scan.carries if self.rules.reorders else ():
-                    if carry.last is leaf.value and not leaf.maps:
-                        addition = _addition(carry, reduction, scan.body, graph)
-                        if addition is not None:
-                            loop.carried[carry.last] = carry, addition, reduction
+        for reduction, leaf in ((node, leaf) for node in trees for leaf in _leaves(trees[node])):
+            value, node = leaf.value, producer_of(leaf.value, graph)
+            if type(value) is not Value or node is None or node.op is not SCAN:
+                continue
+            if use_counts(graph)[value] != 1:
+                continue
+            scan, loop = Scan(node), found.setdefault(node, _Loop())
+            is_large = value.type.bytes >= self.options.smallest * scan.length
+            is_stacked = any(result is value for _, result in scan.stacked)
+            if is_stacked and is_large and scan.length > 1:
+                loop.stacked[value] = leaf.maps, reduction
+            for carry in scan.carries if self.options.sharding.reduces and not leaf.maps else ():
+                addition = _addition(carry, scan.body) if carry.last is value else None
+                if addition is not None and _mirrored_start(carry, reduction, graph) is not None:
+                    loop.carried[value] = carry, addition, reduction
         for loop in found.values():
             bytes_carried = sum(last.type.bytes for last in loop.carried)
-            if self.most_bytes is None or bytes_carried <= self.most_bytes:
+            if self.options.most_bytes is None or bytes_carried <= self.options.most_bytes:
                 loop.carried.clear()
         return {node: loop for node, loop in found.items() if loop.stacked or loop.carried}
 
-    def _rebuilt(
-        self,
-        node: Node,
-        loop: _Loop,
-        outside: Mapping[Operand, Operand],
-        graph: Graph,
-        builder: Builder,
-    ) -> Sequence[Operand]:
+    def _rebuilt(self, node: Node, loop: _Loop, graph: Graph, copier: Copier) -> Sequence[Operand]:
         """Add the loop with the reductions inside."""
-        scan = Scan(node, substitute(outside, node.operands))
+        scan = Scan(node, copier.now(node.operands))
         edit = ScanEdit(scan, NAME)
         additions: dict[Node, tuple[Value, Node]] = {}
         for last, (carry, addition, reduction) in loop.carried.items():
-            start = _shared_start(carry, reduction, graph)
+            start = _mirrored_start(carry, reduction, graph)
             assert start is not None
-            (start,) = substitute(outside, (start,))
-            edit.replace(carry.value, start, last.type.with_layout(MIRRORED))
+            mirrored = last.type.with_layout(MIRRORED)
+            edit.replace(carry.value, copier.now((start,))[0], mirrored)
             additions[addition] = carry.value, reduction
         for each in scan.body.nodes:
             if each not in additions:
                 edit.inside.copy(each)
                 continue
             carried, reduction = additions[each]
-            build = _Building(reduction, edit.environment, scan.body, edit.inside)
+            build = _Building(reduction, scan.body, edit.inside)
             operands = [
                 edit.environment[carried]
                 if operand is carried
                 else build.reduced(self._tree(operand, (), scan.body))
                 for operand in each.operands
             ]
-            edit.environment[each.results[0]] = build.added(each, operands, [carried.type])
+            edit.inside.put(each.results, edit.inside.again(each, operands, [carried.type]))
         for output, result in scan.stacked:
             if result in loop.stacked:
                 maps, reduction = loop.stacked[result]
-                (slice_out,) = substitute(edit.environment, (output,))
-                build = _Building(reduction, {}, scan.body, edit.inside)
-                edit.stack(result, build.of_leaf(slice_out, maps))
-        return edit.finish(builder)
+                build = _Building(reduction, scan.body, edit.inside)
+                edit.stack(result, build.of_leaf(_Leaf(output, maps)))
+        return edit.finish(copier)
 
 
 def _has_loops_in_loops(graph: Graph) -> bool:
@@ -276,7 +255,7 @@ def _has_loops_in_loops(graph: Graph) -> bool:
 
 
 def _is_of_each_replica(node: Node) -> bool:
-    """Return whether a node makes each replica's own value its term of a partial value."""
+    """Return whether a node is a `to_partial` of a per-replica value, which stays the same."""
     return node.op is TO_PARTIAL and node.operands[0].type.layout is not MIRRORED
 
 
@@ -289,27 +268,16 @@ def _leaves(tree: Tree) -> Iterator[_Leaf]:
             yield from _leaves(operand)
 
 
-def _only_value(node: Node) -> int | None:
-    """Return the index of the only operand that is no literal, if the result has the same size."""
-    places = [place for place, operand in enumerate(node.operands) if type(operand) is Value]
-    if len(places) != 1 or len(node.results) != 1:
-        return None
-    literals = [operand for operand in node.operands if type(operand) is Literal]
-    is_alike = node.operands[places[0]].type.size == node.results[0].type.size
-    return places[0] if is_alike and not any(each.type.shape for each in literals) else None
-
-
 def _is_linear(node: Node) -> bool:
     """Return whether a node is linear up to rounding: zero stays zero, a sum stays a sum."""
-    row = row_of(node)
+    row, place = row_of(node), only_operand(node)
     if node.op.name == "jax.convert_element_type":
         return True
-    place = _only_value(node)
     return row is not None and any(place in places for places in row.linear_in(node))
 
 
 def _filled_up(node: Node, graph: Graph) -> int | None:
-    """Return the index of the operand that a result pads with zeros; None for other nodes."""
+    """Return the index of the operand that a node pads with zeros; None if it pads none."""
     if node.op.name == "jax.pad" and is_zero(node.operands[1]):
         return 0
     if node.op.name == "jax.dynamic_update_slice" and _is_zero(node.operands[0], graph):
@@ -318,33 +286,29 @@ def _filled_up(node: Node, graph: Graph) -> int | None:
 
 
 def _is_zero(operand: Operand, graph: Graph) -> bool:
-    if type(operand) is Literal:
-        return operand.value == 0
-    made = producers(graph).get(cast(Value, operand))
-    is_broadcast = made is not None and made.op.name == "jax.broadcast_in_dim"
-    return is_broadcast and is_zero(cast(Node, made).operands[0])
+    made = producer_of(operand, graph)
+    if made is not None and made.op.name == "jax.broadcast_in_dim":
+        operand = made.operands[0]
+    return is_zero(operand)
 
 
-def _addition(carry: Carry, reduction: Node, body: Graph, graph: Graph) -> Node | None:
+def _addition(carry: Carry, body: Graph) -> Node | None:
     """Return the node that adds to a carry; None if the body does anything else with the carry."""
-    output, value = carry.following, carry.value
-    node = producers(body).get(output) if type(output) is Value else None
+    value, node = carry.value, producer_of(carry.following, body)
     if node is None or node.op.name not in ADDITIONS or value not in node.operands:
         return None
     term = 1 - node.operands.index(value)
     is_subtracted = node.op.name == "jax.sub" and term == 0
     counts = use_counts(body)
-    if is_subtracted or counts[value] != 1 or counts[cast(Value, output)] != 1:
+    if is_subtracted or counts[value] != 1 or counts[node.results[0]] != 1:
         return None
-    if node.operands[term].type.shape != value.type.shape:
-        return None
-    return None if _shared_start(carry, reduction, graph) is None else node
+    return node if node.operands[term].type.shape == value.type.shape else None
 
 
-def _shared_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None:
+def _mirrored_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None:
     """Return the carry's initial value after the reduction; None if that needs a collective."""
     start = carry.first
-    made = producers(graph).get(start) if type(start) is Value else None
+    made = producer_of(start, graph)
     if made is not None and made.op is TO_PARTIAL:
         (start,) = made.operands
     elif reduction.params["reducer"] == "sum" and not _is_zero(start, graph):
@@ -352,53 +316,37 @@ def _shared_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None
     return start if start.type.layout is MIRRORED else None
 
 
+@dataclass(frozen=True, slots=True)
 class _Building:
-    """Adds the nodes that replace a reduction: its tree's leaves reduced, then the moved nodes."""
+    """Adds the nodes that replace a reduction: reductions of the leaves, then the moved nodes."""
 
-    def __init__(
-        self,
-        reduction: Node,
-        environment: Mapping[Operand, Operand],
-        graph: Graph,
-        builder: Builder,
-    ) -> None:
-        """Take the kind and the groups of `reduction`."""
-        self.reduction, self.environment = reduction, environment
-        self.made_by, self.builder = producers(graph), builder
-        self.there: set[Operand] = set()
-        """The results of loops that are reduced already."""
-        self._parts: dict[_Leaf, Operand] = {}
-
-    def reduce(self, leaf: _Leaf) -> None:
-        """Reduce a part before the other parts are computed."""
-        (value,) = substitute(self.environment, (leaf.value,))
-        self._parts[leaf] = self.of_leaf(value, leaf.maps)
+    reduction: Node
+    graph: Graph
+    copier: Copier
+    leaves: dict[_Leaf, Operand] = field(default_factory=dict)
+    """The leaves that are reduced already."""
 
     def reduced(self, tree: Tree) -> Operand:
         """Return the reduced value of a tree."""
         if isinstance(tree, _Leaf):
-            (value,) = substitute(self.environment, (tree.value,))
-            if tree in self._parts:
-                return self._parts[tree]
-            return value if tree.value in self.there else self.of_leaf(value, tree.maps)
+            return self.leaves[tree] if tree in self.leaves else self.of_leaf(tree)
         node = tree.node
         new = [None if each is None else self.reduced(each) for each in tree.operands]
         (dtype,) = {operand.type.dtype for operand in new if operand is not None}
-        operands = [
-            self._in_dtype(operand, dtype, node) if each is None else each
-            for operand, each in zip(node.operands, new, strict=True)
-        ]
-        operands = list(substitute(self.environment, tuple(operands)))
+        operands = self.copier.now(
+            [
+                self._in_dtype(operand, dtype, node) if each is None else each
+                for operand, each in zip(node.operands, new, strict=True)
+            ]
+        )
         type_ = node.results[0].type._replace(dtype=dtype)
-        return self.added(node, operands, [type_])
+        return add_resized(node, operands, type_, self.copier)
 
-    def of_leaf(self, value: Operand, maps: Maps) -> Operand:
+    def of_leaf(self, leaf: _Leaf) -> Operand:
         """Return a value after its elementwise operations and the reduction."""
-        for node in maps:
-            operands = [value if type(each) is Value else each for each in node.operands]
-            type_ = value.type._replace(dtype=node.results[0].type.dtype)
-            value = self.added(node, operands, [type_])
-        return self.added(self.reduction, [value], None)
+        (value,) = self.copier.now((leaf.value,))
+        value = apply_chain(leaf.maps, value, self.copier)
+        return self.copier.again(self.reduction, (value,))[0]
 
     def _in_dtype(self, operand: Operand, dtype: str, of: Node) -> Operand:
         """Return an operand that is not reduced: an index, or zeros, which get the new `dtype`."""
@@ -407,22 +355,7 @@ class _Building:
         type_ = operand.type._replace(dtype=dtype)
         if type(operand) is Literal:
             return Literal.of(operand.value, type_)
-        made = self.made_by[cast(Value, operand)]
-        (zero,) = made.operands
-        return self.added(made, [Literal.of(cast(Literal, zero).value, Type(dtype, ()))], [type_])
-
-    def added(
-        self, node: Node, operands: Sequence[Operand], types: Sequence[Type] | None
-    ) -> Operand:
-        """Add a node's operation on other operands, with results of these types."""
-        params = node.params
-        if params.get("sharding") is not None:
-            params = {**params, "sharding": None}  # it fits only the old shape
-        return self.builder.add(
-            node.op,
-            operands,
-            params,
-            at=node.source,
-            types=None if node.op.rule else types,
-            hint=node.results[0].hint,
-        )[0]
+        made = producer_of(operand, self.graph)
+        assert made is not None
+        zero = Literal.of(cast(Literal, made.operands[0]).value, type_.shaped(()))
+        return add_resized(made, (zero,), type_, self.copier)

@@ -19,21 +19,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from itertools import chain
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.definitions import Definitions, ValueKind, definitions
-from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.definitions import ValueKind, definitions
+from graphdist.ir.graph import Graph, GraphVariable, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.sharded_parameters import dimension_to_shard
 from graphdist.ir.types import MIRRORED
 from graphdist.ir.variable_storage import StoredElsewhere
 from graphdist.passes.layouts.gather_positions import is_made_unsharded
-from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_full_reduction
+from graphdist.passes.layouts.placed_values import (
+    PlacedValues,
+    Rules,
+    is_full_reduction,
+    text_of,
+)
 from graphdist.passes.layouts.sharding_analysis import analyze_sharding
 from graphdist.passes.layouts.sharding_propagation import is_scanned
-
-__all__ = ["UPDATE_SHARDING", "UpdateSharding", "choose_sharded_updates", "rules_of", "text_of"]
 
 _ROUNDS = 16
 """The number of rounds, each with fewer variables, after which all variables stay unsharded."""
@@ -55,34 +58,24 @@ class UpdateSharding:
     reduces: bool = True
 
 
-UPDATE_SHARDING = {
-    "cpu": UpdateSharding(smallest=2**18),
-    "gpu": UpdateSharding(smallest=2**18),
-    "tpu": UpdateSharding(smallest=2**18),
-}
+UPDATE_SHARDING = dict.fromkeys(("cpu", "gpu", "tpu"), UpdateSharding(smallest=2**18))
 """Which variables are updated sharded, by platform."""
 
 
-def rules_of(
-    graph: Graph, sharding: UpdateSharding, smallest: int = 0, most_bytes: int = 0
-) -> Rules:
-    """Return the rules of the placement of a graph."""
-    return Rules(graph.mesh, smallest, most_bytes, sharding.reduces)
-
-
 def choose_sharded_updates(
-    graph: Graph, sharding: UpdateSharding, rules: Rules
+    graph: Graph, sharding: UpdateSharding, smallest: int = 0, most_bytes: int = 0
 ) -> tuple[PlacedValues, dict[str, str]]:
     """Return the placement in which all variables that gain are sharded, and a reason for each.
 
-    The reason is why a variable is not sharded; "" for a sharded variable.
+    The reason is why a variable is not sharded; "" for a sharded variable. `Rules` describes
+    `smallest` and `most_bytes`.
     """
-    program = definitions(graph)
-    inputs = dict(zip((variable.name for variable in graph.variables), graph.inputs, strict=False))
-    outputs = dict(zip((variable.name for variable in graph.assigned), graph.outputs, strict=False))
+    rules = Rules(graph.mesh, smallest, most_bytes, sharding.reduces)
+    inputs, new = graph.variable_inputs, graph.variable_outputs
+    outputs = {name: output for name, output in new.items() if type(output) is Value}
     found = {
-        variable.name: _candidate(variable, inputs[variable.name], program, sharding, rules)
-        if type(outputs[variable.name]) is Value
+        variable.name: _candidate(variable, inputs[variable.name], graph, sharding)
+        if variable.name in outputs
         else "it is assigned a literal"
         for variable in graph.assigned
     }
@@ -91,36 +84,30 @@ def choose_sharded_updates(
     without: dict[Value, str] = {}
     for _ in range(_ROUNDS):
         stages = [list(_of_collectives(graph))]
-        for name, dimension in dimensions.items():
-            stages.append([(cast(Value, outputs[name]), dimension), (inputs[name], dimension)])
-        wanted = frozenset(cast(Value, outputs[name]) for name in dimensions)
+        stages += [[(outputs[name], at), (inputs[name], at)] for name, at in dimensions.items()]
+        wanted = frozenset(outputs[name] for name in dimensions)
         sharded_inputs = frozenset(inputs[name] for name in dimensions)
         placed = analyze_sharding(graph, stages, rules, wanted, sharded_inputs, without.keys())
-        made_unsharded = {
+        refused = {
             name: "its operands are unsharded in any case"
             for name in dimensions
             if inputs[name] in placed.unsharded and is_made_unsharded(outputs[name], placed)
         }
-        if made_unsharded:
-            reasons.update(made_unsharded)
-            dimensions = {
-                name: each for name, each in dimensions.items() if name not in made_unsharded
-            }
-            continue
-        expensive = dict(_expensive(placed))
-        if expensive:
-            without |= expensive
-            continue
-        gaining = _of_gradients(placed)
-        beside = _beside(gaining, placed)
-        refused = {
-            name: _why_not(outputs[name], placed, without)
-            for name in dimensions
-            if not placed.is_derived(outputs[name])
-            or outputs[name] not in (gaining if inputs[name] in placed.unsharded else beside)
-        }
         if not refused:
-            return placed, reasons
+            expensive = dict(_expensive(placed))
+            if expensive:
+                without |= expensive
+                continue
+            gaining = _behind(_scattered(placed), placed)
+            beside = _beside(gaining, placed)
+            refused = {
+                name: _why_not(outputs[name], placed, without)
+                for name in dimensions
+                if not placed.is_derived(outputs[name])
+                or outputs[name] not in (gaining if inputs[name] in placed.unsharded else beside)
+            }
+            if not refused:
+                return placed, reasons
         reasons.update(refused)
         dimensions = {name: each for name, each in dimensions.items() if name not in refused}
     reasons.update(dict.fromkeys(dimensions, f"no agreement after {_ROUNDS} rounds"))
@@ -134,23 +121,19 @@ def _of_collectives(graph: Graph) -> Iterator[tuple[Value, int]]:
     """
     for node in walk(graph):
         if node.op is OWN_SLICE and type(node.operands[0]) is Value:
-            yield node.operands[0], cast(int, node.params["axis"])
+            yield node.operands[0], OWN_SLICE.of(node).axis
     for node in walk(graph):
         if node.op is ALL_GATHER:
-            yield node.results[0], cast(int, node.params["axis"])
+            yield node.results[0], ALL_GATHER.of(node).axis
 
 
 def _candidate(
-    variable: GraphVariable,
-    value: Value,
-    program: Definitions,
-    sharding: UpdateSharding,
-    rules: Rules,
-) -> int | str | None:
-    """Return a variable's dimension to shard, or why it has none; None if it is sharded already."""
+    variable: GraphVariable, value: Value, graph: Graph, sharding: UpdateSharding
+) -> int | str:
+    """Return a variable's dimension to shard, or why it has none; "" if it is sharded already."""
     type_ = variable.type
     if variable.sharded_along is not None:
-        return None
+        return ""
     if not sharding.is_on:
         return "shard_update is off"
     if type_.layout is not MIRRORED:
@@ -161,12 +144,19 @@ def _candidate(
         return "it is a scalar"
     if type_.size < max(sharding.smallest, 1):
         return f"its {type_.size:,} elements are fewer than {sharding.smallest:,}"
-    count = rules.mesh.group_size
-    dimension = dimension_to_shard(type_.shape, count, is_scanned=is_scanned(program, value))
+    count, is_of_layers = graph.mesh.group_size, is_scanned(definitions(graph), value)
+    dimension = dimension_to_shard(type_.shape, count, is_scanned=is_of_layers)
     if dimension is None:
         sizes = ", ".join(map(str, type_.shape))
         return f"no dimension of [{sizes}] divides by {count} replicas"
     return dimension
+
+
+def _scattered(placed: PlacedValues) -> Iterator[Value]:
+    """Yield the results of reductions whose shards are computed by reduce_scatters."""
+    for value in placed.derived:
+        if value in placed.sharded and is_full_reduction(placed.program.of[value].node):
+            yield value
 
 
 def _expensive(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
@@ -175,26 +165,24 @@ def _expensive(placed: PlacedValues) -> Iterator[tuple[Value, str]]:
     Up to a quarter more bytes is accepted (`_SMALL`): small values, such as sums of rows, may be
     gathered.
     """
-    graph = placed.graph
-    stored = dict(zip((v.name for v in graph.variables), graph.inputs, strict=False))
-    gathered_at_end = {
-        cast(Value, output)
-        for variable, output in zip(graph.assigned, graph.outputs, strict=False)
-        if output in placed.wanted and stored[variable.name] in placed.unsharded
-    }
-    for value in placed.derived:
-        node = placed.program.of[value].node
-        if not is_full_reduction(node) or value not in placed.sharded:
-            continue
+    graph, nodes = placed.graph, placed.program.nodes
+    stored = graph.variable_inputs
+    gathered_at_end = [
+        output
+        for name, output in graph.variable_outputs.items()
+        if output in placed.wanted and stored[name] in placed.unsharded
+    ]
+    gathered_in_order = [value for value in placed.derived if value in placed.gathered]
+    for value in _scattered(placed):
         if value in placed.gathered:
             # One all_reduce sends as much as a reduce_scatter and an all_gather.
             yield value, text_of(placed.because.get(value, ""))
             continue
         behind = _behind([value], placed)
-        if any(_is_stored_sharded(each, placed) for each in behind):
-            continue
+        if any(node.op is OWN_SLICE for each in behind for node in nodes.get(each, ())):
+            continue  # it is stored sharded
         at_once = _bytes_per_step(value, placed)
-        gathered = [each for each in placed.gathered if each in behind and each.type.shape]
+        gathered = [each for each in gathered_in_order if each in behind and each.type.shape]
         at_end = [each for each in gathered_at_end if each in behind]
         sent = sum(_bytes_per_step(each, placed) for each in (*gathered, *at_end))
         if sent > at_once + at_once / _SMALL:
@@ -206,19 +194,7 @@ def _bytes_per_step(value: Value, placed: PlacedValues) -> float:
     return value.type.bytes * placed.program.of[value].times
 
 
-def _of_gradients(placed: PlacedValues) -> set[Operand]:
-    """Return the values that are computed from the shards of a reduce_scatter."""
-    return _behind(
-        (
-            value
-            for value in placed.derived
-            if is_full_reduction(placed.program.of[value].node) and value in placed.sharded
-        ),
-        placed,
-    )
-
-
-def _beside(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
+def _beside(values: Iterable[Value], placed: PlacedValues) -> set[Value]:
     """Return the values that nodes combine on shards with these values, directly or indirectly.
 
     A variable that is only compared with a parameter is stored like the parameter.
@@ -231,21 +207,10 @@ def _beside(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
     return placed.spread(values, following)
 
 
-def _behind(values: Iterable[Operand], placed: PlacedValues) -> set[Operand]:
+def _behind(values: Iterable[Value], placed: PlacedValues) -> set[Value]:
     """Return the sharded values that are computed from the shards of these values."""
-    program = placed.program
-
-    def following(value: Value) -> Iterator[Operand]:
-        for node in program.nodes.get(value, ()):
-            yield from node.results
-        yield from program.children.get(value, ())
-
-    return placed.spread(values, following)
-
-
-def _is_stored_sharded(value: Operand, placed: PlacedValues) -> bool:
-    nodes = placed.program.nodes.get(value, ()) if type(value) is Value else ()
-    return any(node.op is OWN_SLICE for node in nodes)
+    children = placed.program.children
+    return placed.spread(values, lambda v: chain(placed.results_of(v), children.get(v, ())))
 
 
 def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]) -> str:
@@ -258,21 +223,12 @@ def _why_not(output: Operand, placed: PlacedValues, without: Mapping[Value, str]
         if type(operand) is not Value or operand in seen:
             continue
         seen.add(operand)
-        definition = placed.program.of[operand]
-        node = definition.node
         if operand in without:
             return f"its gradient: {without[operand]}"
-        if definition.kind is not ValueKind.COMPUTED or node is None:
+        definition = placed.program.of[operand]
+        node = definition.node if definition.kind is ValueKind.COMPUTED else None
+        if node is None or placed.factor(operand) is not None:
             pending += definition.parents
-        elif placed.factor(operand) is not None:
-            pending += node.operands
         elif operand.type.shape and operand.type.layout is MIRRORED and not node.op.is_collective:
             why = f"{node.op.name} at {node.source} is not computed on shards"
     return why
-
-
-def text_of(because: Node | str) -> str:
-    """Return the text of a reason, a node or a text, for which a value is unsharded."""
-    if isinstance(because, str):
-        return because
-    return f"{because.op.name} at {because.source} needs the full value"

@@ -5,8 +5,11 @@ read, a gradient is all_reduced, the new value of a variable is sharded where it
 analysis finds the positions where these conversions send the fewest bytes, and
 `place_conversions.py` adds the conversions there.
 
-1. *Derive.* A value is *derived* if it can be computed on shards (`values_on_shards.py`), beginning
-   with the shards of stored variables and of reductions that may be reduce_scatters.
+1. *Derive.* A value is *derived* if it can be computed on shards. The first shards are those of
+   variables that are stored sharded, and of reductions that may be reduce_scatters. Each operation
+   that the table allows (`graphdist.ir.operation_table`) is applied to the shards of its operands,
+   and loops and branches take and return shards. A sum along the sharded dimension gives a *term*
+   on each replica, and an all_reduce adds up the terms.
 2. *Ask.* From the outputs backwards each value is asked for sharded or unsharded. An operation that
    cannot run on shards asks for its operands unsharded.
 3. *Position.* Between the shards and the values that are asked for unsharded a minimum cut finds
@@ -20,28 +23,31 @@ Scalable Parallelization for ML Computation Graphs". Updates are sharded as in X
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import cast
 
 from graphdist.ir.analyses import has_effect
-from graphdist.ir.definitions import BARRIERS, ValueKind, definitions
-from graphdist.ir.factors import Factors
-from graphdist.ir.flow import choice_of
+from graphdist.ir.definitions import BARRIERS, Definition, ValueKind, definitions
+from graphdist.ir.flow import choice_of, diverges
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
-from graphdist.ir.ops import OWN_SLICE, SCAN, WHILE
+from graphdist.ir.ops import ALL_GATHER, OWN_SLICE, SCAN, WHILE
+from graphdist.ir.types import numpy_dtype
 from graphdist.passes.layouts.gather_positions import (
+    Region,
     carried_unsharded,
     gathered_of,
     let_in,
     region_of,
 )
-from graphdist.passes.layouts.placed_values import PlacedValues, Rules, is_full_reduction
+from graphdist.passes.layouts.placed_values import (
+    PlacedValues,
+    Rules,
+    is_cheap,
+    is_full_reduction,
+    operands_on_shards,
+)
 from graphdist.passes.layouts.sharding_propagation import propagate_sharding
-from graphdist.passes.layouts.values_on_shards import find_values_on_shards
-
-__all__ = ["analyze_sharding"]
 
 
 def analyze_sharding(
@@ -65,73 +71,147 @@ def analyze_sharding(
         )
         if not dimension:
             return placed
-        find_values_on_shards(placed, without | carried)
-        _position_in_loops(placed)
+        _derive(placed, without | carried)
+        _position(placed)
         more = carried_unsharded(placed)
         if not more:
             return placed
         carried |= more
 
 
-def _position_in_loops(placed: PlacedValues) -> None:
-    """Find the forms of all values, and the values that are gathered in front of loops."""
-    found: set[Value] = set()
+def _derive(placed: PlacedValues, without: AbstractSet[Value]) -> None:
+    """Find the values that can be computed on shards; repeat until no carry of a loop changes."""
+    count = -1
+    while count != len(placed.derived):
+        count = len(placed.derived)
+        for value, definition in placed.program.of.items():
+            if value in placed.derived or value in without:
+                continue
+            if _is_derived(value, definition, placed):
+                placed.derived[value] = None
+                if _is_of_inputs(definition, placed):
+                    placed.of_inputs.add(value)
+
+
+def _is_derived(value: Value, definition: Definition, placed: PlacedValues) -> bool:
+    node, dimension = definition.node, placed.dimension.get(value)
+    if definition.kind is ValueKind.COMPUTED:
+        assert node is not None
+        return _is_computed(value, node, placed)
+    if definition.kind is ValueKind.INPUT:
+        return dimension is not None and value in placed.sharded_inputs
+    # A branch that not all replicas run may have no collectives.
+    if dimension is None or node is None or node.op is WHILE or diverges(node):
+        return False
+    parents = filter(placed.is_derived, definition.parents)
+    return any(placed.dimension[parent] + definition.shift == dimension for parent in parents)
+
+
+def _is_of_inputs(definition: Definition, placed: PlacedValues) -> bool:
+    """Return whether a derived value depends on `placed.sharded_inputs` alone."""
+    if definition.kind in (ValueKind.CARRY, ValueKind.LAST):
+        return False
+    derived = set(filter(placed.is_derived, definition.parents))
+    is_input = definition.kind is ValueKind.INPUT
+    return is_input or (bool(derived) and derived <= placed.of_inputs)
+
+
+def _is_computed(value: Value, node: Node, placed: PlacedValues) -> bool:
+    """Return whether a node can be applied to shards.
+
+    A result that is a sum over shards is added to `placed.terms`.
+    """
+    if value in placed.dimension and (_gathers(node, placed) or is_full_reduction(node)):
+        return True
+    along = [placed.derived_along(operand) for operand in node.operands]
+    if all(dimension is None for dimension in along):
+        return False
+    factors = placed.factors_of(node)
+    if factors is None:
+        return False
+    held = {
+        dimensions[dimension]
+        for dimensions, dimension in zip(factors.operands, along, strict=True)
+        if dimension is not None
+    }
+    found = placed.factor(value)
+    if found is not None and found[1] in held:
+        # A product of operands sharded along different factors would gather one of the operands.
+        return len(held) == 1 or is_cheap(node)
+    if len(held) != 1 or len(node.results) > 1:
+        return False
+    (factor,) = held
+    reducer = None if factor is None else factors.summed.get(factor)
+    if factor is None or reducer is None or not placed.divides(node, factors, factor):
+        return False
+    if reducer == "sum" and not _may_be_added_up(value, placed):
+        return False
+    placed.terms[value] = factors, factor
+    return True
+
+
+def _gathers(node: Node, placed: PlacedValues) -> bool:
+    """Return whether a node gathers shards along the dimension of its result in `placed`."""
+    if node.op is not ALL_GATHER:
+        return False
+    params = ALL_GATHER.of(node)
+    return placed.dimension[node.results[0]] == params.axis and params.mesh == placed.rules.mesh
+
+
+def _may_be_added_up(value: Value, placed: PlacedValues) -> bool:
+    """Return whether a sum may be computed as the sum of partial sums, rounded to its dtype."""
+    dtype = numpy_dtype(value.type.dtype)
+    is_narrow_float = dtype.kind not in "biu" and dtype.itemsize < 4
+    return placed.rules.reorders and not is_narrow_float
+
+
+def _position(placed: PlacedValues) -> None:
+    """Set the forms of values and the values to gather, and repeat this until they agree.
+
+    The values to gather decide which values are asked for unsharded, the `roots`, and the roots
+    decide which values to gather. When both agree, more values may be gathered in front of loops.
+    """
+    in_front: set[Value] = set()
     roots: set[Value] = set()
     while True:
-        _position(placed, found, roots)
-        more = let_in(placed) - found
-        if not more:
-            return
-        found |= more
-
-
-def _position(placed: PlacedValues, found: AbstractSet[Value], roots: set[Value]) -> None:
-    """Find the forms of values and the values to gather, and repeat this until they agree.
-
-    They depend on each other: the values to gather decide which values are asked for unsharded, the
-    `roots`.
-    """
-    while True:
-        region = region_of(roots, placed, found)
-        gathered = gathered_of(region, roots, placed)
-        _Asking(placed, gathered, region).run()
+        region = region_of(roots, placed, in_front)
+        placed.gathered = gathered_of(region, roots, placed)
+        _Asking(placed, region).run()
         asked = {
             value for value in placed.unsharded if value in placed.derived and value not in region
         }
         roots &= placed.unsharded  # drops roots of rounds with fewer gathers in front of loops
-        if not asked:
-            return
         roots |= asked
+        if not asked:
+            more = let_in(placed) - in_front
+            if not more:
+                return
+            in_front |= more
 
 
 class _Asking:
     """Walks backwards from the outputs and asks for each value unsharded or sharded."""
 
-    def __init__(
-        self,
-        placed: PlacedValues,
-        gathered: AbstractSet[Value],
-        region: Mapping[Value, tuple[Value, ...]],
-    ) -> None:
+    def __init__(self, placed: PlacedValues, region: Region) -> None:
         self.placed, self.region = placed, region
-        placed.unsharded, placed.sharded, placed.gathered = set(), set(), gathered
-        placed.because = {}
+        placed.unsharded, placed.sharded, placed.because = set(), set(), {}
         self.pending: list[tuple[Value, bool]] = []
-        self.nodes: set[Node] = set()
+        """The values that are asked for, and whether unsharded."""
+        self.passed: set[Node] = set()
 
     def run(self) -> None:
         """Set the forms of all values in `placed`."""
         graph = self.placed.graph
         for output in graph.outputs[: len(graph.assigned)]:
-            if type(output) is Value and output in self.placed.wanted:
-                self._ask_for_shards(output, self.placed.dimension[output])
-            else:
-                self._ask_for_unsharded(output, "it is stored unsharded")
-        for output in graph.outputs[len(graph.assigned) :]:
-            self._ask_for_unsharded(output, "the function returns it")
-        self._ask_for_effects(self.placed.graph)
+            dimension = self.placed.dimension[output] if output in self.placed.wanted else None
+            self._ask(output, dimension, "it is stored unsharded")
+        self._ask_all(graph.outputs[len(graph.assigned) :], "the function returns it")
+        self._ask_for_effects(graph)
         while self.pending:
             value, is_unsharded = self.pending.pop()
+            definition = self.placed.program.of[value]
+            if definition.node is not None and definition.kind is not ValueKind.COMPUTED:
+                self._pass(definition.node)
             (self._unsharded if is_unsharded else self._sharded)(value)
 
     def _ask_for_effects(self, graph: Graph) -> None:
@@ -144,109 +224,82 @@ class _Asking:
                     self._ask_for_effects(nested)
 
     def _ask_all(self, operands: Iterable[Operand], because: Node | str) -> None:
+        """Ask for operands unsharded."""
         for operand in operands:
-            self._ask_for_unsharded(operand, because)
+            self._ask(operand, None, because)
 
-    def _ask_for_unsharded(self, operand: Operand, because: Node | str) -> None:
-        if type(operand) is Value and operand not in self.placed.unsharded:
-            self.placed.unsharded.add(operand)
-            self.pending.append((operand, True))
-            if operand in self.placed.derived:
-                self.placed.because[operand] = because
+    def _ask(self, operand: Operand, dimension: int | None, because: Node | str = "") -> None:
+        """Ask for an operand's shards along `dimension`; None asks for the full value.
 
-    def _ask_for_shards(self, operand: Operand, dimension: int, because: Node | str = "") -> None:
-        """Ask for shards along `dimension`, or for the full value if its own is another one."""
+        The full value is asked for, too, if the operand is sharded along another dimension.
+        """
+        placed = self.placed
         if type(operand) is not Value:
             return
-        if self.placed.dimension.get(operand) != dimension:
-            self._ask_for_unsharded(operand, because)
-        elif operand not in self.placed.sharded:
-            self.placed.sharded.add(operand)
-            self.pending.append((operand, False))
+        is_unsharded = dimension is None or placed.dimension.get(operand) != dimension
+        asked = placed.unsharded if is_unsharded else placed.sharded
+        if operand not in asked:
+            asked.add(operand)
+            self.pending.append((operand, is_unsharded))
+            if is_unsharded and operand in placed.derived:
+                placed.because[operand] = because
 
     def _pass(self, node: Node) -> None:
         """Ask for all values that a loop, a branch or a barrier returns or carries."""
-        if node in self.nodes:
+        if node in self.passed:
             return
-        self.nodes.add(node)
+        self.passed.add(node)
         if (choice := choice_of(node)) is not None:
-            self._ask_for_unsharded(choice, node)
+            self._ask(choice, None, node)
         carried = [carry.value for carry in Scan(node).carries] if node.op is SCAN else ()
         results = () if node.op.name in BARRIERS else node.results
         for value in (*results, *carried):
-            self._ask_in_its_form(value, node)
+            self._ask(value, self.placed.derived_along(value), node)
         if node.op is WHILE:
             self._ask_all((*node.operands, *node.graphs[1].outputs), node)
 
-    def _ask_in_its_form(self, value: Value, because: Node) -> None:
-        if value in self.placed.derived:
-            self._ask_for_shards(value, self.placed.dimension[value], because)
-        else:
-            self._ask_for_unsharded(value, because)
-
     def _unsharded(self, value: Value) -> None:
-        placed, definition = self.placed, self.placed.program.of[value]
-        node, because = definition.node, self._because(value)
-        if node is not None and definition.kind is not ValueKind.COMPUTED:
-            self._pass(node)
-        if value in placed.gathered:
-            self._make_unsharded(value)
-        elif value in placed.derived and value not in self.region:
-            pass  # `_position` makes it a root
-        elif definition.kind is ValueKind.COMPUTED:
-            assert node is not None
-            self._operands_of(node, because)
-        else:
-            self._ask_all(definition.parents, because)
-
-    def _because(self, value: Value) -> Node | str:
-        """Return the reason, for reports, why the operands of an unsharded value are unsharded."""
-        node = self.placed.program.of[value].node
-        return self.placed.because.get(value, node or "")
-
-    def _operands_of(self, node: Node, because: Node | str) -> None:
-        if node.op is OWN_SLICE:
-            operand, axis = node.operands[0], cast(int, node.params["axis"])
-            self._ask_for_shards(operand, axis, because)
-            return
-        self._ask_all(node.operands, because)
-        for nested in node.graphs:
-            self._ask_all(nested.outputs, because)
-
-    def _make_unsharded(self, value: Value) -> None:
-        placed, node = self.placed, self.placed.program.of[value].node
-        if value in placed.terms:
-            self._on_shards(node, *placed.terms[value])
-        elif is_full_reduction(node):
-            assert node is not None
-            self._ask_all(node.operands, node)
-        else:
-            self._ask_for_shards(value, placed.dimension[value])
-
-    def _sharded(self, value: Value) -> None:
+        """Ask for the operands from which a value is made unsharded."""
         placed, definition = self.placed, self.placed.program.of[value]
         node = definition.node
-        if node is not None and definition.kind is not ValueKind.COMPUTED:
-            self._pass(node)
+        because = placed.because.get(value, node or "")  # of the values that `value` is made of
+        if value in placed.gathered:
+            if is_full_reduction(node):
+                self._ask_all(definition.parents, node)
+            elif value not in placed.terms:
+                self._ask(value, placed.dimension[value])
+            else:
+                self._on_shards(value)
+        elif value in placed.derived and value not in self.region:
+            pass  # `_position` makes it a root
+        elif node is not None and node.op is OWN_SLICE:
+            self._ask(node.operands[0], OWN_SLICE.of(node).axis, because)
+        else:
+            self._ask_all(definition.parents, because)
+            if node is not None and definition.kind is ValueKind.COMPUTED:
+                for nested in node.graphs:
+                    self._ask_all(nested.outputs, because)
+
+    def _sharded(self, value: Value) -> None:
+        """Ask for the operands from which the shards of a value are made."""
+        placed, definition = self.placed, self.placed.program.of[value]
         if value in placed.sharded_inputs:
-            pass
-        elif not placed.is_computed_on_shards(value):
-            self._ask_for_unsharded(value, "")
-        elif value in placed.terms:
-            self._on_shards(node, *placed.terms[value])
-        elif definition.kind is not ValueKind.COMPUTED:
+            return
+        if not placed.is_computed_on_shards(value):
+            self._ask(value, None)
+        elif definition.kind is ValueKind.COMPUTED:
+            self._on_shards(value)
+        else:
             for parent in definition.parents:
-                self._ask_for_shards(parent, placed.dimension[value] - definition.shift)
-        elif (found := placed.factor(value)) is None:  # a collective, whose operand is local
-            assert node is not None
+                self._ask(parent, placed.dimension[value] - definition.shift)
+
+    def _on_shards(self, value: Value) -> None:
+        """Ask for the operands of the node that computes a value on shards."""
+        node = self.placed.program.of[value].node
+        assert node is not None
+        found = self.placed.terms.get(value) or self.placed.factor(value)
+        if found is None:  # a collective, whose operand is local
             self._ask_all(node.operands, node)
         else:
-            self._on_shards(node, *found)
-
-    def _on_shards(self, node: Node | None, factors: Factors, factor: int) -> None:
-        assert node is not None
-        for operand, dimensions in zip(node.operands, factors.operands, strict=True):
-            if factor in dimensions:
-                self._ask_for_shards(operand, dimensions.index(factor), node)
-            else:
-                self._ask_for_unsharded(operand, node)
+            for operand, dimension in operands_on_shards(node, *found):
+                self._ask(operand, dimension, node)

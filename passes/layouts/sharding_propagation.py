@@ -17,23 +17,22 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
-from graphdist.ir.definitions import Definitions, ValueKind
-from graphdist.ir.graph import Node, Operand, Value
+from graphdist.ir.definitions import Definitions, ValueKind, definitions
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.operation_table import factors_of
+from graphdist.ir.ops import ALL_GATHER
 from graphdist.ir.types import MIRRORED
-
-__all__ = ["is_scanned", "propagate_sharding"]
 
 
 def propagate_sharding(
     program: Definitions, stages: Iterable[Iterable[tuple[Value, int]]], count: int
-) -> Mapping[Value, int]:
+) -> Mapping[Operand, int]:
     """Return the dimensions along which values may be sharded over `count` replicas.
 
     `stages` has values with given dimensions. The dimensions of one stage are propagated through
     the program before those of the next stage.
     """
-    found: dict[Value, int] = {}
+    found: dict[Operand, int] = {}
     order = itertools.count()  # among values of equal size, the first in the queue comes first
     for given in stages:
         pending = [(-value.type.bytes, next(order), value, along) for value, along in given]
@@ -44,20 +43,20 @@ def propagate_sharding(
                 continue
             found[value] = dimension
             for other, along in _alike(program, value, dimension):
-                if other not in found:
+                if type(other) is Value and along >= 0 and other not in found:
                     heappush(pending, (-other.type.bytes, next(order), other, along))
     _set_last(program, found)
     return found
 
 
-def _set_last(program: Definitions, found: dict[Value, int]) -> None:
+def _set_last(program: Definitions, found: dict[Operand, int]) -> None:
     """Give the result of each carry the dimension of the carry."""
     for value in program.passing:
         definition = program.of[value]
         if definition.kind is ValueKind.LAST:
-            (carry,) = definition.parents
             found.pop(value, None)
-            if type(carry) is Value and carry in found:
+            (carry,) = definition.parents
+            if carry in found:
                 found[value] = found[carry]
 
 
@@ -74,35 +73,26 @@ def is_scanned(program: Definitions, value: Value) -> bool:
 
 
 def _divides(value: Value, dimension: int, count: int) -> bool:
-    type = value.type
-    return type.layout is MIRRORED and _is_multiple(type.shape[dimension], count)
+    size = value.type.shape[dimension]
+    return value.type.layout is MIRRORED and size > 0 and size % count == 0
 
 
-def _is_multiple(size: int, count: int) -> bool:
-    return size > 0 and size % count == 0
-
-
-def _alike(program: Definitions, value: Value, dimension: int) -> Iterator[tuple[Value, int]]:
-    """Yield the values that are sharded together with a value, each with its dimension."""
+def _alike(program: Definitions, value: Value, dimension: int) -> Iterator[tuple[Operand, int]]:
+    """Yield the operands that are sharded together with a value, each with its dimension."""
     definition = program.of[value]
     for child in program.children.get(value, ()):
-        yield from _shifted(child, dimension + program.of[child].shift)
+        yield child, dimension + program.of[child].shift
     if definition.kind is ValueKind.COMPUTED:
         assert definition.node is not None
         yield from _by_factor(definition.node, value, dimension)
     else:
         for parent in definition.parents:
-            yield from _shifted(parent, dimension - definition.shift)
+            yield parent, dimension - definition.shift
     for node in program.nodes.get(value, ()):
         yield from _by_factor(node, value, dimension)
 
 
-def _shifted(operand: Operand, dimension: int) -> Iterator[tuple[Value, int]]:
-    if type(operand) is Value and dimension >= 0:
-        yield operand, dimension
-
-
-def _by_factor(node: Node, value: Value, dimension: int) -> Iterator[tuple[Value, int]]:
+def _by_factor(node: Node, value: Value, dimension: int) -> Iterator[tuple[Operand, int]]:
     """Yield the operands and results of a node that share the factor of a value's dimension."""
     if any(operand.type.layout is not MIRRORED for operand in node.operands):
         return
@@ -114,5 +104,16 @@ def _by_factor(node: Node, value: Value, dimension: int) -> Iterator[tuple[Value
     of_value = {dimensions[dimension] for each, dimensions in pairs if each is value}
     for factor in of_value - {None}:
         for other, dimensions in pairs:
-            if type(other) is Value and other is not value and factor in dimensions:
+            if other is not value and factor in dimensions:
                 yield other, dimensions.index(factor)
+
+
+def of_sharded_variables(graph: Graph) -> set[Operand]:
+    """Return the mirrored values that are computed from sharded variables."""
+    found: set[Operand] = set()
+    for value, definition in definitions(graph).of.items():
+        is_gathered = definition.node is not None and definition.node.op is ALL_GATHER
+        parents = (parent for parent in definition.parents if type(parent) is Value)
+        if value.type.layout is MIRRORED and (is_gathered or not found.isdisjoint(parents)):
+            found.add(value)
+    return found

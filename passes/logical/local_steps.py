@@ -45,19 +45,20 @@ in place of the copies. If the graph assigns it, its last value is written to al
 anchor.
 
 Left alone: reductions that only outputs need, such as the mean of the loss; reductions of integers;
-max and min; and gathers, unless their values are only added up (`sums_of_gathers.py`).
+max and min; and gathers, unless their values are only added up (`training_steps.py`).
 `declined` lists the collectives that still run in every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol  # Any: arrays, of which passes know nothing
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import DistributionError
+from graphdist.ir.flow import diverges
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Operands, Stage
 from graphdist.ir.op_parameters import Branching, CountingSteps, OfVariable, Reducing, Scaling
 from graphdist.ir.ops import (
@@ -69,7 +70,6 @@ from graphdist.ir.ops import (
     READ,
     SCALE,
     TO_REPLICAS,
-    reducer_of,
     variable_named_by,
 )
 from graphdist.ir.rewrite import Copier
@@ -87,9 +87,14 @@ from graphdist.passes.logical.local_variables import (
     one_value,
     read_as_means,
 )
-from graphdist.passes.logical.refused_per_replica_values import diverges
-from graphdist.passes.logical.sums_of_gathers import reduced_sums_of_gathers
-from graphdist.passes.logical.training_steps import TrainingStep, find_step, is_mirrored, why_kept
+from graphdist.passes.logical.training_steps import (
+    TrainingStep,
+    find_step,
+    is_mirrored,
+    reduced_sums_of_gathers,
+    reducer_in_step,
+    why_kept,
+)
 
 NAME = "local_steps"
 
@@ -131,51 +136,62 @@ class LocalSteps:
             return []
         graph = reduced_sums_of_gathers(graph)
         step = find_step(graph)
-        if step is None:
-            if any(map(is_local_copy, graph.variables)):
-                return []
+        if step is not None:
+            gone = step.removed | step.redundant
             return [
-                "it assigns no trainable variable of floats by a gradient that is reduced over "
-                "the replicas: it is no training step, and runs as without sync_every"
+                f"{node.op.name} of {node.operands[0].type} at {node.source}: it runs in every "
+                f"step, since {why_kept(node)}"
+                for node in walk(graph)
+                if node.op.is_collective and node not in gone
             ]
-        gone = step.removed | step.redundant
-        kept = [node for node in walk(graph) if node.op.is_collective and node not in gone]
+        if any(map(is_local_copy, graph.variables)):
+            return []
         return [
-            f"{node.op.name} of {node.operands[0].type} at {node.source}: it runs in every step, "
-            f"since {why_kept(node)}"
-            for node in kept
+            "it assigns no trainable variable of floats by a gradient that is reduced over the "
+            "replicas: it is no training step, and runs as without sync_every"
         ]
 
 
-@dataclass
 class _Localizer:
     """Builds the graph again, with per-replica values in place of the removed reductions."""
 
-    graph: Graph
-    step: TrainingStep
-    options: LocalSteps
-    variables: dict[str, GraphVariable] = field(default_factory=dict)
-    """The local variables found so far, by name."""
-    added: dict[AddedRole, GraphVariable] = field(default_factory=dict)
-    """The variables that the pass adds."""
-    is_divergent: bool = False
-    """Whether only some replicas may run the nodes that are being built."""
-    has_more: bool = False
-    """Whether a variable became local during this walk of the graph, so that it is walked again."""
+    def __init__(self, graph: Graph, step: TrainingStep, options: LocalSteps) -> None:
+        """Start with the variables that are stored in copies, and with those that the pass adds."""
+        self.graph, self.step, self.every = graph, step, options.every
+        self.declared = {variable.name: variable for variable in graph.variables}
+        self.local: dict[str, GraphVariable] = {}
+        """The local variables found so far, by name."""
+        self.is_divergent = False
+        """Whether only some replicas may run the nodes that are being built."""
+        self.has_more = False
+        """Whether a variable became local in this walk of the graph, so that it is walked again."""
+        for variable in graph.variables:
+            if has_hidden_copies(variable):
+                self._make_local(variable, step.source)
+        self.added: dict[AddedRole, GraphVariable] = {}
+        """The variables that the pass adds."""
+        names = set(self.declared)
+        if self.every > 1:
+            self._add(StepCount(step.parameters), Type("i32", ()), names)
+        self.update: Graph | None = None
+        """The update of the outer optimizer."""
+        if options.outer is not None:
+            types = [self.declared[name].type.with_layout(MIRRORED) for name in step.parameters]
+            for name, type in zip(step.parameters, types, strict=True):
+                self._add(Anchor((name,)), type, names)
+            self.update = options.outer.graph(tuple(types), graph.num_replicas)
+            for index, slot in enumerate(self.update.inputs[2 * len(types) :]):
+                self._add(OuterSlot(step.parameters, index), slot.type, names)
 
     def run(self) -> Graph:
         """Return the new graph, without the checks of `infer_layouts`."""
-        graph, declared = self.graph, {v.name: v for v in self.graph.variables}
-        for variable in graph.variables:
-            if has_hidden_copies(variable):
-                self._make_local(variable, self.step.source)
-        self._add_variables(declared)
+        graph = self.graph
         while True:
             self.has_more = False
             made = self._derived(graph, [value.type.layout for value in graph.inputs])
             if not self.has_more:
                 break
-        variables = [self.variables.get(variable.name, variable) for variable in graph.variables]
+        variables = {**self.declared, **self.local}.values()
         return made.replace(variables=(*variables, *self.added.values()))
 
     def _make_local(self, variable: GraphVariable, at: Source) -> None:
@@ -187,32 +203,11 @@ class _Localizer:
                 other=self.step.source,
                 hint="compute its new value from values that are the same on all replicas",
             )
-        self.variables[variable.name] = as_local(variable)
+        self.local[variable.name] = as_local(variable)
         self.has_more = True
-
-    def _add_variables(self, declared: dict[str, GraphVariable]) -> None:
-        parameters = self.step.parameters
-        names = set(declared)
-        if self.options.every > 1:
-            self._add(StepCount(parameters), Type("i32", (), MIRRORED), names)
-        if self.options.outer is None:
-            return
-        types = [declared[name].type for name in parameters]
-        for name, type in zip(parameters, types, strict=True):
-            self._add(Anchor((name,)), type, names)
-        update = self._outer_graph()
-        for index, slot in enumerate(update.inputs[2 * len(parameters) :]):
-            self._add(OuterSlot(parameters, index), slot.type, names)
 
     def _add(self, role: AddedRole, type: Type, names: set[str]) -> None:
         self.added[role] = added_variable(role, type, names)
-
-    def _outer_graph(self) -> Graph:
-        outer, graph = self.options.outer, self.graph
-        assert outer is not None
-        types = {variable.name: variable.type for variable in graph.variables}
-        parameters = [types[name].with_layout(MIRRORED) for name in self.step.parameters]
-        return outer.graph(tuple(parameters), graph.num_replicas)
 
     def _derived(self, graph: Graph, entering: Sequence[Layout | None]) -> Graph:
         """Return the graph, or one nested in it, for inputs of these layouts."""
@@ -225,51 +220,45 @@ class _Localizer:
             self._synchronize(copier)
         outputs = copier.now(graph.outputs)
         if graph is self.graph:
-            outputs = tuple(self._returned(copier, outputs))
+            outputs = tuple(
+                output
+                if per_replica or output.type.layout is MIRRORED
+                else one_value(copier, output, graph.num_replicas, self.step.source)
+                for output, per_replica in zip(outputs, graph.returns_per_replica, strict=True)
+            )
         return graph.replace(inputs=inputs, nodes=tuple(copier.nodes), outputs=outputs)
 
     def _rebuilt(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
         differs = any(operand.type.layout is not MIRRORED for operand in operands)
         if node in self.step.removed or (differs and node in self.step.redundant):
-            return self._own_value(builder, node, operands[0])
+            if reducer_in_step(node) != "sum" or self.graph.num_replicas == 1:
+                return operands
+            return builder.add(SCALE, operands, Scaling(self.graph.num_replicas), at=node.source)
         if node.op is TO_REPLICAS and differs:
             return operands
         if node.op in (READ, ASSIGN, AGGREGATE):
-            return self._of_variable(builder, node, operands)
+            return self._of_variable(builder, node, operands, differs or self.is_divergent)
         if node.graphs:
             return self._control_flow(builder, node, operands)
         return builder.keep(node, operands, ())
 
-    def _own_value(self, builder: Builder, node: Node, own: Operand) -> Sequence[Operand]:
-        is_sum = reducer_of(node) == "sum"
-        if node.op is AGGREGATE:
-            is_sum = variable_named_by(node).aggregation == "sum"
-        replicas = self.graph.num_replicas
-        if not is_sum or replicas == 1:
-            return (own,)
-        return builder.add(SCALE, (own,), Scaling(replicas), at=node.source)
-
-    def _of_variable(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
+    def _of_variable(
+        self, builder: Builder, node: Node, operands: Operands, differs: bool
+    ) -> Sequence[Operand]:
         variable = variable_named_by(node)
-        differs = self.is_divergent or any(
-            operand.type.layout is not MIRRORED for operand in operands
-        )
-        is_first = variable.name not in self.variables
+        is_first = variable.name not in self.local
         if node.op is ASSIGN and is_mirrored(variable) and differs and is_first:
             self._make_local(variable, node.source)
-        local = self.variables.get(variable.name)
+        local = self.local.get(variable.name)
         if local is None or variable.is_local:
             return builder.keep(node, operands, ())
-        if node.op is AGGREGATE:
-            return self._aggregated(builder, node, operands)
-        return builder.add(node.op, operands, OfVariable(local), at=node)
-
-    def _aggregated(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
-        """Return the value to write to each replica's copy of a local variable."""
-        aggregation = variable_named_by(node).aggregation
-        if AGGREGATE.of(node).context != "replica" or aggregation not in ("max", "min", "sum"):
+        if node.op is not AGGREGATE:
+            return builder.add(node.op, operands, OfVariable(local), at=node)
+        # The value to write to each replica's copy.
+        is_of_replicas = AGGREGATE.of(node).context == "replica"
+        if not is_of_replicas or variable.aggregation not in ("max", "min", "sum"):
             return operands
-        params = Reducing(aggregation, group_size=self.graph.num_replicas)
+        params = Reducing(variable.aggregation, group_size=self.graph.num_replicas)
         return builder.add(ALL_REDUCE, operands, params, at=node.source)
 
     def _control_flow(self, builder: Builder, node: Node, operands: Operands) -> Sequence[Operand]:
@@ -282,13 +271,6 @@ class _Localizer:
         self.is_divergent = before
         return builder.keep(node, operands, graphs)
 
-    def _returned(self, builder: Builder, outputs: Iterable[Operand]) -> Iterator[Operand]:
-        for output, per_replica in zip(outputs, self.graph.returns_per_replica, strict=True):
-            if per_replica or output.type.layout is MIRRORED:
-                yield output
-            else:
-                yield one_value(builder, output, self.graph.num_replicas, self.step.source)
-
     def _synchronize(self, builder: Builder) -> None:
         """Count the steps, and add the branch that synchronizes in every `every`-th step."""
         count = self.added.get(StepCount(self.step.parameters))
@@ -297,27 +279,24 @@ class _Localizer:
             return
         branch = Builder(NAME)
         self._make_equal(branch)
-        at = self.step.source
+        at, replicas = self.step.source, self.graph.num_replicas
         (steps,) = add_read(builder, count, at)
-        more, is_due = builder.add(COUNT_STEP, (steps,), CountingSteps(self.options.every), at=at)
+        more, is_due = builder.add(COUNT_STEP, (steps,), CountingSteps(self.every), at=at)
         add_assign(builder, count, more, at)
-        replicas = self.graph.num_replicas
         stay = Graph("stay", Stage.LOGICAL, replicas, (), (), ())
-        nodes = tuple(branch.nodes)
-        synchronize = Graph("synchronize", Stage.LOGICAL, replicas, (), nodes, ())
+        synchronize = Graph("synchronize", Stage.LOGICAL, replicas, (), tuple(branch.nodes), ())
         # For cost estimates: one of this many steps runs the branch.
-        params = Branching(every=self.options.every)
+        params = Branching(every=self.every)
         builder.add(COND, (is_due,), params, (stay, synchronize), at=at)
 
     def _make_equal(self, builder: Builder) -> None:
         """Add the nodes that make the copies of each parameter equal."""
         at, names = self.step.source, self.step.parameters
-        declared = {variable.name: variable for variable in self.graph.variables}
-        parameters = [self.variables.get(name, declared[name]) for name in names]
+        parameters = [self.local.get(name, self.declared[name]) for name in names]
         copies = [value for variable in parameters for value in add_read(builder, variable, at)]
-        if self.options.outer is None:
+        if self.update is None:
+            params = Reducing("mean", group_size=self.graph.num_replicas)
             for variable, copy in zip(parameters, copies, strict=True):
-                params = Reducing("mean", group_size=self.graph.num_replicas)
                 (mean,) = builder.add(ALL_REDUCE, (copy,), params, at=at, hint=variable.name)
                 add_assign(builder, variable, mean, at)
             return
@@ -325,13 +304,12 @@ class _Localizer:
         slots = [added for role, added in self.added.items() if isinstance(role, OuterSlot)]
         held = [value for variable in anchors for value in add_read(builder, variable, at)]
         kept = [value for variable in slots for value in add_read(builder, variable, at)]
-        update, outer = self._outer_graph(), Copier(NAME)
-        outer.put(update.inputs, (*held, *copies, *kept))
-        for node in update.nodes:
+        outer = Copier(NAME)
+        outer.put(self.update.inputs, (*held, *copies, *kept))
+        for node in self.update.nodes:
             outer.copy(node)
         builder.nodes.extend(outer.nodes)
-        new = outer.now(update.outputs)
-        for variable, value in zip((*anchors, *slots), new, strict=True):
-            add_assign(builder, variable, value, at)
-        for variable, value in zip(parameters, new, strict=False):
+        new = outer.now(self.update.outputs)
+        assigned = zip((*anchors, *slots, *parameters), (*new, *new[: len(names)]), strict=True)
+        for variable, value in assigned:
             add_assign(builder, variable, value, at)

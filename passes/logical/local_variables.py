@@ -35,28 +35,19 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
 
     `anchored` says whether the variables have anchors.
     """
-    stored = {
-        variable.name: variable for variable in graph.variables if has_hidden_copies(variable)
-    }
+    stored = [variable for variable in graph.variables if has_hidden_copies(variable)]
     if not stored:
         return graph
     names = {variable.name for variable in graph.variables}
-    local = {name: as_local(variable) for name, variable in stored.items()}
-    cells = {
-        name: replace(
-            variable,
-            name=free_name(f"{name}.mean", names),
-            is_local=True,
-            storage=UNSHARDED,
-        )
-        for name, variable in stored.items()
-    }
+    local = {variable.name: as_local(variable) for variable in stored}
+    cells = {}
+    for variable in stored:
+        name = free_name(f"{variable.name}.mean", names)
+        cells[variable.name] = replace(variable, name=name, is_local=True, storage=UNSHARDED)
 
     def of_cells(node: Node, operands: Operands, builder: Builder) -> Answer:
         cell = cells.get(variable_named_by(node).name)
-        if cell is None:
-            return None
-        return builder.again(node, operands, variable=cell)
+        return None if cell is None else builder.again(node, operands, variable=cell)
 
     inner = rewrite(graph, of_cells, _NAME, {"read", "assign", "aggregate"})
     assigned = {

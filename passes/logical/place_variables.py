@@ -28,18 +28,8 @@ from typing import NamedTuple, TypeVar
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.definitions import definitions
-from graphdist.ir.graph import (
-    Graph,
-    GraphVariable,
-    Node,
-    Op,
-    Operand,
-    Operands,
-    Params,
-    Stage,
-    Value,
-)
-from graphdist.ir.loops import scan_parts, while_parts
+from graphdist.ir.flow import diverges
+from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Operands, Stage, Value
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import AlongAxis, Looping, Reducing, Selecting
 from graphdist.ir.ops import (
@@ -47,7 +37,6 @@ from graphdist.ir.ops import (
     ALL_GATHER,
     ALL_REDUCE,
     ASSIGN,
-    COND,
     OWN_SLICE,
     READ,
     SCAN,
@@ -63,7 +52,6 @@ from graphdist.passes.layouts.sharding_propagation import is_scanned
 
 NAME = "place_variables"
 
-
 _OF_VARIABLES = frozenset({AGGREGATE, ASSIGN, READ})
 
 
@@ -75,14 +63,14 @@ def place_variables(graph: Graph) -> Graph:
         for variable in graph.variables
         if not variable.is_local
     )
-    entering = tuple(Value(variable.held(graph.mesh), variable.name) for variable in variables)
-    state = _State(graph.mesh, variables, entering)
-    outputs = _Placer(state).run(graph)
-    leaving = tuple(state.stored(variable.name) for variable in variables if variable.assigned)
+    entering = _inputs_for(variables, graph.mesh)
+    placer = _Placer(graph.mesh, variables, entering)
+    outputs = placer.run(graph)
+    leaving = tuple(placer.stored(variable.name) for variable in variables if variable.assigned)
     return graph.replace(
         stage=Stage.PLACED,
         inputs=(*entering, *graph.inputs),
-        nodes=tuple(state.copier.nodes),
+        nodes=tuple(placer.copier.nodes),
         outputs=(*leaving, *outputs),
         variables=variables,
     )
@@ -108,67 +96,55 @@ def _reads(graph: Graph) -> Mapping[str, Sequence[Value]]:
     return found
 
 
-class _State:
-    """The current value of each variable in one graph: unsharded, sharded, or in both forms."""
+class _Positions(NamedTuple):
+    """Where a loop or branch takes and returns the values of variables.
+
+    Values are inserted in front of the operands, inputs or results with these indices.
+    """
+
+    read: tuple[int, ...]
+    """Among the operands, for the variables that nested graphs only read."""
+    written: int
+    """Among the operands, for the variables that nested graphs assign."""
+    inputs: tuple[tuple[int, int], ...]
+    """Among the inputs of each nested graph, for the variables that are read, and assigned."""
+    returned: int
+    """Among the results, for the new values of assigned variables."""
+
+
+def _positions(node: Node) -> _Positions:
+    end, num_results = len(node.operands), len(node.results)
+    if node.op is SCAN:
+        constants, carries = SCAN.of(node).num_consts, SCAN.of(node).num_carry
+        scanned = constants + carries
+        return _Positions((constants,), scanned, ((constants, scanned),), carries)
+    if node.op is WHILE:
+        of_condition, of_body = WHILE.of(node).num_cond_consts, WHILE.of(node).num_body_consts
+        ends = [len(graph.inputs) for graph in node.graphs]
+        inside = ((of_condition, ends[0]), (of_body, ends[1]))
+        return _Positions((of_condition, of_condition + of_body), end, inside, num_results)
+    last = end - 1  # the branches have no input for the index
+    return _Positions((end,), end, ((last, last),) * len(node.graphs), num_results)
+
+
+class _Placer:
+    """Copies the nodes of one graph, and has the current value of each variable in this graph.
+
+    A variable may have a full value, a shard, or both.
+    """
 
     def __init__(
         self, mesh: MeshShape, variables: Iterable[GraphVariable], values: Iterable[Value]
     ) -> None:
         """Start with the graph's input for each variable: the full value, or a shard."""
         self.mesh, self.copier = mesh, Copier(NAME)
-        self.variables: dict[str, GraphVariable] = {}
+        self._variables: dict[str, GraphVariable] = {}
         self._fulls: dict[str, Operand] = {}
-        self._slices: dict[str, Operand] = {}
+        self._shards: dict[str, Operand] = {}
         self._at: dict[str, Source] = {}
+        """The line of each variable's last assignment."""
         for variable, value in zip(variables, values, strict=True):
-            is_slice = value.type.shape != variable.type.shape
-            (self._slices if is_slice else self._fulls)[variable.name] = value
-            self.variables[variable.name] = variable
-
-    def full(self, name: str, at: Source) -> Operand:
-        """Return a variable's full value; it is gathered once in each graph."""
-        if name not in self._fulls:
-            self._fulls[name] = self._moved(ALL_GATHER, name, self._slices[name], at)
-        return self._fulls[name]
-
-    def assign(self, variable: GraphVariable, value: Operand, at: Source) -> None:
-        """Set a variable's value, given unsharded or in the form in which it is stored."""
-        name = variable.name
-        self.variables.setdefault(name, variable)  # variables of the graph alone have no input
-        is_slice = value.type.shape != variable.type.shape
-        kept, stale = (self._slices, self._fulls) if is_slice else (self._fulls, self._slices)
-        kept[name], self._at[name] = value, at
-        stale.pop(name, None)
-
-    def stored(self, name: str) -> Operand:
-        """Return a variable's value in the form in which it is stored, sharded or unsharded."""
-        if self.variables[name].sharded_along is None:
-            return self._fulls[name]
-        if name not in self._slices:
-            at = self._at.get(name, UNKNOWN)
-            self._slices[name] = self._moved(OWN_SLICE, name, self._fulls[name], at)
-        return self._slices[name]
-
-    def _moved(self, op: Op, name: str, value: Operand, at: Source) -> Operand:
-        variable = self.variables[name]
-        along = variable.sharded_along
-        assert along is not None
-        params = AlongAxis(along, group_size=self.mesh.group_size, num_groups=self.mesh.num_groups)
-        return self.copier.add(op, (value,), params, at=at, hint=name)[0]
-
-
-class _Threaded(NamedTuple):
-    """The variables that a loop or branch only reads, and the ones that it assigns."""
-
-    read: Sequence[GraphVariable]
-    written: Sequence[GraphVariable]
-
-
-class _Placer:
-    """Copies the nodes of one graph; `state` has the variables' current values."""
-
-    def __init__(self, state: _State) -> None:
-        self.state, self.copier, self.mesh = state, state.copier, state.mesh
+            self._assign(variable, value, UNKNOWN)
 
     def run(self, graph: Graph) -> Operands:
         """Add the graph's nodes and return its outputs."""
@@ -179,128 +155,129 @@ class _Placer:
                 self.copier.copy(node)
         return self.copier.now(graph.outputs)
 
+    def stored(self, name: str) -> Operand:
+        """Return a variable's value in the form in which it is stored, sharded or unsharded."""
+        if self._variables[name].sharded_along is None:
+            return self._fulls[name]
+        if name not in self._shards:
+            self._shards[name] = self._converted(OWN_SLICE, name, self._fulls[name], self._at[name])
+        return self._shards[name]
+
+    def _full(self, name: str, at: Source) -> Operand:
+        """Return a variable's full value; it is gathered once in each graph."""
+        if name not in self._fulls:
+            self._fulls[name] = self._converted(ALL_GATHER, name, self._shards[name], at)
+        return self._fulls[name]
+
+    def _converted(self, op: Op, name: str, value: Operand, at: Source) -> Operand:
+        along = self._variables[name].sharded_along
+        assert along is not None
+        params = AlongAxis(along, group_size=self.mesh.group_size, num_groups=self.mesh.num_groups)
+        return self.copier.add(op, (value,), params, at=at, hint=name)[0]
+
+    def _assign(self, variable: GraphVariable, value: Operand, at: Source) -> None:
+        """Set a variable's value, given unsharded or in the form in which it is stored."""
+        name = variable.name
+        self._variables.setdefault(name, variable)  # variables of the graph alone have no input
+        is_shard = value.type.shape != variable.type.shape
+        kept, stale = (self._shards, self._fulls) if is_shard else (self._fulls, self._shards)
+        kept[name], self._at[name] = value, at
+        stale.pop(name, None)
+
     def _place(self, node: Node, operands: Operands) -> Operands:
         if node.op is READ:
-            return (self.state.full(variable_named_by(node).name, node.source),)
+            return (self._full(variable_named_by(node).name, node.source),)
         if node.op is ASSIGN:
-            self.state.assign(variable_named_by(node), operands[0], node.source)
+            self._assign(variable_named_by(node), operands[0], node.source)
             return ()
         if node.op is AGGREGATE:
-            return (self._aggregate(node, operands[0]),)
+            return self._aggregate(node, operands)
         return self._control_flow(node, operands)
 
-    def _aggregate(self, node: Node, value: Operand) -> Operand:
-        variable = variable_named_by(node)
-        aggregation = variable.aggregation
-        if (
-            AGGREGATE.of(node).context != "replica"
-            or variable.type.layout is not MIRRORED
-            or aggregation == "none"
-        ):
-            return value
+    def _aggregate(self, node: Node, values: Operands) -> Operands:
+        """Return the value that all replicas assign."""
+        variable, group_size = variable_named_by(node), self.mesh.num_replicas
+        aggregation, at = variable.aggregation, node.source
+        is_of_replicas = AGGREGATE.of(node).context == "replica"
+        if not is_of_replicas or variable.type.layout is not MIRRORED or aggregation == "none":
+            return values
         if aggregation == "only_first_replica":
-            if value.type.layout is MIRRORED:
-                return value
-            params = Selecting(0, group_size=self.mesh.num_replicas)
-            (value,) = self.copier.add(SELECT_REPLICA, (value,), params, at=node.source)
-            aggregation = "max" if value.type.dtype == "bool" else "sum"
-        reduction = Reducing(aggregation, group_size=self.mesh.num_replicas)
-        (result,) = self.copier.add(ALL_REDUCE, (value,), reduction, at=node.source)
-        return result
+            if values[0].type.layout is MIRRORED:
+                return values
+            aggregation = "max" if values[0].type.dtype == "bool" else "sum"
+            first = Selecting(0, group_size=group_size)
+            values = self.copier.add(SELECT_REPLICA, values, first, at=at)
+        return self.copier.add(
+            ALL_REDUCE, values, Reducing(aggregation, group_size=group_size), at=at
+        )
 
     def _control_flow(self, node: Node, operands: Operands) -> Operands:
-        known = self.state.variables
+        """Add a loop or branch that takes its variables' values and returns the assigned ones."""
+        known = self._variables
         used = [known[name] for name in _variables(node.graphs) if name in known]
         if not _is_run_by_all(node):  # a branch that only some replicas run cannot gather
             used = [variable.stored_along(None) for variable in used]
         assigned = _variables(node.graphs, ASSIGN)
-        threaded = _Threaded(
-            read=[variable for variable in used if variable.name not in assigned],
-            written=[variable for variable in used if variable.name in assigned],
-        )
-        thread = {SCAN: self._scan, WHILE: self._while, COND: self._cond}[node.op]
-        return thread(node, operands, threaded)
-
-    def _scan(self, node: Node, operands: Operands, used: _Threaded) -> Operands:
-        params = SCAN.of(node)
-        constants, first, scanned = scan_parts(params, operands)
-        num_constants, num_carries = len(constants), len(first)
-        (body,) = node.graphs
-        positions = num_constants, num_constants + num_carries
-        inner = self._nested(body, used, positions, num_carries)
-        threaded = (*constants, *self._now(used.read), *first, *self._now(used.written), *scanned)
-        num_constants, num_carries = num_constants + len(used.read), num_carries + len(used.written)
-        params = replace(params, num_consts=num_constants, num_carry=num_carries)
-        return self._finish(node, threaded, params, (inner,), used, len(first))
-
-    def _while(self, node: Node, operands: Operands, used: _Threaded) -> Operands:
-        of_condition, of_body, first = while_parts(WHILE.of(node), operands)
-        condition, body = node.graphs
-        positions = len(of_condition), len(condition.inputs)
-        tests = self._nested(condition, used, positions, returns_at=None)
-        positions = len(of_body), len(body.inputs)
-        inner = self._nested(body, used, positions, returns_at=len(first))
-        state, changing = self._now(used.read), self._now(used.written)
-        params = Looping(len(of_condition) + len(state), len(of_body) + len(state))
-        threaded = (*of_condition, *state, *of_body, *state, *first, *changing)
-        return self._finish(node, threaded, params, (tests, inner), used, len(first))
-
-    def _cond(self, node: Node, operands: Operands, used: _Threaded) -> Operands:
-        count = len(node.results)
-        end = len(operands) - 1  # the branches have no input for the index
-        branches = tuple(self._nested(branch, used, (end, end), count) for branch in node.graphs)
-        threaded = (*operands, *self._now(used.read), *self._now(used.written))
-        return self._finish(node, threaded, node.params, branches, used, count)
+        read = [variable for variable in used if variable.name not in assigned]
+        written = [variable for variable in used if variable.name in assigned]
+        at, graphs = _positions(node), list[Graph]()
+        for nested, inputs in zip(node.graphs, at.inputs, strict=True):
+            is_condition = node.op is WHILE and not graphs
+            returned = None if is_condition else at.returned
+            graphs.append(self._nested(nested, read, written, inputs, returned))
+        params = node.params
+        if node.op is SCAN:
+            constants, carries = at.read[0] + len(read), at.returned + len(written)
+            params = replace(SCAN.of(node), num_consts=constants, num_carry=carries)
+        elif node.op is WHILE:
+            params = Looping(*(constants + len(read) for constants, _ in at.inputs))
+        reads = [(position, self._now(read)) for position in at.read]
+        threaded = _insert(operands, *reads, (at.written, self._now(written)))
+        results = self.copier.add(node.op, threaded, params, tuple(graphs), at=node.source)
+        end = at.returned + len(written)
+        for variable, value in zip(written, results[at.returned : end], strict=True):
+            self._assign(variable, value, node.source)
+        return (*results[: at.returned], *results[end:])
 
     def _nested(
-        self, graph: Graph, used: _Threaded, positions: tuple[int, int], returns_at: int | None
+        self,
+        graph: Graph,
+        read: Sequence[GraphVariable],
+        written: Sequence[GraphVariable],
+        inputs: tuple[int, int],
+        returned: int | None,
     ) -> Graph:
         """Return a nested graph that takes its variables' values, and returns the assigned ones.
 
-        Inputs for variables that the graph only reads are inserted before the first of `positions`,
-        inputs for variables that it assigns before the second. The new values are inserted before
-        output `returns_at`, which is None for a graph that does not return them.
+        `inputs` and `returned` are indices as in `_Positions`. `returned` is None for a graph that
+        does not return variables.
         """
-        reads, writes = (
-            tuple(Value(variable.held(self.mesh), variable.name) for variable in variables)
-            for variables in used
-        )
-        state = _State(self.mesh, (*used.read, *used.written), (*reads, *writes))
-        outputs = _Placer(state).run(graph)
-        if returns_at is not None:
-            new = tuple(state.stored(variable.name) for variable in used.written)
-            outputs = _insert(outputs, (returns_at, new))
+        reads, writes = _inputs_for(read, self.mesh), _inputs_for(written, self.mesh)
+        placer = _Placer(self.mesh, (*read, *written), (*reads, *writes))
+        outputs = placer.run(graph)
+        if returned is not None:
+            new = tuple(placer.stored(variable.name) for variable in written)
+            outputs = _insert(outputs, (returned, new))
         return graph.replace(
             stage=Stage.PLACED,
-            inputs=_insert(graph.inputs, (positions[0], reads), (positions[1], writes)),
-            nodes=tuple(state.copier.nodes),
+            inputs=_insert(graph.inputs, (inputs[0], reads), (inputs[1], writes)),
+            nodes=tuple(placer.copier.nodes),
             outputs=outputs,
         )
-
-    def _finish(
-        self,
-        node: Node,
-        operands: Operands,
-        params: Params,
-        graphs: tuple[Graph, ...],
-        used: _Threaded,
-        state_at: int,
-    ) -> Operands:
-        """Add the node, record the variables' new values, and return the other results."""
-        results = self.copier.add(node.op, operands, params, graphs, at=node.source)
-        end = state_at + len(used.written)
-        for variable, value in zip(used.written, results[state_at:end], strict=True):
-            self.state.assign(variable, value, node.source)
-        return (*results[:state_at], *results[end:])
 
     def _now(self, variables: Sequence[GraphVariable]) -> Operands:
         """Return the variables' current values, sharded if the given variables are."""
         return tuple(
-            self.state.full(variable.name, UNKNOWN)
+            self._full(variable.name, UNKNOWN)
             if variable.sharded_along is None
-            else self.state.stored(variable.name)
+            else self.stored(variable.name)
             for variable in variables
         )
+
+
+def _inputs_for(variables: Iterable[GraphVariable], mesh: MeshShape) -> tuple[Value, ...]:
+    """Return new inputs for the values of variables, as the variables are stored."""
+    return tuple(Value(variable.held(mesh), variable.name) for variable in variables)
 
 
 def _is_run_by_all(node: Node) -> bool:
@@ -310,9 +287,7 @@ def _is_run_by_all(node: Node) -> bool:
     Branches get no collectives from this pass: `place_conversions.py` shards their operands and
     results.
     """
-    if node.op is WHILE:
-        return node.graphs[0].outputs[0].type.layout is MIRRORED
-    return node.op is SCAN
+    return node.op in (SCAN, WHILE) and not diverges(node)
 
 
 Item = TypeVar("Item")

@@ -1,6 +1,16 @@
 """Find what makes a graph a training step: the reductions of gradients, and the parameters.
 
 This is the analysis of the pass `local_steps.py`, whose docstring has the rules.
+
+A mean of gathered gradients, all_gather(g).mean(0), is a reduction, too: a sum along the dimension
+in which values are joined is the sum over the replicas of each replica's own sum. So
+`reduced_sums_of_gathers` replaces such sums before the analysis.
+
+Before:  %all = all_gather(%g) {axis=0}   %s = jax.reduce_sum(%all) {axes=(0,)}
+After:   %own = jax.reduce_sum(%g) {axes=(0,)}   %s = all_reduce(%own) {reducer="sum"}
+
+A conversion in between, as in a mean of bfloat16, is applied before the reduction. Left alone:
+gathers whose values have other uses, and sums that are not along the joined dimension.
 """
 
 from __future__ import annotations
@@ -9,8 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.flow import Vertex, computed_of, reachable, uses
-from graphdist.ir.graph import Graph, GraphVariable, Node, Value
+from graphdist.ir.flow import computed_of, reachable, uses
+from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operands, Value
+from graphdist.ir.jax_parameters import parameter
+from graphdist.ir.op_parameters import AlongAxis, Reducing
 from graphdist.ir.ops import (
     AGGREGATE,
     ALL_GATHER,
@@ -23,14 +35,19 @@ from graphdist.ir.ops import (
     reducer_of,
     variable_named_by,
 )
+from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, is_inexact
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 
 OF_GATHERS = (
     ': write all_reduce("MEAN", x) for the mean of what is gathered, all_reduce("SUM", x) for its '
     "sum"
 )
 """The hint for a gather whose values are averaged or added up."""
+
+_REDUCTIONS: dict[Op, Op] = {GATHER: REDUCE, ALL_GATHER: ALL_REDUCE}
+_CONVERT, _SUM = "jax.convert_element_type", "jax.reduce_sum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +75,8 @@ def find_step(graph: Graph) -> TrainingStep | None:
     reductions = [
         node
         for node in walk(graph)
-        if _is_sum_or_mean(node) and not needed.isdisjoint(node.results)
+        if reducer_in_step(node) in ("sum", "mean") and is_inexact(node.operands[0].type.dtype)
+        if not needed.isdisjoint(node.results)
     ]
     is_one = graph.num_replicas == 1
     removed = [
@@ -67,12 +85,8 @@ def find_step(graph: Graph) -> TrainingStep | None:
     reduced = [operand for node in removed for operand in node.operands]
     before = reachable(computed_of(graph), [value for value in reduced if isinstance(value, Value)])
     assigned = {variable_named_by(node).name for node in assignments}
-    parameters = dict.fromkeys(
-        variable_named_by(node).name
-        for node in walk(graph)
-        if node.op is READ and node.results[0] in before and _is_parameter(variable_named_by(node))
-        if variable_named_by(node).name in assigned
-    )
+    read = (variable_named_by(node) for node in _reads(graph) if node.results[0] in before)
+    parameters = dict.fromkeys(variable.name for variable in read if variable.name in assigned)
     if not parameters:
         return None
     updates = {node for node in assignments if variable_named_by(node).name in parameters}
@@ -88,24 +102,23 @@ def gathered_updates(graph: Graph) -> list[Node]:
     """
     if graph.num_replicas == 1 or find_step(graph) is not None:
         return []
-    updates: list[Vertex] = [
+    updates = [
         node for node in walk(graph) if node.op is ASSIGN and _is_parameter(variable_named_by(node))
     ]
-    reads: list[Vertex] = [
-        node.results[0]
-        for node in walk(graph)
-        if node.op is READ and _is_parameter(variable_named_by(node))
-    ]
-    needed, made_of_parameters = (
-        reachable(computed_of(graph), updates),
-        reachable(uses(graph), reads),
-    )
+    needed = reachable(computed_of(graph), updates)
+    computed = reachable(uses(graph), [node.results[0] for node in _reads(graph)])
     return [
         node
         for node in walk(graph)
         if node.op in (GATHER, ALL_GATHER) and is_inexact(node.results[0].type.dtype)
-        if node.results[0] in needed and node.results[0] in made_of_parameters
+        if node.results[0] in needed and node.results[0] in computed
     ]
+
+
+def _reads(graph: Graph) -> list[Node]:
+    """Return the nodes that read a mirrored trainable variable of floats."""
+    reads = (node for node in walk(graph) if node.op is READ)
+    return [node for node in reads if _is_parameter(variable_named_by(node))]
 
 
 def is_mirrored(variable: GraphVariable) -> bool:
@@ -117,16 +130,12 @@ def _is_parameter(variable: GraphVariable) -> bool:
     return variable.trainable and is_mirrored(variable) and is_inexact(variable.type.dtype)
 
 
-def _is_sum_or_mean(node: Node) -> bool:
-    """Return whether a node reduces floats over the replicas by sum or mean."""
-    if node.op in (ALL_REDUCE, REDUCE):
-        reducer = reducer_of(node)
-    elif node.op is AGGREGATE and is_mirrored(variable_named_by(node)):
+def reducer_in_step(node: Node) -> str:
+    """Return the reducer of a reduction over the replicas, or of values written to a variable."""
+    if node.op is AGGREGATE and is_mirrored(variable_named_by(node)):
         is_of_replicas = AGGREGATE.of(node).context == "replica"
-        reducer = variable_named_by(node).aggregation if is_of_replicas else "none"
-    else:
-        return False
-    return reducer in ("sum", "mean") and is_inexact(node.operands[0].type.dtype)
+        return variable_named_by(node).aggregation if is_of_replicas else "none"
+    return reducer_of(node) if node.op in (ALL_REDUCE, REDUCE) else ""
 
 
 def why_kept(node: Node) -> str:
@@ -158,3 +167,26 @@ def _assigns(node: Node, updates: set[Node]) -> bool:
     if node.op is not COND:
         return node in updates
     return any(_assigns(inner, updates) for branch in node.graphs for inner in branch.nodes)
+
+
+def reduced_sums_of_gathers(graph: Graph) -> Graph:
+    """Return the graph with reductions in place of gathers whose values are only added up."""
+    made = rewrite(graph, _reduced, "local_steps", {_SUM})
+    return graph if made is graph else eliminate_dead_code(made)
+
+
+def _reduced(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+    conversion = rewriter.definition(operands[0], _CONVERT)
+    gathered = operands[0] if conversion is None else conversion.operands[0]
+    gather = rewriter.definition(gathered, GATHER.name, ALL_GATHER.name)
+    if gather is None or rewriter.uses(gathered) > 1 or rewriter.uses(operands[0]) > 1:
+        return None
+    params = AlongAxis.of(gather)
+    if params.axis not in parameter(node, "axes"):
+        return None
+    own: Operands = gather.operands
+    if conversion is not None:
+        own = rewriter.again(conversion, own, [operands[0].type.shaped(own[0].type.shape)])
+    own = rewriter.again(node, own)
+    total = Reducing("sum", group_size=params.group_size)
+    return rewriter.add(_REDUCTIONS[gather.op], own, total, at=gather.source)

@@ -33,33 +33,31 @@ from functools import cached_property
 from math import inf
 
 from graphdist.ir.analyses import operations, walk
-from graphdist.ir.builder import Builder
 from graphdist.ir.definitions import Definition, ValueKind, definitions, has_shared_graphs
 from graphdist.ir.flow import Vertex, choice_of, computed_of, reachable
 from graphdist.ir.graph import Graph, Node, Operand, Value, is_zero
 from graphdist.ir.loops import Carry, Scan, ScanEdit
 from graphdist.ir.minimum_cut import connected_values, minimum_cut
 from graphdist.ir.op_parameters import Reducing
-from graphdist.ir.operation_table import linear_operands, row_of
+from graphdist.ir.operation_table import linear_operands
 from graphdist.ir.ops import ALL_REDUCE, COND, SCAN, TO_PARTIAL, WHILE
-from graphdist.ir.rewrite import substitute
+from graphdist.ir.rewrite import Copier
 from graphdist.ir.source import UNKNOWN, joined_source
 from graphdist.ir.types import MIRRORED, partial
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.layouts.placed_values import is_full_reduction, takes_mirrored
+from graphdist.passes.layouts.placed_values import is_cheap, is_full_reduction, takes_mirrored
 
 NAME = "delay_reductions"
 
 _WIDER = {
-    "f16": ("f32", "f64", "c64", "c128"),
-    "bf16": ("f32", "f64", "c64", "c128"),
+    **dict.fromkeys(("f16", "bf16"), ("f32", "f64", "c64", "c128")),
     "f32": ("f64", "c64", "c128"),
-    "f64": ("c128",),
-    "c64": ("c128",),
+    **dict.fromkeys(("f64", "c64"), ("c128",)),
 }
 _LOOPS_AND_BRANCHES = (SCAN, WHILE, COND)
-_FLOATS = ("bf16", "f32", "f64", "c64", "c128")
-_DTYPES = (*_FLOATS, "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+_DTYPES = frozenset(
+    ["bf16", "f32", "f64", "c64", "c128", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"]
+)
 _SMALL = 2**16
 """The bytes that are sent in about the time that a collective takes to start."""
 _FASTER = "a sum in the loop, divided behind it, or gd.accumulate is reduced once"
@@ -67,7 +65,7 @@ _FASTER = "a sum in the loop, divided behind it, or gd.accumulate is reduced onc
 
 @dataclass(frozen=True, slots=True)
 class DelayReductions:
-    """The pass."""
+    """The pass, which has no options."""
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its reductions where they send the fewest bytes."""
@@ -103,9 +101,21 @@ class _PartialValues:
 
     def __init__(self, graph: Graph, params: Reducing) -> None:
         self.graph, self.params, self.program = graph, params, definitions(graph)
+        self.reductions = {
+            value: definition.node
+            for value, definition in self.program.of.items()
+            if is_full_reduction(definition.node)
+            if ALL_REDUCE.of(definition.node).reducer == params.reducer
+        }
+        """The reductions of this kind, by their results."""
         self.indices: dict[Node, tuple[int, ...]] = {}
         """The indices of the operands of a node that may be partial together."""
-        self.loops = {scan.node: scan for scan in _loops(graph)}
+        loops = (Scan(node) for node in walk(graph) if node.op is SCAN)
+        # A training step in a loop gives the same bits as a step alone.
+        self.loops = {
+            scan.node: scan for scan in loops if scan.length > 1 and not scan.params.steps
+        }
+        """The loops whose carries may be partial."""
         self.carried = {
             carry.value: Value(carry.value.type, carry.value.hint)
             for scan in self.loops.values()
@@ -115,7 +125,7 @@ class _PartialValues:
         carries = set(self.carried)
         while True:
             self.made_of = self._derived(carries)
-            fit = {value for value in carries if self._is_carried(value)}
+            fit = {v for v in carries if {v, self.program.of[v].parents[1]} <= self.made_of.keys()}
             if fit == carries:
                 break
             carries = fit
@@ -138,32 +148,24 @@ class _PartialValues:
         """Return whether the program already reduces exactly the values of the cut."""
         return not any(self.made_of[value] for value in self.cut)
 
-    def reduction_of(self, value: Value) -> Node | None:
-        """Return the reduction that has `value` as its result; None if there is none."""
-        definition = self.program.of.get(value)
-        node = None if definition is None else definition.node
-        if node is None or not is_full_reduction(node):
-            return None
-        return node if ALL_REDUCE.of(node).reducer == self.params.reducer else None
-
     def sources(self, value: Value) -> list[Node]:
         """Return the reductions of the program from which a value is computed."""
-        found = map(self.reduction_of, reachable(self.made_of, [value]))
-        return sorted({node for node in found if node}, key=self._positions.__getitem__)
+        found = self.reductions.keys() & reachable(self.made_of, [value])
+        return sorted((self.reductions[each] for each in found), key=self._positions.__getitem__)
 
     @cached_property
     def _positions(self) -> Mapping[Node, int]:
         return {node: position for position, node in enumerate(walk(self.graph))}
 
     def _derived(self, carries: AbstractSet[Value]) -> dict[Value, tuple[Value, ...]]:
-        """Return `made_of`, if these carries may be partial."""
+        """Return `made_of` for the case that these carries may be partial."""
         made_of: dict[Value, tuple[Value, ...]] = {}
         for value, definition in self.program.of.items():
             if definition.kind is ValueKind.COMPUTED:
                 if any(type(each) is Value and each in made_of for each in definition.parents):
                     if operands := self._linear_in(value, definition, made_of):
                         made_of[value] = operands
-                elif self.reduction_of(value) is not None:
+                elif value in self.reductions:
                     made_of[value] = ()
             elif value in carries:
                 made_of[self.carried[value]] = tuple(_values(definition.parents))
@@ -173,7 +175,7 @@ class _PartialValues:
                     made_of[value] = (self.carried[parents[0]],)
                 elif definition.kind is ValueKind.STACK and parents[0] in made_of:
                     made_of[value] = tuple(parents)
-        kept = reachable(_users(made_of), filter(self.reduction_of, made_of))
+        kept = reachable(_users(made_of), self.reductions.keys() & made_of.keys())
         return {
             value: tuple(each for each in operands if each in kept and each in made_of)
             for value, operands in made_of.items()
@@ -183,11 +185,11 @@ class _PartialValues:
     def _linear_in(
         self, value: Value, definition: Definition, made_of: Mapping[Value, object]
     ) -> tuple[Value, ...]:
-        """Return the partial operands of a value's node, in which the node is linear."""
+        """Return the partial operands of the node of `value`, if the node is linear in them."""
         node = definition.node
         assert node is not None
-        row, dtype = row_of(node), value.type.dtype
-        if row is None or not row.is_cheap or len(node.results) > 1 or not takes_mirrored(node):
+        dtype = value.type.dtype
+        if not is_cheap(node) or len(node.results) > 1 or not takes_mirrored(node):
             return ()
         for together in linear_operands(node) if dtype in _DTYPES else ():
             dtypes = {node.operands[i].type.dtype for i in together}
@@ -197,12 +199,8 @@ class _PartialValues:
                 return tuple(_values(found))
         return ()
 
-    def _is_carried(self, value: Value) -> bool:
-        _, following = self.program.of[value].parents
-        return value in self.made_of and following in self.made_of
-
     def _wanted(self) -> dict[Value, Node | None]:
-        """Return the values that a node takes reduced, with the node; None for a graph's output."""
+        """Map each value that a node takes reduced to this node, and reduced outputs to None."""
         wanted: dict[Value, Node | None] = {}
         for node in walk(self.graph):
             operands = [each for each in node.operands if type(each) is Value]
@@ -233,16 +231,13 @@ class _PartialValues:
 
     def declined(self) -> Iterator[str]:
         """Yield the reductions in loops that are added to carries, and why they stay there."""
+        reduced = self.cut & self.reductions.keys()
         for scan in self.loops.values():
             for carry in scan.carries:
                 behind = _behind([carry.following], scan.body)
                 for node in scan.body.nodes:
-                    if behind.intersection(node.results) and self._stays(node):
+                    if not reduced.isdisjoint(behind.intersection(node.results)):
                         yield self._why(node, carry, scan)
-
-    def _stays(self, node: Node) -> bool:
-        """Return whether a node is a reduction whose result is not kept partial."""
-        return any(self.reduction_of(result) and result in self.cut for result in node.results)
 
     def _why(self, reduction: Node, carry: Carry, scan: Scan) -> str:
         (result,), value = reduction.results, carry.value
@@ -262,16 +257,6 @@ class _PartialValues:
         return f"{reduction.op.name} at {reduction.source} into a carry of a loop: {why}{advice}"
 
 
-def _loops(graph: Graph) -> Iterator[Scan]:
-    """Yield the loops whose carries may be partial.
-
-    Loops of training steps are left out: a step in a loop gives the same bits as a step alone.
-    """
-    for node in walk(graph):
-        if node.op is SCAN and Scan(node).length > 1 and not SCAN.of(node).steps:
-            yield Scan(node)
-
-
 def _users(made_of: Mapping[Value, Iterable[Value]]) -> Mapping[Value, list[Value]]:
     users: dict[Value, list[Value]] = {}
     for value, operands in made_of.items():
@@ -285,115 +270,96 @@ def _values(operands: Iterable[Operand]) -> list[Value]:
 
 
 def _behind(operands: Iterable[Operand], body: Graph) -> set[Vertex]:
-    """Return the values of a loop's body from which some values are computed."""
+    """Return `operands`, and the values of a loop's body from which these are computed."""
     starts: list[Vertex] = [*_values(operands)]
     return reachable(computed_of(body), starts)
 
 
 class _Delayed:
-    """Builds the program with partial values, and reductions at the cut."""
+    """Builds the program with partial values, and reductions at the cut.
+
+    `reduced` are the values that are computed from reduced values, `partial` the values that are
+    computed from partial ones.
+    """
 
     def __init__(self, values: _PartialValues) -> None:
         self.values = values
         self.mirrored: dict[Operand, Operand] = {}
         self.terms: dict[Value, Operand] = {}
-        self.reduced = self._made_of_reduced()
-        self.partial = self._made_partial()
-
-    def _made_of_reduced(self) -> set[Value]:
-        """Return the values that are computed from reduced values."""
-        cut, made_of = self.values.cut, self.values.made_of
+        cut, made_of = values.cut, values.made_of
         uncut = {value: [each for each in made_of[value] if each not in cut] for value in made_of}
-        return reachable(uncut, [value for value in self.values.wanted if value not in cut])
-
-    def _made_partial(self) -> set[Value]:
-        """Return the values that are computed from partial values."""
-        cut, made_of = self.values.cut, self.values.made_of
+        self.reduced = reachable(uncut, [value for value in values.wanted if value not in cut])
         of_terms = {
             value: [each for each in operands if each not in self.reduced and made_of[each]]
             for value, operands in made_of.items()
         }
-        return reachable(of_terms, [value for value in cut if made_of[value]])
+        self.partial = reachable(of_terms, [value for value in cut if made_of[value]])
 
     def graph(self, graph: Graph) -> Graph:
         """Return a graph, nested or not, with the reductions at the cut."""
-        builder = Builder(NAME)
-        self._add_nodes(graph, builder)
-        outputs = substitute(self.mirrored, graph.outputs)
-        return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+        copier = Copier(NAME)
+        copier.environment = self.mirrored
+        self._add_nodes(graph, copier)
+        return graph.replace(nodes=tuple(copier.nodes), outputs=copier.now(graph.outputs))
 
-    def _add_nodes(self, graph: Graph, builder: Builder) -> None:
+    def _add_nodes(self, graph: Graph, copier: Copier) -> None:
         for node in graph.nodes:
             if node.op is SCAN:
-                self._add_loop(node, builder)
-            elif not any(result in self.partial for result in node.results):
-                graphs = tuple(map(self.graph, node.graphs))
-                operands = substitute(self.mirrored, node.operands)
-                self.mirrored.update(
-                    zip(node.results, builder.keep(node, operands, graphs), strict=True)
-                )
+                self._add_loop(node, copier)
+            elif self.partial.isdisjoint(node.results):
+                copier.copy(node, tuple(map(self.graph, node.graphs)))
             else:
-                self._add_on_terms(node, builder)
+                self._add_on_terms(node, copier)
 
-    def _add_on_terms(self, node: Node, builder: Builder) -> None:
+    def _add_on_terms(self, node: Node, copier: Copier) -> None:
         indices, (result,) = self.values.indices[node], node.results
         operands = [
-            self._term(each, builder) if i in indices and not is_zero(each) else each
+            self._term(each, copier) if i in indices and not is_zero(each) else each
             for i, each in enumerate(node.operands)
         ]
-        types = None if node.op.rule else [result.type]
-        (self.terms[result],) = builder.add(
-            node.op,
-            substitute(self.mirrored, tuple(operands)),
-            node.params,
-            at=node.source,
-            types=types,
-            hint=result.hint,
-        )
-        self._reduce_in_cut(result, builder)
+        self._set_term(result, copier.again(node, copier.now(operands))[0], copier)
 
-    def _add_loop(self, node: Node, builder: Builder) -> None:
-        scan = Scan(node, substitute(self.mirrored, node.operands))
+    def _add_loop(self, node: Node, copier: Copier) -> None:
+        scan = Scan(node, copier.now(node.operands))
         edit, partial_type = ScanEdit(scan, NAME), partial(self.values.params.reducer)
         edit.inside.environment = self.mirrored
-        terms: dict[Value, Value] = {}
-        carried_values = self.values.carried
-        carried = [
-            carry for carry in Scan(node).carries if carried_values.get(carry.value) in self.partial
-        ]
-        for carry in carried:
-            first, type = self._term(carry.first, builder), carry.value.type
-            term = edit.replace(carry.value, first, type.with_layout(partial_type))
-            terms[carry.value] = self.terms[carry.value] = term
-            self._reduce_in_cut(carry.value, edit.inside)
+        carried: dict[Carry, Value] = {}
+        for carry in Scan(node).carries:
+            if self.values.carried.get(carry.value) in self.partial:
+                first, type = self._term(carry.first, copier), carry.value.type
+                carried[carry] = edit.replace(carry.value, first, type.with_layout(partial_type))
+                self._set_term(carry.value, carried[carry], edit.inside)
         self._add_nodes(scan.body, edit.inside)
-        for carry in carried:
-            following = self._term(carry.following, edit.inside)
-            edit.follow(terms[carry.value], following)
+        for carry, term in carried.items():
+            edit.follow(term, self._term(carry.following, edit.inside))
         for output, result in scan.stacked:
             if result in self.partial:
                 edit.stack(result, self._term(output, edit.inside))
         is_partial = {carry.last for carry in carried} | self.partial
-        for result, made in zip(node.results, edit.finish(builder), strict=True):
+        for result, made in zip(node.results, edit.finish(copier), strict=True):
             if result in is_partial:
-                self.terms[result] = made
-                self._reduce_in_cut(result, builder)
+                self._set_term(result, made, copier)
             else:
                 self.mirrored[result] = made
 
-    def _term(self, operand: Operand, builder: Builder) -> Operand:
+    def _term(self, operand: Operand, copier: Copier) -> Operand:
         """Return each replica's term of a value."""
-        if type(operand) is not Value:
-            return builder.add(TO_PARTIAL, (operand,), self.values.params, at=UNKNOWN)[0]
-        if operand not in self.terms:
-            reduction = self.values.reduction_of(operand)
-            of = substitute(self.mirrored, reduction.operands if reduction else (operand,))
-            at = reduction.source if reduction else UNKNOWN
-            (self.terms[operand],) = builder.add(TO_PARTIAL, of, self.values.params, at=at)
-        return self.terms[operand]
+        reduction = None
+        if type(operand) is Value:
+            if operand in self.terms:
+                return self.terms[operand]
+            reduction = self.values.reductions.get(operand)
+        of = copier.now(reduction.operands if reduction else (operand,))
+        at = reduction.source if reduction else UNKNOWN
+        (term,) = copier.add(TO_PARTIAL, of, self.values.params, at=at)
+        if type(operand) is Value:
+            self.terms[operand] = term
+        return term
 
-    def _reduce_in_cut(self, value: Value, builder: Builder) -> None:
+    def _set_term(self, value: Value, term: Operand, copier: Copier) -> None:
+        """Record each replica's term of a value, and reduce the term if the value is in the cut."""
+        self.terms[value] = term
         if value in self.values.cut:
             at = joined_source(tuple(node.source for node in self.values.sources(value)))
-            terms, params = (self.terms[value],), self.values.params
-            (self.mirrored[value],) = builder.add(ALL_REDUCE, terms, params, at=at, hint=value.hint)
+            params, hint = self.values.params, value.hint
+            (self.mirrored[value],) = copier.add(ALL_REDUCE, (term,), params, at=at, hint=hint)

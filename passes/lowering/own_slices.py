@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value, is_zero
 from graphdist.ir.op_parameters import Reducing
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID, is_over_all
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
-from graphdist.ir.types import Layout, sharded
+from graphdist.ir.types import sharded
 
 NAME = "own_slices"
 
@@ -67,12 +67,6 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Answer:
     return rewriter.add(ALL_REDUCE, scatter.operands, total, at=node)
 
 
-def _layout_taken(gather: Node) -> Layout:
-    """Return the layout of the shards that a gather joins."""
-    params = ALL_GATHER.of(gather)
-    return sharded(params.axis, params.mesh.axis)
-
-
 def _converted_after(gather: Node, conversion: Node, rewriter: Rewriter) -> Answer:
     """Gather a value before it is converted; `place_conversions.py` may change the order again."""
     made = rewriter.add(ALL_GATHER, conversion.operands, gather.params, at=gather.source)
@@ -101,16 +95,12 @@ def _sliced(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
 def _own_axis(
     full: Operand, part: Value, starts: Sequence[Operand], group_size: int, rewriter: Rewriter
 ) -> int | None:
-    """Return the dimension along which a part is the replica's own slice; None if it is not."""
-    lengths = zip(full.type.shape, part.type.shape, strict=True)
-    cut = [axis for axis, (of_full, of_part) in enumerate(lengths) if of_full != of_part]
-    if len(cut) != 1:
-        return None
-    (axis,) = cut
-    length = part.type.shape[axis]
-    if length * group_size != full.type.shape[axis]:
-        return None
-    return axis if _factor_of_number(starts[axis], rewriter) == length else None
+    """Return the dimension along which `part` is the replica's own slice of `full`, else None."""
+    for axis, length in enumerate(part.type.shape):
+        is_equal = part.type.resized(axis, length * group_size).shape == full.type.shape
+        if is_equal and _factor_of_number(starts[axis], rewriter) == length:
+            return axis
+    return None
 
 
 def _factor_of_number(operand: Operand, rewriter: Rewriter) -> int | None:
@@ -120,17 +110,16 @@ def _factor_of_number(operand: Operand, rewriter: Rewriter) -> int | None:
     the operand back to the id.
     """
     factors: list[int | None] = []  # None: the product of the later factors must not be negative
-    while operand.type.dtype in _NUMBERS:
-        node = rewriter.definition(operand)
-        if node is None:
-            return None
+    node = rewriter.definition(operand)
+    while node is not None and operand.type.dtype in _NUMBERS:
         if node.op is REPLICA_ID:
             return _product(factors)
-        step = _step(node, rewriter)
-        if step is None:
+        multiplied = _multiplied(node, rewriter)
+        if multiplied is None:
             return None
-        operand, factor = step
+        operand, factor = multiplied
         factors.append(factor)
+        node = rewriter.definition(operand)
     return None
 
 
@@ -148,30 +137,21 @@ def _product(factors: Sequence[int | None]) -> int | None:
     return product
 
 
-def _step(node: Node, rewriter: Rewriter) -> tuple[Operand, int | None] | None:
+def _multiplied(node: Node, rewriter: Rewriter) -> tuple[Operand, int | None] | None:
     """Return the operand that a node multiplies, and the factor.
 
-    The factor is None if the node returns its operand unchanged unless the operand is negative.
+    The factor is None if the node returns its operand unchanged unless the operand is negative, as
+    `x if x >= 0 else x + n` does, which NumPy's indexing writes.
     """
-    if node.op.name == "jax.convert_element_type":
+    if node.op.name == _CONVERT:
         return node.operands[0], 1
     if node.op.name == "jax.mul":
         first, second = node.operands
         value, literal = (second, first) if type(first) is Literal else (first, second)
         return (value, int(cast(int, literal.value))) if type(literal) is Literal else None
-    if node.op.name == "jax.select_n":
-        index = _index(node, rewriter)
-        return None if index is None else (index, None)
+    if node.op.name == "jax.select_n" and len(node.operands) == 3:
+        predicate, value, _ = node.operands
+        test = rewriter.definition(predicate, "jax.lt")
+        if test is not None and test.operands[0] is value and is_zero(test.operands[1]):
+            return value, None
     return None
-
-
-def _index(select: Node, rewriter: Rewriter) -> Operand | None:
-    """Return x if the node is `x if x >= 0 else x + n`, as NumPy's indexing writes it."""
-    if len(select.operands) != 3:
-        return None
-    predicate, value, _ = select.operands
-    test = rewriter.definition(predicate, "jax.lt")
-    if test is None or test.operands[0] is not value:
-        return None
-    bound = test.operands[1]
-    return value if type(bound) is Literal and bound.value == 0 else None

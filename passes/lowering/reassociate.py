@@ -25,11 +25,12 @@ for; and reductions by max and min.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from itertools import takewhile
 
 from graphdist.ir.analyses import operations
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands
+from graphdist.ir.jax_parameters import is_plain
 from graphdist.ir.op_parameters import Scaling
 from graphdist.ir.operation_table import row_of
 from graphdist.ir.ops import ALL_REDUCE, SCALE
@@ -73,14 +74,12 @@ def _multiply_unflattened(node: Node, operands: Operands, rewriter: Rewriter) ->
 
     The unflattened values may be sharded along a dimension that the flattened ones do not have.
     """
-    flattened = [rewriter.definition(operand, "jax.reshape") for operand in operands]
-    shapes = {made.operands[0].type.shape for made in flattened if made is not None}
-    if node.results[0].type.shape or None in flattened or len(shapes) != 1:
-        return None
-    if any(made.params.get("dimensions") is not None for made in flattened if made is not None):
+    made = [rewriter.definition(operand, "jax.reshape") for operand in operands]
+    values = [reshape.operands[0] for reshape in made if reshape is not None and is_plain(reshape)]
+    shapes = {value.type.shape for value in values}
+    if node.results[0].type.shape or len(values) < 2 or len(shapes) != 1:
         return None
     dimensions = tuple(range(len(*shapes)))
-    values = [made.operands[0] for made in flattened if made is not None]
     return rewriter.again(node, values, dimension_numbers=((dimensions, dimensions), ((), ())))
 
 
@@ -118,9 +117,8 @@ def _join_factors(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if outer is None or inner is None:
         return None
     product = outer[0] * inner[0]
-    if not _SMALLEST <= abs(product) <= _LARGEST:
-        return None
-    return rewriter.add(SCALE, inner[1:], Scaling(product), at=node)
+    is_normal = _SMALLEST <= abs(product) <= _LARGEST
+    return rewriter.add(SCALE, inner[1:], Scaling(product), at=node) if is_normal else None
 
 
 def _worth_moving(chain: Sequence[tuple[Node, int]]) -> int:
@@ -134,18 +132,22 @@ def _worth_moving(chain: Sequence[tuple[Node, int]]) -> int:
         for count, (node, place) in enumerate(chain, 1)
         if node.operands[place].type.size < node.results[0].type.size
     ]
-    if broadcasts:
-        return broadcasts[-1]
-    factors = itertools.takewhile(lambda link: _factor(link[0], link[0].operands), chain)
-    return sum(1 for _ in factors)
+    factors = takewhile(lambda link: _factor(link[0], link[0].operands), chain)
+    return broadcasts[-1] if broadcasts else len(list(factors))
 
 
 def _only_varying(node: Node) -> int | None:
-    """Return the index of the only operand that is not mirrored, if the node is linear in it."""
-    varying = [
-        place for place, operand in enumerate(node.operands) if operand.type.layout is not MIRRORED
-    ]
-    return varying[0] if len(varying) == 1 and varying[0] in _linear_in(node) else None
+    """Return the index of the only operand that is not mirrored, if a reduction may move before it.
+
+    The node must be linear in this operand alone, and keep the operand's dtype. Products and other
+    operations that are not cheap do not move.
+    """
+    varying = [i for i, each in enumerate(node.operands) if each.type.layout is not MIRRORED]
+    row = row_of(node)
+    if row is None or not row.is_cheap or len(varying) != 1 or len(node.results) != 1:
+        return None
+    keeps_dtype = node.operands[varying[0]].type.dtype == node.results[0].type.dtype
+    return varying[0] if keeps_dtype and tuple(varying) in row.linear_in(node) else None
 
 
 def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | None:
@@ -155,7 +157,8 @@ def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | 
         return -1.0, operands[0]
     if node.op is SCALE:
         return float(SCALE.of(node).factor), operands[0]
-    if name not in ("jax.mul", "jax.div") or not _keeps_dtype(node):
+    dtype = node.results[0].type.dtype
+    if name not in ("jax.mul", "jax.div") or any(each.type.dtype != dtype for each in operands):
         return None
     *rest, last = operands if type(operands[-1]) is Literal else reversed(operands)
     if type(last) is not Literal or isinstance(last.value, complex) or not last.value:
@@ -163,22 +166,3 @@ def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | 
     if name == "jax.mul":
         return float(last.value), rest[0]
     return (1 / last.value, rest[0]) if last is operands[1] else None
-
-
-def _keeps_dtype(node: Node) -> bool:
-    """Return whether all operands have the dtype of the result, so that nothing is converted."""
-    return all(operand.type.dtype == node.results[0].type.dtype for operand in node.operands)
-
-
-def _linear_in(node: Node) -> list[int]:
-    """Return the indices of the operands in each of which a node is linear and keeps the dtype.
-
-    Products and other operations that are not cheap have none, because they do not move.
-    """
-    row, (result, *others) = row_of(node), node.results or (None,)
-    if row is None or not row.is_cheap or result is None or others:
-        return []
-    alone = [alternative[0] for alternative in row.linear_in(node) if len(alternative) == 1]
-    dtype = result.type.dtype
-    operands = node.operands
-    return [i for i in alone if type(operands[i]) is Value and operands[i].type.dtype == dtype]

@@ -26,12 +26,10 @@ def shard_inputs(graph: Graph) -> Graph:
     copier = Copier(NAME)
     inputs = []
     for value, layout in zip(graph.inputs, graph.input_layouts, strict=True):
+        inputs.append(value)
         if layout is not MIRRORED and not value.type.shape:
-            shard = Value(value.type.shaped((1,)), value.hint)
-            copier.put((value,), copier.add(RESHAPE, (shard,), Reshaping(()), at=UNKNOWN))
-            inputs.append(shard)
-        else:
-            inputs.append(value)
+            inputs[-1] = Value(value.type.shaped((1,)), value.hint)
+            copier.put((value,), copier.add(RESHAPE, inputs[-1:], Reshaping(()), at=UNKNOWN))
     for node in graph.nodes:
         copier.copy(node)
     outputs = []

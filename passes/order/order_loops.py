@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from graphdist.ir.analyses import operations, producers, use_counts, values_behind
+from graphdist.ir.analyses import operations, producer_of, use_counts, values_behind
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.ops import BARRIER, SCAN
@@ -59,7 +59,8 @@ def _joined(graph: Graph) -> dict[Node, tuple[Value, Value]]:
     found = {}
     for first, second in pairwise(loops):
         results, operands = _computed(first, graph), _waiting(second, graph)
-        if results and operands and not _depends(second, first, graph):
+        behind = values_behind(graph, second.operands)
+        if results and operands and behind.isdisjoint(first.results):
             result = min(results, key=lambda value: value.type.bytes)
             found[second] = (result, max(operands, key=place.__getitem__))
     return found
@@ -67,26 +68,19 @@ def _joined(graph: Graph) -> dict[Node, tuple[Value, Value]]:
 
 def _computed(loop: Node, graph: Graph) -> list[Value]:
     """Return the used results of a loop, without carries that the body does not change."""
-    scan = Scan(loop)
-    passed_on = {carry.last for carry in scan.carries if carry.following is carry.value}
-    return [
-        result for result in loop.results if use_counts(graph)[result] and result not in passed_on
-    ]
+    counts = use_counts(graph)
+    passed_on = {carry.last for carry in Scan(loop).carries if carry.following is carry.value}
+    return [result for result in loop.results if counts[result] and result not in passed_on]
 
 
 def _waiting(loop: Node, graph: Graph) -> list[Value]:
     """Return the operands of a loop without constants, which a barrier would store in memory."""
-    made_by = producers(graph)
     return [
         operand
         for operand in loop.operands
         if type(operand) is Value
         and (
-            operand not in made_by or any(type(each) is Value for each in made_by[operand].operands)
+            (made := producer_of(operand, graph)) is None
+            or any(type(each) is Value for each in made.operands)
         )
     ]
-
-
-def _depends(node: Node, on: Node, graph: Graph) -> bool:
-    """Return whether a node depends on an earlier one, directly or indirectly."""
-    return not values_behind(graph, node.operands).isdisjoint(on.results)

@@ -33,7 +33,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt
 
-from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operands
 from graphdist.ir.op_parameters import Gathering, ReduceScattering
@@ -67,8 +66,7 @@ class StageCollectives:
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with stages for the collectives that would become all_reduces."""
-        staged = {REDUCE_SCATTER.name, ALL_GATHER.name} & operations(graph)
-        return rewrite(graph, self._rule, NAME, staged) if staged else graph
+        return rewrite(graph, self._rule, NAME, {REDUCE_SCATTER.name, ALL_GATHER.name})
 
     def _rule(self, node: Node, operands: Operands, builder: Builder) -> Answer:
         params = node.params
@@ -77,9 +75,7 @@ class StageCollectives:
         if params.stages or crosses_network or not self._is_reduced(node, params.group_size):
             return None
         stages = stages_of(params.group_size)
-        if not stages:
-            return None
-        return builder.again(node, operands, stages=stages)
+        return builder.again(node, operands, stages=stages) if stages else None
 
     def _is_reduced(self, node: Node, group_size: int) -> bool:
         """Return whether the compiler would make the collective an all_reduce."""

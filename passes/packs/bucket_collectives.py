@@ -26,10 +26,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphdist.ir.analyses import has_effect, producers, users, walk
+from graphdist.ir.analyses import has_effect, producer_of, users, walk
 from graphdist.ir.graph import Graph, Node, Op, Operand, Params, Value
 from graphdist.ir.mesh import MeshShape
-from graphdist.ir.op_parameters import Gathering, OverReplicas, ReduceScattering, Unpacking
+from graphdist.ir.op_parameters import OverReplicas, Unpacking
 from graphdist.ir.ops import (
     ALL_REDUCE,
     PACK,
@@ -58,9 +58,26 @@ class BucketCollectives:
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its small collectives packed."""
-        if not self.limits.largest_all_reduce and not self.limits.largest_scatter_or_gather:
+        limits = self.limits
+        if not limits.largest_all_reduce and not limits.largest_scatter_or_gather:
             return graph
-        return _bucket(graph, self.limits)
+        graph = map_nested(graph, self)
+        levels, packable = _levels(graph, limits)
+        buckets = _fill(packable, limits)
+        if not buckets:
+            return graph
+        packed = {node for of_level in buckets.values() for nodes in of_level for node in nodes}
+        rest: dict[int, list[Node]] = defaultdict(list)
+        for node, level in zip(graph.nodes, levels, strict=True):
+            if not node.op.is_collective or node not in packed:
+                rest[level].append(node)
+        copier = Copier(NAME)
+        for level in sorted(set(levels)):
+            for node in rest[level]:
+                copier.copy(node)
+            for nodes in buckets.get(level, ()):
+                add_packed(copier, nodes, limits)
+        return copier.changed(graph)
 
     def declined(self, graph: Graph) -> list[str]:
         """Return how many collectives are too large to be packed, by kind."""
@@ -74,26 +91,6 @@ class BucketCollectives:
             for (name, largest), count in kinds.items()
             if largest
         ]
-
-
-def _bucket(graph: Graph, limits: PackLimits) -> Graph:
-    graph = map_nested(graph, lambda inner: _bucket(inner, limits))
-    levels, packable = _levels(graph, limits)
-    buckets = _fill(packable, limits)
-    if not buckets:
-        return graph
-    packed = {node for of_level in buckets.values() for nodes in of_level for node in nodes}
-    rest: dict[int, list[Node]] = defaultdict(list)
-    for node, level in zip(graph.nodes, levels, strict=True):
-        if not node.op.is_collective or node not in packed:
-            rest[level].append(node)
-    copier = Copier(NAME)
-    for level in sorted(set(levels)):
-        for node in rest[level]:
-            copier.copy(node)
-        for nodes in buckets.get(level, ()):
-            add_packed(copier, nodes, limits)
-    return copier.changed(graph)
 
 
 def _levels(graph: Graph, limits: PackLimits) -> tuple[list[int], dict[Key, list[Node]]]:
@@ -125,28 +122,23 @@ def _levels(graph: Graph, limits: PackLimits) -> tuple[list[int], dict[Key, list
 
 def _is_packed(node: Node, graph: Graph) -> bool:
     """Return whether a collective's operand is a pack and its result is unpacked."""
-    (operand,) = node.operands
-    made = producers(graph).get(operand) if isinstance(operand, Value) else None
-    used = users(graph).get(node.results[0], ())
+    made, used = producer_of(node.operands[0], graph), users(graph).get(node.results[0], ())
     is_unpacked = len(used) == 1 and used[0].op in (UNPACK, UNPACK_SLICES)
     return made is not None and made.op in (PACK, PACK_SLICES) and is_unpacked
 
 
 def _fill(packable: dict[Key, list[Node]], limits: PackLimits) -> dict[int, list[list[Node]]]:
     """Return the collectives that share a buffer, at least two for each buffer, by level."""
-    buckets: dict[int, list[list[Node]]] = {}
+    buckets: dict[int, list[list[Node]]] = defaultdict(list)
     for (level, *_), nodes in packable.items():
-        filled, size = list[list[Node]]([[]]), 0
+        bucket, size = list[Node](), 0
         for node in nodes:
-            bytes = node.operands[0].type.bytes
-            if filled[-1] and size + bytes > limits.buffer_bytes:
-                filled.append([])
-                size = 0
-            filled[-1].append(node)
-            size += bytes
-        for bucket in filled:
-            if len(bucket) > 1:
-                buckets.setdefault(level, []).append(bucket)
+            size += node.operands[0].type.bytes
+            if bucket and size > limits.buffer_bytes:
+                bucket, size = [], node.operands[0].type.bytes
+            bucket.append(node)
+            if len(bucket) == 2:
+                buckets[level].append(bucket)
     return buckets
 
 
@@ -159,7 +151,7 @@ def add_packed(copier: Copier, nodes: Sequence[Node], limits: PackLimits) -> Val
     pack: tuple[Op, Params] = PACK, {}
     unpack: tuple[Op, Params] = UNPACK, Unpacking(shapes, starts_at_run_time=at_run_time)
     if first.op is not ALL_REDUCE:
-        axes, mesh = tuple(map(_axis, nodes)), OverReplicas.of(first).mesh
+        axes, mesh = tuple(node.params["axis"] for node in nodes), OverReplicas.of(first).mesh
         params = {**params, "axis": 0}
         of_slices = {"axes": axes, **of_groups(mesh)}
         if first.op is REDUCE_SCATTER:
@@ -173,12 +165,6 @@ def add_packed(copier: Copier, nodes: Sequence[Node], limits: PackLimits) -> Val
     pieces = copier.add(unpack[0], (result,), unpack[1], at=at)
     copier.put([node.results[0] for node in nodes], pieces)
     return result
-
-
-def _axis(node: Node) -> int:
-    params = node.params
-    assert isinstance(params, Gathering | ReduceScattering)
-    return params.axis
 
 
 def _source(nodes: Sequence[Node]) -> Source:

@@ -22,8 +22,9 @@ stores them in this way (`graphdist.state.program_storage`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ from graphdist.ir.rewrite import Copier
 from graphdist.ir.sharded_parameters import may_enter_pack
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, Type
-from graphdist.ir.variable_storage import PackOf
+from graphdist.ir.variable_storage import PackOf, StoredInPack
 from graphdist.passes.packs.pack_limits import PackLimits
 
 NAME = "pack_variables"
@@ -52,7 +53,39 @@ class PackVariables:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with packs, which are its first variables, for packed variables."""
         packs = [*_existing(graph), *_new(graph, self.limits.largest_variable)]
-        return _Rewriting(graph, packs, self.limits).packed() if packs else graph
+        return self._packed(graph, packs) if packs else graph
+
+    def _packed(self, graph: Graph, packs: Sequence[_Pack]) -> Graph:
+        copier, inputs, assigned = Copier(NAME), graph.variable_inputs, graph.variable_outputs
+        buffers = [Value(pack.variable.type, pack.variable.name) for pack in packs]
+        parts_of: list[tuple[Value, ...]] = []
+        for (pack, shapes), buffer in zip(packs, buffers, strict=True):
+            at_run_time = self.limits.starts_at_run_time(len(shapes))
+            params = Unpacking(shapes, starts_at_run_time=at_run_time)
+            parts = copier.add(UNPACK, (buffer,), params, at=UNKNOWN)
+            copier.environment.update(
+                (inputs[name], part) for name, part in zip(pack.pieces, parts, strict=True) if name
+            )
+            parts_of.append(parts)
+        for node in graph.nodes:
+            copier.copy(node)
+        outputs: list[Operand] = []
+        for (pack, _), parts in zip(packs, parts_of, strict=True):
+            if pack.assigned:  # a part that is not assigned keeps its value
+                pieces = zip(pack.pieces, parts, strict=True)
+                new = copier.now([assigned.get(name, part) for name, part in pieces])
+                outputs += copier.add(PACK, new, at=UNKNOWN)
+        inside = {name for pack in packs for name in pack.variable.pieces}
+        alone = [variable for variable in graph.variables if variable.name not in inside]
+        kept = [assigned[variable.name] for variable in alone if variable.assigned]
+        outputs += copier.now([*kept, *graph.outputs[len(assigned) :]])
+        entering = [*buffers, *(inputs[variable.name] for variable in alone)]
+        return graph.replace(
+            variables=(*(pack.variable for pack in packs), *alone),
+            inputs=(*entering, *graph.inputs[len(graph.variables) :]),
+            nodes=tuple(copier.nodes),
+            outputs=tuple(outputs),
+        )
 
 
 class _Part(NamedTuple):
@@ -62,147 +95,57 @@ class _Part(NamedTuple):
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pack:
-    """A buffer of several variables, in the order of its parts."""
+class _Pack(NamedTuple):
+    """A buffer of several variables, and the shapes of its parts."""
 
-    name: str
-    dtype: str
-    parts: Sequence[_Part]
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of all parts."""
-        return tuple(part.shape for part in self.parts)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the name of the variable in each part, "" for an unknown part."""
-        return tuple(part.name for part in self.parts)
+    variable: GraphVariable
+    shapes: tuple[tuple[int, ...], ...]
 
 
-def _existing(graph: Graph) -> list[_Pack]:
-    """Return the packs in which variables of the graph are stored already."""
-    found: dict[str, list[GraphVariable]] = defaultdict(list)
+def _pack_of(name: str, dtype: str, parts: Sequence[_Part], graph: Graph) -> _Pack:
+    """Return the pack with these parts in order, which is assigned if a part of it is."""
+    names, shapes = tuple(part.name for part in parts), tuple(part.shape for part in parts)
+    is_assigned = not set(names).isdisjoint(variable.name for variable in graph.assigned)
+    type = Type(dtype, (sum(map(prod, shapes)),), MIRRORED)
+    return _Pack(GraphVariable(name, type, assigned=is_assigned, role=PackOf(names)), shapes)
+
+
+def _existing(graph: Graph) -> Iterator[_Pack]:
+    """Yield the packs in which variables of the graph are stored already, with unused parts."""
+    found: dict[str, list[tuple[StoredInPack, GraphVariable]]] = defaultdict(list)
     for variable in graph.variables:
         if variable.piece is not None:
-            found[variable.piece.pack].append(variable)
-    return [_around(name, variables) for name, variables in found.items()]
+            found[variable.piece.pack].append((variable.piece, variable))
+    for name, pieces in found.items():
+        parts: list[_Part] = []
+        end = size = 0
+        for piece, variable in sorted(pieces, key=lambda item: item[0].start):
+            if piece.start > end:
+                parts.append(_Part("", (piece.start - end,)))
+            parts.append(_Part(variable.name, variable.type.shape))
+            end, size = piece.start + variable.type.size, piece.size
+        if size > end:
+            parts.append(_Part("", (size - end,)))
+        yield _pack_of(name, pieces[0][1].type.dtype, parts, graph)
 
 
-def _around(name: str, variables: Sequence[GraphVariable]) -> _Pack:
-    """Return the pack of these variables, with the gaps between them."""
-    parts: list[_Part] = []
-    end = size = 0
-    places = {variable: variable.piece for variable in variables if variable.piece is not None}
-    for variable, piece in sorted(places.items(), key=lambda item: item[1].start):
-        if piece.start > end:
-            parts.append(_Part("", (piece.start - end,)))
-        parts.append(_Part(variable.name, variable.type.shape))
-        end, size = piece.start + variable.type.size, piece.size
-    if size > end:
-        parts.append(_Part("", (size - end,)))
-    return _Pack(name, variables[0].type.dtype, parts)
-
-
-def _new(graph: Graph, largest: int) -> list[_Pack]:
-    """Return packs for small assigned variables that are in no pack yet."""
-    alike: dict[Hashable, list[GraphVariable]] = defaultdict(list)
+def _new(graph: Graph, largest: int) -> Iterator[_Pack]:
+    """Yield packs for small assigned variables that are in no pack yet."""
+    alike: dict[tuple[str, int], list[_Part]] = defaultdict(list)
     candidates = [variable for variable in graph.assigned if may_enter_pack(variable, largest)]
     kinds = _update_kinds(graph) if len(candidates) >= FEWEST else {}
     for variable in candidates if kinds else ():
-        alike[variable.type.dtype, kinds[variable.name]].append(variable)
-    groups = [variables for variables in alike.values() if len(variables) >= FEWEST]
+        part = _Part(variable.name, variable.type.shape)
+        alike[variable.type.dtype, kinds[variable.name]].append(part)
     taken = {variable.name for variable in graph.variables}
     taken |= {variable.piece.pack for variable in graph.variables if variable.piece is not None}
-    return [
-        _Pack(
-            _unused(taken),
-            variables[0].type.dtype,
-            [_Part(variable.name, variable.type.shape) for variable in variables],
-        )
-        for variables in groups
-    ]
+    free = (name for name in map("pack_{}".format, count()) if name not in taken)
+    for (dtype, _), parts in alike.items():
+        if len(parts) >= FEWEST:
+            yield _pack_of(next(free), dtype, parts, graph)
 
 
-def _unused(taken: set[str]) -> str:
-    """Return a free name for a pack, and add it to `taken`."""
-    number = 0
-    while f"pack_{number}" in taken:
-        number += 1
-    taken.add(f"pack_{number}")
-    return f"pack_{number}"
-
-
-class _Rewriting:
-    """The new graph while it is built."""
-
-    def __init__(self, graph: Graph, packs: Sequence[_Pack], limits: PackLimits) -> None:
-        self.graph, self.packs, self.limits = graph, packs, limits
-        self.copier = Copier(NAME)
-        self.inputs = dict(
-            zip((variable.name for variable in graph.variables), graph.inputs, strict=False)
-        )
-        self.assigned = dict(
-            zip((variable.name for variable in graph.assigned), graph.outputs, strict=False)
-        )
-
-    def packed(self) -> Graph:
-        graph, packs = self.graph, self.packs
-        inside = {name for pack in packs for name in pack.names}
-        alone = [variable for variable in graph.variables if variable.name not in inside]
-        variables = [self._variable(pack) for pack in packs]
-        buffers = [Value(variable.type, variable.name) for variable in variables]
-        before = [self._apart(pack, buffer) for pack, buffer in zip(packs, buffers, strict=True)]
-        for node in graph.nodes:
-            self.copier.copy(node)
-        joined = [
-            self._together(pack, pieces)
-            for pack, variable, pieces in zip(packs, variables, before, strict=True)
-            if variable.assigned
-        ]
-        kept = [self.assigned[variable.name] for variable in alone if variable.assigned]
-        rest = graph.outputs[len(graph.assigned) :]
-        return graph.replace(
-            variables=(*variables, *alone),
-            inputs=(
-                *buffers,
-                *(self.inputs[variable.name] for variable in alone),
-                *graph.inputs[len(graph.variables) :],
-            ),
-            nodes=tuple(self.copier.nodes),
-            outputs=(*joined, *self.copier.now((*kept, *rest))),
-        )
-
-    def _variable(self, pack: _Pack) -> GraphVariable:
-        return GraphVariable(
-            pack.name,
-            Type(pack.dtype, (sum(map(prod, pack.shapes)),), MIRRORED),
-            assigned=any(name in self.assigned for name in pack.names),
-            role=PackOf(pack.names),
-        )
-
-    def _apart(self, pack: _Pack, buffer: Value) -> Sequence[Operand]:
-        """Unpack a pack at the beginning of the step; return all its parts."""
-        shapes = pack.shapes
-        at_run_time = self.limits.starts_at_run_time(len(shapes))
-        params = Unpacking(shapes, starts_at_run_time=at_run_time)
-        parts = self.copier.add(UNPACK, (buffer,), params, at=UNKNOWN)
-        for name, part in zip(pack.names, parts, strict=True):
-            if name:
-                self.copier.put((self.inputs[name],), (part,))
-        return parts
-
-    def _together(self, pack: _Pack, parts: Sequence[Operand]) -> Operand:
-        """Pack the parts at the end of the step; a part that is not assigned keeps its value."""
-        new = [
-            self.copier.now((self.assigned[name],))[0] if name in self.assigned else part
-            for name, part in zip(pack.names, parts, strict=True)
-        ]
-        return self.copier.add(PACK, new, at=UNKNOWN)[0]
-
-
-def _update_kinds(graph: Graph) -> dict[str, Hashable]:
+def _update_kinds(graph: Graph) -> dict[str, int]:
     """Return a key for each assigned variable. Variables with the same update have equal keys.
 
     Such variables can be updated as one if they share a buffer.
@@ -220,21 +163,30 @@ def _update_kinds(graph: Graph) -> dict[str, Hashable]:
             kinds[operand] = number("scalar", operand) if not operand.type.shape else number("any")
         return kinds[operand]
 
-    packs = set()
-    for variable, value in zip(graph.variables, graph.inputs, strict=False):
-        kinds[value] = number("variable")
-        packs.update([value] if variable.pieces else [])
+    inputs, outputs = graph.variable_inputs, graph.variable_outputs
+    kinds.update(dict.fromkeys(inputs.values(), number("variable")))
+    packs = {inputs[variable.name] for variable in graph.variables if variable.pieces}
+    updating = set(outputs.values())
+    for node in reversed(graph.nodes):
+        if _is_alike(node) and not updating.isdisjoint(node.results):
+            updating.update(node.operands)
     for node in graph.nodes:
-        is_alike = node.op.name in ELEMENTWISE or node.op.name == _BROADCAST
+        if updating.isdisjoint(node.results):
+            continue
         if node.op is ALL_REDUCE:
             kinds[node.results[0]] = number(ALL_REDUCE.name, _params(node))
         elif node.op is UNPACK and node.operands[0] in packs:
             kinds.update(dict.fromkeys(node.results, number("variable")))
-        elif is_alike and (node.results[0].type.shape or node.op.name != _BROADCAST):
+        elif _is_alike(node):
             params = () if node.op.name == _BROADCAST else _params(node)
             kinds[node.results[0]] = number(node.op.name, params, *map(of, node.operands))
-    new = zip(graph.assigned, graph.outputs, strict=False)
-    return {variable.name: of(output) for variable, output in new}
+    return {name: of(output) for name, output in outputs.items()}
+
+
+def _is_alike(node: Node) -> bool:
+    """Return whether nodes like this one, on values of other shapes, may become one on a pack."""
+    is_broadcast = node.op.name == _BROADCAST and node.results[0].type.shape
+    return node.op.name in ELEMENTWISE or bool(is_broadcast)
 
 
 _BROADCAST = "jax.broadcast_in_dim"
