@@ -25,8 +25,7 @@ from graphdist.program.argument_keys import (
 from graphdist.program.binding import Binding
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.program.kept_programs import signature_difference
-from graphdist.program.program import Program
-from graphdist.program.steps import compare_values
+from graphdist.program.program import Program, compare_values
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
 from graphdist.state.program_storage import ProgramStorage

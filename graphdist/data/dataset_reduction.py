@@ -27,7 +27,7 @@ from graphdist.context import current_strategy
 from graphdist.data.chunks import Chunk, ChunkSize
 from graphdist.data.elements import type_text
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.loop_marks import marked
+from graphdist.tracing.marks import marked
 from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.distributed import PerReplicaArray, structure_text, type_name
 

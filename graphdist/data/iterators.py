@@ -29,7 +29,7 @@ from graphdist.data.positions import Position
 from graphdist.data.prefetch import Prefetched
 from graphdist.data.sources import DatasetNode
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
-from graphdist.tracing.trace_context import is_jax_tracing
+from graphdist.tracing.jax_settings import is_jax_tracing
 from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.distributed import PerReplicaArray

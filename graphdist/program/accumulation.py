@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_function
-from graphdist.tracing.loop_marks import marked
+from graphdist.tracing.marks import marked
 from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.distributed import type_name
 

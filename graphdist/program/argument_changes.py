@@ -16,7 +16,6 @@ the module changes the state. If the function returns these variables, for examp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any  # Any: users' functions, arguments and results
 
 import jax
@@ -49,7 +48,7 @@ def call_with_copies(
     paths = [(SequenceKey(0), SequenceKey(index)) for index in range(len(args))]
     paths += [(SequenceKey(1), DictKey(name)) for name in kwargs]
     contents = [
-        _Contents.of(argument, path)
+        _Contents(argument, path)
         for argument, path in zip((*args, *kwargs.values()), paths, strict=True)
         if not jax.tree_util.all_leaves([argument])
     ]
@@ -60,24 +59,19 @@ def call_with_copies(
     return result
 
 
-@dataclass(frozen=True)
 class _Contents:
-    """The contents of an argument: its structure, and its leaves by their paths."""
+    """The current contents of an argument: its structure, and its leaves by their paths."""
 
-    argument: Any
-    path: tuple[Any, ...]
-    structure: Any
-    leaves: dict[str, tuple[tuple[Any, ...], Any]]
-
-    @classmethod
-    def of(cls, argument: Any, path: tuple[Any, ...]) -> _Contents:
-        """Return the contents of an argument that is at `path` in `(args, kwargs)`."""
+    def __init__(self, argument: Any, path: tuple[Any, ...]) -> None:
+        """Store the contents of an argument that is at `path` in `(args, kwargs)`."""
+        self.argument, self.path = argument, path
         leaves, structure = tree_flatten_with_path(argument, is_leaf=is_distributed)
-        return cls(argument, path, structure, {keystr(at): (at, leaf) for at, leaf in leaves})
+        self.structure: Any = structure
+        self.leaves = {keystr(at): (at, leaf) for at, leaf in leaves}
 
     def changes(self, result: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """Yield the path of each change with the new leaf there, or None if no leaf is new."""
-        now, again = (self.of(self.argument, self.path) for _ in range(2))
+        now, again = (_Contents(self.argument, self.path) for _ in range(2))
         old = {id(leaf) for _, leaf in self.leaves.values()}
         returned = _ids_below("State", self.argument) & _ids_below("Variable", result)
         for name, (path, leaf) in now.leaves.items():

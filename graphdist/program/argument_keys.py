@@ -48,7 +48,7 @@ class UnusableLeaf(Exception):
 
 
 class StaticValue:
-    """A value that is part of a program. Two of them are equal if they make the same program."""
+    """A value that is part of a program. Two such values are equal if they make one program."""
 
     def __init__(self, value: Any) -> None:
         """Wrap the value; raises `TypeError` if it has no hash."""
@@ -129,7 +129,7 @@ KEYS = (_Keys({kind: lambda leaf: (_NUMBER, type(leaf)) for kind in _NUMBERS}), 
 class _ArrayKeys(dict[type, Callable[[Any], LeafKey] | None]):
     """The functions that return keys, by the type of the leaf; None for types other than arrays.
 
-    An array is always a leaf of a pytree, so arguments of these types need no flattening.
+    An array is always a leaf of a pytree, so arguments that are arrays need no flattening.
     """
 
     def __missing__(self, kind: type) -> Callable[[Any], LeafKey] | None:

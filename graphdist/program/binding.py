@@ -9,9 +9,8 @@ that `feeds`, `run` and `take` belong together even if another thread replaces t
 `CheckedStep` is a step whose outputs are checked for nan and infinity, under `jax_debug_nans` and
 `jax_debug_infs`. The step donates no buffers, so that the variables can get their old buffers back
 if the check fails. The check waits for the devices, so it runs after the lock of the stores is
-released. Meanwhile the step of another thread may have replaced a buffer again. Variables on the
-step's devices then keep the buffer of the other thread. Variables that are stored elsewhere get
-their old buffer in any case, since their store has no output of the step to compare with.
+released. Meanwhile another thread may have replaced a buffer again. The variable of this buffer
+keeps the value of the other thread.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
+from threading import get_ident
 from typing import Any  # Any: users' arguments and results
 
 import jax
@@ -100,27 +100,29 @@ class CheckedStep(BoundStep):
         """Bind a step that has a check to the storage of its variables."""
         super().__init__(step, state, version)
         assert step.check is not None
-        self._check, self._assigned, self._holders = step.check, storage.assigned, storage.holders
-        # The step then runs on copies, so the store has neither its inputs nor its outputs.
-        self._is_on_copies = isinstance(state, StateElsewhere)
+        self._check, self._assigned = step.check, storage.assigned
+        self._replaced: dict[int, list[tuple[Any, Any]]] = {}
+        """The old and the new buffer of each assigned variable, by the thread that ran the step."""
+
+        def write(outputs: Sequence[jax.Array]) -> None:
+            old = [holder.held for holder in self._assigned]
+            state.write(outputs)
+            new = (holder.held for holder in self._assigned)
+            self._replaced[get_ident()] = list(zip(old, new, strict=True))
+
+        self._write = write
 
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
         """Run the step; if it raises `InvalidNumberError`, the variables keep their old values."""
-        before = [holder.held for holder in self._assigned]
         outputs = super().run(inputs)
-        if outputs is None:
-            return None
-        arrays, results = self._check.last_step()
-        error = self._check.error(arrays, results)
+        replaced = self._replaced.pop(get_ident(), [])
+        error = None if outputs is None else self._check.error(*self._check.last_step())
         if error is None:
             return outputs
         with BufferStore.lock:
-            for holder, old, new in zip(self._assigned, before, results, strict=False):
-                buffers = holder.strategy.buffers.buffers
-                if buffers[holder.place] is new:
-                    buffers[holder.place] = arrays[self._holders.index(holder)]
-                elif self._is_on_copies:
-                    buffers[holder.place] = old
+            for holder, (old, new) in zip(self._assigned, replaced, strict=True):
+                if holder.held is new:
+                    holder.held = old
         raise error
 
 

@@ -36,7 +36,8 @@ def names_of(code: types.CodeType) -> CodeNames:
     for each in codes:
         codes += [constant for constant in each.co_consts if isinstance(constant, types.CodeType)]
         for instruction in dis.get_instructions(each):
-            kind = _KINDS.get(instruction.opname)
+            opname = instruction.opname
+            kind = _KINDS.get(opname) or _KINDS.get(opname.rpartition("_")[2])
             if kind is not None:
                 names[kind].add(str(instruction.argval))
     attributes = frozenset(names["attribute"])
@@ -59,14 +60,8 @@ def closure_of(function: types.FunctionType) -> dict[str, Any]:
 
 
 _KINDS = {
-    **{
-        f"{verb}_{kind}": "global"
-        for verb in ("LOAD", "STORE", "DELETE")
-        for kind in ("GLOBAL", "NAME")
-    },
-    **{f"{verb}_ATTR": "attribute" for verb in ("LOAD", "STORE", "DELETE", "LOAD_SUPER")},
-    "LOAD_METHOD": "attribute",
-    "IMPORT_FROM": "attribute",
+    **dict.fromkeys(("GLOBAL", "NAME"), "global"),
+    **dict.fromkeys(("ATTR", "METHOD", "IMPORT_FROM"), "attribute"),
     "IMPORT_NAME": "module",
 }
-"""The bytecode instructions that have a name, with the kind of the name."""
+"""The kinds of names in bytecode, by the instruction or the last word of the instruction."""

@@ -20,35 +20,21 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper, wraps
-from typing import (  # Any: users' functions, objects, arguments and results
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Self,
-    TypeVar,
-    overload,
-)
+
+# Any: users' functions, objects, arguments and results
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import jax
 from jax.tree_util import tree_flatten, tree_leaves
 
 from graphdist.context import current_entry
-from graphdist.data.dataset_reduction import checked_steps
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace
 from graphdist.data.looped_datasets import stacked_specs
 from graphdist.errors import UnsupportedError
 from graphdist.passes.manager import Pass
 from graphdist.program.argument_keys import ARRAY_KEYS, KEYS, UnusableLeaf, refusal
-from graphdist.program.jax_settings import OtherSettings, settings_of_calls
-from graphdist.program.kept_programs import (
-    DEFAULT_MAX_PROGRAMS,
-    KeptPrograms,
-    Signature,
-    checked_limit,
-    next_call,
-)
+from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS, KeptPrograms, Signature, next_call
 from graphdist.program.looping_function import LoopingFunction, dataset_behind, undone_if_met
 from graphdist.program.program import RunnableProgram, compile_program
 from graphdist.program.progress import compiling
@@ -60,11 +46,11 @@ from graphdist.program.step_functions import (
     pipeline_of,
     refuse_others,
     require_function,
-    require_options,
     static_positions,
 )
 from graphdist.program.trace import TraceRequest, trace_program
 from graphdist.tracebacks import frames_hidden, hide_frames
+from graphdist.tracing.jax_settings import OtherSettings, settings_of_calls
 from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Parameters, Result_co
@@ -85,14 +71,13 @@ class Function(Generic[Parameters, Result_co]):
     ) -> None:
         """Wrap `fn`; nothing is traced before the first call."""
         require_function(fn, "gd.function")
-        require_options(options.name, options.compiler_options)
+
         update_wrapper(self, fn)
         self.fn = fn
         self.name = options.name or str(getattr(fn, "__name__", "function"))
         self.options = replace(options, name=self.name)
         self._static = static_positions(fn, static_argnames)
-        self._steps = checked_steps(options.steps_per_execution)
-        self._kept = KeptPrograms(fn, self.name, checked_limit(options.max_programs))
+        self._kept = KeptPrograms(fn, self.name, options.max_programs)
         self._programs = self._kept.current
         self._id = next_function()
         self._looping: LoopingFunction | None = None
@@ -141,7 +126,7 @@ class Function(Generic[Parameters, Result_co]):
 
     @property
     def function(self) -> Function[Parameters, Result_co]:
-        """Return the function that keeps the programs; a method has one per object."""
+        """Return the function that keeps the programs; a method has one function per object."""
         return self
 
     def _method_of(self, instance: Any) -> Function[..., Any] | None:
@@ -209,7 +194,8 @@ class Function(Generic[Parameters, Result_co]):
         return self._looping(*args, **kwargs)
 
     def _looped(self, met: DatasetInTrace) -> LoopingFunction:
-        return LoopingFunction(self.fn, self.name, self._steps, self._part, met)
+        steps = self.options.steps_per_execution
+        return LoopingFunction(self.fn, self.name, steps, self._part, met)
 
     def _part(self, fn: Callable[..., Any], name: str) -> Function[..., Any]:
         """Return a part of the function, compiled with the same options."""
@@ -248,7 +234,7 @@ class Function(Generic[Parameters, Result_co]):
 
     def _trace_of_loops(self, args: Any, kwargs: Any, met: DatasetInTrace) -> Traced:
         """Trace the function with its loops over datasets, each for the elements of one program."""
-        specs = stacked_specs((args, kwargs), self._steps)
+        specs = stacked_specs((args, kwargs), self.options.steps_per_execution)
         if not any(isinstance(leaf, DistributedDataset) for leaf in tree_leaves((args, kwargs))):
             raise UnsupportedError(
                 f"{self.name} loops over a dataset that is no argument: its graph has no elements",

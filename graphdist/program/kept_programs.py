@@ -32,9 +32,8 @@ from graphdist.program.argument_keys import (
     is_per_replica,
     is_static,
 )
-from graphdist.program.jax_settings import Settings, all_settings, changed_setting
 from graphdist.program.program import RunnableProgram
-from graphdist.tracing.trace_context import trace_context
+from graphdist.tracing.jax_settings import Settings, all_settings, changed_setting, trace_context
 from graphdist.user_warnings import warn_user
 from graphdist.values.pytrees import argument_name
 
@@ -181,15 +180,11 @@ def _key_text(key: LeafKey) -> str:
     return f"{dtype_name(key[2])}{list(key[1])}" + (" (weak)" if key[3] else "")
 
 
-def checked_limit(max_programs: Any) -> int | None:
-    """Return the limit; raises `ArgumentError` below 1, `ArgumentTypeError` for other types.
-
-    >>> checked_limit(8), checked_limit(None)
-    (8, None)
-    """
+def require_limit(max_programs: Any) -> None:
+    """Raise `ArgumentError` for a limit below 1, `ArgumentTypeError` for other types."""
     hint = "give the number of programs to keep, such as 32, or None to keep all"
     if max_programs is None:
-        return None
+        return
     if isinstance(max_programs, bool) or not isinstance(max_programs, int):
         raise ArgumentTypeError(
             f"max_programs is {max_programs!r}, not a number of programs", hint=hint
@@ -199,4 +194,3 @@ def checked_limit(max_programs: Any) -> int | None:
             f"max_programs is {max_programs}: a function keeps at least 1 program, which it runs",
             hint=hint,
         )
-    return max_programs

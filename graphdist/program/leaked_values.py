@@ -2,10 +2,10 @@
 
 A method that assigns `self.w = self.w + x` leaves a value of the trace in the object. This value
 has no numbers, and calls of the compiled program assign nothing. The same holds for a function that
-assigns a global variable, a variable of an enclosing function, or an item of a dict in such a
-variable. Once per trace, the variables that a function names are checked, and the attributes of
+assigns a global variable, a variable of an enclosing function, or an item of a dict in one of these
+variables. Once per trace, the variables that a function names are checked, and the attributes of
 their objects. Values of a trace are allowed in three places: in names that begin with an
-underscore, since they are caches, which each trace fills again; in lists and sets, in which
+underscore, since these are caches, which each trace fills again; in lists and sets, in which
 programs collect values to inspect a trace; and in objects of the libraries in `_LIBRARIES`.
 """
 
@@ -15,7 +15,7 @@ import inspect
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any  # Any: users' functions and values
 
 import jax
@@ -29,47 +29,44 @@ _OF_CODE = (types.ModuleType, types.FunctionType, types.MethodType, types.Builti
 _COLLECTIONS = (list, set, deque)
 
 
-class NamedValues:
-    """The values of a function's variables, and of the attributes of their objects."""
+@contextmanager
+def leaks_refused(fn: Callable[..., Any], args: Sequence[Any], what: str) -> Iterator[None]:
+    """Trace `fn` with these arguments in a `with` block; raise `ArgumentError` if it leaks a value.
 
-    def __init__(self, fn: Callable[..., Any], args: Sequence[Any]) -> None:
-        """Store the values, before the function is traced with these arguments."""
-        self._fn, self._args = fn, args
-        self._before = {
-            name: (value, set(map(id, _traced(value)))) for name, _, _, value in self._values()
-        }
+    A name that has a new value of the trace gets its old value back. `what` names the function.
+    """
+    before = {name: (now, set(map(id, _traced(now)))) for name, _, _, now in _values(fn, args)}
+    yield
+    for name, holder, key, now in _values(fn, args):
+        value, known = before.get(name, (None, set()))
+        for leaf in _traced(now):
+            if id(leaf) not in known:
+                if name in before and now is not value:
+                    holder.put(key, value)
+                raise ArgumentError(
+                    f"{what} leaves a value of its trace in {name}: a compiled function "
+                    f"runs without Python, so the next call would assign nothing",
+                    source=source_of_value(leaf),
+                    hint="make it a gd.Variable and assign that, or return the value",
+                )
 
-    def refuse_leaks(self, what: str) -> None:
-        """Raise `ArgumentError` if a name has a new value of a trace; restore its old value."""
-        for name, holder, key, now in self._values():
-            value, known = self._before.get(name, (None, set()))
-            for leaf in _traced(now):
-                if id(leaf) not in known:
-                    if name in self._before and now is not value:
-                        holder.put(key, value)
-                    raise ArgumentError(
-                        f"{what} leaves a value of its trace in {name}: a compiled function "
-                        f"runs without Python, so the next call would assign nothing",
-                        source=source_of_value(leaf),
-                        hint="make it a gd.Variable and assign that, or return the value",
-                    )
 
-    def _values(self) -> Iterator[tuple[str, Holder, str, Any]]:
-        """Yield the name, the holder, the key and the value of each variable and attribute."""
-        variables = list(_variables(self._fn))
-        yield from variables
-        objects = [(name, value) for name, _, _, value in variables]
-        objects += [(f"the {type(arg).__name__} that it is given", arg) for arg in self._args]
-        reference = getattr(self._fn, "instance", None)  # set by `Function._bound_to`
-        instance = reference() if callable(reference) else getattr(self._fn, "__self__", None)
-        objects += [] if instance is None else [("self", instance)]
-        for name, value in objects:
-            if _has_attributes(value):
-                holder = Attributes(name, value)
-                for key, attribute in holder.values().items():
-                    if not key.startswith("_"):
-                        path = f"{key!r} of {name}" if " " in name else holder.path(key)
-                        yield path, holder, key, attribute
+def _values(fn: Any, args: Sequence[Any]) -> Iterator[tuple[str, Holder, str, Any]]:
+    """Yield the name, the holder, the key and the value of each variable and attribute."""
+    variables = list(_variables(fn))
+    yield from variables
+    objects = [(name, value) for name, _, _, value in variables]
+    objects += [(f"the {type(arg).__name__} that it is given", arg) for arg in args]
+    reference = getattr(fn, "instance", None)  # set by `Function._bound_to`
+    instance = reference() if callable(reference) else getattr(fn, "__self__", None)
+    objects += [] if instance is None else [("self", instance)]
+    for name, value in objects:
+        if _has_attributes(value):
+            holder = Attributes(name, value)
+            for key, attribute in holder.values().items():
+                if not key.startswith("_"):
+                    path = f"{key!r} of {name}" if " " in name else holder.path(key)
+                    yield path, holder, key, attribute
 
 
 def _variables(fn: Any) -> Iterator[tuple[str, Holder, str, Any]]:

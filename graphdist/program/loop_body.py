@@ -63,7 +63,7 @@ def sum_loop(fn: Callable[[Any], Any], total: list[Any]) -> ConvertedLoop:
     def body(element: Any) -> None:
         total[0] = total[0] + fn(element)
 
-    of_user = ConvertedLoop((), None, fn, lambda: (), lambda state: None)
+    of_user = ConvertedLoop(None, fn, lambda: (), lambda state: None, ())
     return replace(of_user.carrying(["the sum"], total), body=body)
 
 

@@ -54,13 +54,7 @@ def converted_code(function: types.FunctionType) -> types.CodeType:
     Raises the errors of `converted`.
     """
     # A wrapper's `__wrapped__` would make Python find the source of the wrapped function.
-    function = types.FunctionType(
-        function.__code__,
-        function.__globals__,
-        function.__code__.co_name,
-        function.__defaults__,
-        function.__closure__,
-    )
+    function = with_code(function, function.__code__, None)
     name = function.__name__
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise _refused(f"{name} is a generator", function)
@@ -72,13 +66,12 @@ def converted_code(function: types.FunctionType) -> types.CodeType:
 def with_code(
     function: types.FunctionType, code: types.CodeType, operators: object
 ) -> types.FunctionType:
-    """Return `function` with `code`, which `converted_code` made of it, and these operators."""
+    """Return `function` with other code, whose variable `OPERATORS` has the value `operators`."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[OPERATORS] = types.CellType(operators)
     closure = tuple(cells[free] for free in code.co_freevars)
-    result = types.FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, closure
-    )
+    variables, defaults = function.__globals__, function.__defaults__
+    result = types.FunctionType(code, variables, code.co_name, defaults, closure)
     result.__kwdefaults__ = function.__kwdefaults__
     return result
 
@@ -129,7 +122,8 @@ def _transformed(function: types.FunctionType) -> Any:
             unsupported_features_checker.verify(node)
             _refuse_returns(node, function)
             node.decorator_list = []
-            node = self.initial_analysis(with_operators(node, function), context)
+            node = _Calls(_is_builtin_next(function)).visit(node)
+            node = self.initial_analysis(node, context)
             node = break_statements.transform(node, context)
             node = continue_statements.transform(node, context)
             node = _control_flow(node, context, _names_around(function))
@@ -178,20 +172,15 @@ def _control_flow(node: Any, context: Any, around: frozenset[str]) -> Any:
                 return node  # its statements are not converted
             return super().visit_FunctionDef(node)
 
-        def visit_For(self, node: Any) -> Any:
-            return self._inside(super().visit_For, node)
-
-        def visit_While(self, node: Any) -> Any:
-            return self._inside(super().visit_While, node)
+        def visit(self, node: Any) -> Any:
+            is_loop = isinstance(node, ast.For | ast.While)
+            self.depth += is_loop
+            result = super().visit(node)
+            self.depth -= is_loop
+            return result
 
         def visit_If(self, node: Any) -> Any:
             return super().visit_If(node) if self.depth else self.generic_visit(node)
-
-        def _inside(self, visit: Callable[[Any], Any], node: Any) -> Any:
-            self.depth += 1
-            result = visit(node)
-            self.depth -= 1
-            return result
 
     graphs = cfg.build(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
@@ -231,7 +220,7 @@ def _returns_early(function: ast.FunctionDef) -> bool:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the descendants of a node, except those of functions that are defined in it."""
+    """Yield the descendants of a node, without functions and classes that it defines."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, FUNCTIONS):
             yield child
@@ -286,11 +275,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 """Nodes of functions and classes, whose statements are not statements of the code around them."""
 
 
-def with_operators(tree: Any, function: types.FunctionType) -> Any:
-    """Return the syntax tree of a function with its calls replaced by calls of operators."""
-    return _Calls(_is_builtin_next(function)).visit(tree)
-
-
 class _Calls(ast.NodeTransformer):
     """Replaces calls by calls of operators.
 
@@ -324,9 +308,8 @@ class _Calls(ast.NodeTransformer):
     visit_TryStar = visit_Try
 
     def visit_With(self, node: ast.With) -> Any:
-        return (
-            self._catching(node) if any(map(_suppresses, node.items)) else self.generic_visit(node)
-        )
+        is_catching = any(map(_suppresses, node.items))
+        return self._catching(node) if is_catching else self.generic_visit(node)
 
     def _catching(self, node: ast.AST) -> Any:
         """Visit a statement that may catch `StopIteration`; keep the loops in it as they are."""

@@ -8,10 +8,12 @@ same object in all branches.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple  # Any: the user's values
+from typing import Any, NamedTuple, TypeAlias  # Any: the user's values
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +25,11 @@ from graphdist.data.looped_datasets import StackedElements, ZippedDatasets, zipp
 from graphdist.errors import ArgumentError
 from graphdist.values.distributed import is_array
 
-GetState = Callable[[], tuple[Any, ...]]
-SetState = Callable[[tuple[Any, ...]], None]
-
+Run: TypeAlias = Callable[[], None]
+Load: TypeAlias = Callable[[], Any]
+GetState: TypeAlias = Callable[[], tuple[Any, ...]]
+SetState: TypeAlias = Callable[[tuple[Any, ...]], None]
+Names: TypeAlias = Sequence[str]
 
 DATASETS = (DistributedDataset, ZippedDatasets, TakenElements, StackedElements)
 """The datasets whose loops run in chunks of steps, or in a graph."""
@@ -48,33 +52,20 @@ class LoopOperators:
             )
         return value
 
-    def ldu(self, load: Callable[[], Any], name: str) -> Any:
+    def ldu(self, load: Load, name: str) -> Any:
         """Return the value of an attribute or item, or `Undefined` if it has none."""
         try:
             return load()
         except (AttributeError, KeyError, NameError):
             return Undefined(name)
 
-    def eq(self, first: Any, second: Any) -> Any:
-        """Return `first == second`."""
-        return first == second
+    eq = staticmethod(operator.eq)
+    not_eq = staticmethod(operator.ne)
 
-    def not_eq(self, first: Any, second: Any) -> Any:
-        """Return `first != second`."""
-        return first != second
-
-    def for_stmt(
-        self,
-        iterated: Any,
-        extra_test: Callable[[], Any] | None,
-        body: Callable[[Any], None],
-        get_state: GetState,
-        set_state: SetState,
-        names: Sequence[str],
-        options: Any,
-    ) -> None:
-        """Run `for element in iterated`; `extra_test` is false after a `break`."""
-        self.run(iterated, ConvertedLoop(tuple(names), extra_test, body, get_state, set_state))
+    def for_stmt(self, iterated: Any, *fields_and_options: Any) -> None:
+        """Run `for element in iterated`; the fields are those of `ConvertedLoop`."""
+        *fields, _ = fields_and_options
+        self.run(iterated, ConvertedLoop(*fields))
 
     def run(self, iterated: Any, loop: ConvertedLoop) -> None:
         """Run a loop over these elements; a subclass may run some loops in another way."""
@@ -101,13 +92,7 @@ class LoopOperators:
         self.while_stmt(continues, step, loop.get_state, loop.set_state, loop.names, {})
 
     def while_stmt(
-        self,
-        test: Callable[[], Any],
-        body: Callable[[], None],
-        get_state: GetState,
-        set_state: SetState,
-        names: Sequence[str],
-        options: Any,
+        self, test: Load, body: Run, get_state: GetState, set_state: SetState, names: Names, _: Any
     ) -> None:
         """Run `while test`."""
         first = test()
@@ -118,18 +103,15 @@ class LoopOperators:
             return
         _require_flag(first)
         before = get_state()
-        carried = [is_value(value) for value in before]
 
         def arrays_of(values: Sequence[Any]) -> list[Any]:
-            pairs = zip(values, carried, strict=True)
-            return [as_arrays(value) for value, is_carried in pairs if is_carried]
+            """Return the values that the loop carries as arrays, and None for each other value."""
+            pairs = zip(values, before, strict=True)
+            return [as_arrays(value) if is_value(old) else None for value, old in pairs]
 
         def merged(arrays: Sequence[Any]) -> tuple[Any, ...]:
-            left = iter(arrays)
-            return tuple(
-                next(left) if is_carried else value
-                for is_carried, value in zip(carried, before, strict=True)
-            )
+            pairs = zip(arrays, before, strict=True)
+            return tuple(old if array is None else array for array, old in pairs)
 
         def continues(arrays: Any) -> Any:
             set_state(merged(arrays))
@@ -139,8 +121,8 @@ class LoopOperators:
             set_state(merged(arrays))
             body()
             after = get_state()
-            for name, old, new, is_carried in zip(names, before, after, carried, strict=True):
-                if not is_carried and new is not old:
+            for name, old, new in zip(names, before, after, strict=True):
+                if not is_value(old) and new is not old:
                     raise _changed(name, old, new)
             return arrays_of(after)
 
@@ -149,11 +131,11 @@ class LoopOperators:
     def if_stmt(
         self,
         condition: Any,
-        body: Callable[[], None],
-        otherwise: Callable[[], None],
+        body: Run,
+        otherwise: Run,
         get_state: GetState,
         set_state: SetState,
-        names: Sequence[str],
+        names: Names,
         num_results: int,
     ) -> None:
         """Run `if condition`."""
@@ -164,44 +146,37 @@ class LoopOperators:
         before = get_state()
         left: list[tuple[Any, ...]] = []
 
-        def branch(run: Callable[[], None]) -> Callable[[], list[Any]]:
-            def result() -> list[Any]:
-                set_state(before)
-                run()
-                after = get_state()[:num_results]
-                left.append(after)
-                return [as_arrays(value) for value in after if is_value(value)]
-
-            return result
+        def branch(run: Run) -> list[Any]:
+            """Run a branch; return its values as arrays, and None for a value that is none."""
+            set_state(before)
+            run()
+            left.append(get_state()[:num_results])
+            return [as_arrays(value) if is_value(value) else None for value in left[-1]]
 
         try:
-            arrays = iter(jax.lax.cond(condition, branch(body), branch(otherwise)))
+            arrays = jax.lax.cond(condition, partial(branch, body), partial(branch, otherwise))
         except TypeError as error:
-            for name, first, second in zip(names, *left[:2], strict=False):
-                if is_value(first) != is_value(second):
-                    raise _changed(name, first, second) from error
+            if len(left) > 1:  # otherwise the error is one of the user's branch
+                _require_alike(names, left, error)
             raise
-        for name, first, second in zip(names, *left[:2], strict=False):
-            if not is_value(first) and first is not second:
-                raise _changed(name, first, second)
-        results = (next(arrays) if is_value(value) else value for value in left[0])
+        _require_alike(names, left)
+        pairs = zip(arrays, left[0], strict=True)
+        results = (value if array is None else array for array, value in pairs)
         set_state((*results, *before[num_results:]))
 
-    def if_exp(
-        self, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], text: str
-    ) -> Any:
+    def if_exp(self, condition: Any, then: Load, otherwise: Load, text: str) -> Any:
         """Return `then if condition else otherwise`."""
         if not is_traced(condition):
             return then() if condition else otherwise()
         _require_flag(condition)
         return jax.lax.cond(condition, lambda: as_arrays(then()), lambda: as_arrays(otherwise()))
 
-    def and_(self, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+    def and_(self, first: Load, second: Load) -> Any:
         """Return `first and second`."""
         value = first()
         return jnp.logical_and(value, second()) if is_traced(value) else value and second()
 
-    def or_(self, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+    def or_(self, first: Load, second: Load) -> Any:
         """Return `first or second`."""
         value = first()
         return jnp.logical_or(value, second()) if is_traced(value) else value or second()
@@ -219,23 +194,24 @@ class LoopOperators:
 
     def iterating(self, fn: Any) -> Any:
         """Return the operator that replaces `fn`, over whose result a loop iterates."""
-        operators = (
-            (range, self.range_),
-            (zip, self.zip_),
-            (enumerate, self.enumerate_),
-            (islice, self.islice_),
-        )
-        return next((operator for of, operator in operators if of is fn), self.called(fn))
+        operators = ((range, self.range_), (zip, self.zip_), (enumerate, self.enumerate_))
+        for function, replacement in (*operators, (islice, self.islice_)):
+            if fn is function:
+                return replacement
+        return self.called(fn)
 
     def called(self, fn: Any) -> Any:
         """Return the function that is called instead of `fn`."""
         return fn
 
     def sum_of(self, add: Any, iterable: Any, fn: Callable[[Any], Any], *start: Any) -> Any:
-        """Return `add((fn(element) for element in iterable), *start)`; `add` is named `sum`."""
+        """Return `add((fn(element) for element in iterable), *start)`.
+
+        `add` is the value of the name `sum`, by default Python's function.
+        """
         return add((fn(element) for element in iterable), *start)
 
-    def in_turn(self, numbers: Any, iterator: Callable[[], Any], ask: Callable[[], Any]) -> InTurn:
+    def in_turn(self, numbers: Any, iterator: Load, ask: Load) -> InTurn:
         """Return the numbers of a range, each with an element of an iterator."""
         return InTurn(numbers, iterator, ask)
 
@@ -279,11 +255,12 @@ class LoopOperators:
 class ConvertedLoop:
     """The functions of a converted loop, in one call of the user's function."""
 
-    names: tuple[str, ...]
-    extra_test: Callable[[], Any] | None
+    extra_test: Load | None
+    """Returns False after a `break`; None if the loop has no `break`."""
     body: Callable[[Any], None]
     get_state: GetState
     set_state: SetState
+    names: Names
     converted_from: ConvertedLoop | None = None
     """The loop with the user's functions; None if this loop itself has them."""
 
@@ -292,8 +269,11 @@ class ConvertedLoop:
         """Return the loop with the user's functions."""
         return self.converted_from or self
 
-    def carrying(self, names: Sequence[str], values: list[Any]) -> ConvertedLoop:
-        """Return the loop with the variables `names` before its own; `values` has their values."""
+    def carrying(self, names: Names, values: list[Any]) -> ConvertedLoop:
+        """Return the loop with the variables `names` before its own.
+
+        The list `values` has the current values of these variables, and the loop sets its items.
+        """
 
         def get() -> tuple[Any, ...]:
             return (*values, *self.get_state())
@@ -338,11 +318,14 @@ class Numbered:
 
 @dataclass(frozen=True)
 class InTurn:
-    """Numbers, each with one element. `iterator` returns an iterator, `ask` reads an element."""
+    """The numbers of a range, each with one element of an iterator.
+
+    `iterator` returns the iterator, `ask` reads the next element.
+    """
 
     numbers: Any
-    iterator: Callable[[], Any]
-    ask: Callable[[], Any]
+    iterator: Load
+    ask: Load
 
 
 def is_chunked(elements: Any) -> bool:
@@ -395,6 +378,18 @@ def _require_flag(condition: Any) -> None:
             f"a condition has the shape {list(condition.shape)}, but it must be one scalar, []",
             hint="reduce it: jnp.any(condition), jnp.all(condition)",
         )
+
+
+def _require_alike(
+    names: Names, values: Sequence[Sequence[Any]], cause: Exception | None = None
+) -> None:
+    """Raise `ArgumentError` for a name that has an array in one branch alone, or two objects.
+
+    `values` has a sequence for each branch.
+    """
+    for name, one, other in zip(names, *values[:2], strict=False):
+        if is_value(one) != is_value(other) or not (is_value(one) or one is other):
+            raise _changed(name, one, other) from cause
 
 
 def _changed(name: str, before: Any, after: Any) -> ArgumentError:

@@ -1,6 +1,6 @@
 """Functions that loop over distributed datasets: the host runs them, and compiles their loops.
 
-The first trace of a function shows whether it is such a function. Either the trace finds a
+The first trace of a function shows whether the host must run it: either the trace finds a
 distributed dataset, or an argument is a dataset or an iterator and the trace needs a value that no
 trace has, such as the end of a `range`. From then on the host calls the converted function
 (`loop_conversion.py`), whose code runs as plain Python, except for loops over datasets. Such a loop
@@ -98,7 +98,7 @@ def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
 
 @contextmanager
 def undone_if_met(fn: Callable[..., Any], arguments: Any) -> Iterator[None]:
-    """Undo a trace's changes of the Python state if the host must run `fn`, and so repeat them."""
+    """Undo a trace's changes of the Python state if the host must run `fn` and so repeat them."""
     state = PythonState(Walk((), {"fn": fn, "arguments": arguments}, set()))
     with state.undone(lambda error: dataset_behind(error, arguments) is not None):
         yield
@@ -115,7 +115,9 @@ class LoopingFunction:
         make: MakeFunction,
         met: DatasetInTrace,
     ) -> None:
-        """Convert a function whose trace raised `met`; `make` compiles a part of it under a name.
+        """Convert the function `fn`, whose trace raised `met`.
+
+        `make` compiles a part of the function under a name.
 
         Raises the errors of `converted` if the trace found a loop over a dataset. Otherwise a
         function that cannot be converted runs as it is.
@@ -126,12 +128,12 @@ class LoopingFunction:
         try:
             self.fn = converted(fn, _Operators(name, steps_per_execution, make, self._notice))
         except (MissingExtraError, UnsupportedError) as error:
+            self.fn = fn
             if met.is_loop:
                 has_line = error.source is not None and error.source.frame is not None
                 if isinstance(error, MissingExtraError) or not has_line:
                     error.source = met.source
                 raise error from None
-            self.fn = fn
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; raises `OutOfRangeError` for `next` past the end of a dataset."""
@@ -285,16 +287,11 @@ def finds_dataset(function: types.FunctionType, args: Sequence[Any]) -> bool:
 
     This looks at its arguments, the attributes of a method's object, its closure and its globals.
     """
-
-    def reached() -> Iterator[Any]:
-        yield from args
-        if args and "." in function.__qualname__ and hasattr(args[0], "__dict__"):
-            yield from vars(args[0]).values()
-        yield from closure_of(function).values()
-        for name in names_of(function.__code__).globals:
-            yield function.__globals__.get(name)
-
-    return any(isinstance(value, (*DATASETS, DistributedIterator)) for value in reached())
+    values = [*args, *closure_of(function).values()]
+    if args and "." in function.__qualname__ and hasattr(args[0], "__dict__"):
+        values += vars(args[0]).values()
+    values += map(function.__globals__.get, names_of(function.__code__).globals)
+    return any(isinstance(value, (*DATASETS, DistributedIterator)) for value in values)
 
 
 class _Loop:

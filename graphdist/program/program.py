@@ -2,7 +2,10 @@
 
 Compilation: run the passes for the current storage of the variables; store the variables as the
 final graph says; write the program's page, if a folder for pages is set; agree with the other
-workers on the program; emit and compile it; bind the step to the storage (`binding.py`).
+workers on the program; emit and compile it; bind the step to the storage (`binding.py`). Under
+`jax.disable_jit()` the program is not compiled, but evaluated node by node. Under `jax_debug_nans`
+and `jax_debug_infs` the step donates no buffers, so that variables keep their old values if an
+output is nan or infinite. A step that is called under other settings raises `OtherSettings`.
 
 A call: turn the arguments into inputs; run the step on these inputs and on the variables' buffers
 (`runtime/bound_step.py`); build the user's result from the outputs. If another program has moved
@@ -19,25 +22,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import RLock
-from typing import Any, NoReturn, Protocol  # Any: users' arguments and results
+from typing import Any, NoReturn, Protocol  # Any: users' arguments and results, settings of JAX
 
 import jax
 import jax.numpy as jnp
 
-from graphdist.errors import GraphdistError, RuntimeFailure
+from graphdist.config import value_check_interval
+from graphdist.errors import GraphdistError, RuntimeFailure, UnsupportedError
 from graphdist.ir.analyses import walk
+from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.ops import ASSIGN
 from graphdist.ir.source import Source
 from graphdist.program.binding import Binding
-from graphdist.program.jax_settings import OtherSettings, require_same_settings
+from graphdist.program.interface import Interface
 from graphdist.program.stages import Lowered, Traced
-from graphdist.program.steps import step_of
 from graphdist.runtime.bound_step import called_while_traced
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_donated_or_failed
+from graphdist.runtime.executable import Step, preceded
+from graphdist.runtime.interpreted_step import interpreted_step
+from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
+from graphdist.runtime.value_agreement import ValueAgreement
 from graphdist.state.program_storage import ProgramStorage, as_stored
 from graphdist.state.storage import HeldBuffer, Storage, StorageOnDevices
+from graphdist.tracing.jax_settings import OtherSettings, checked_numbers, require_same_settings
 from graphdist.tracing.user_lines import here
 
 
@@ -176,6 +185,83 @@ class Program:
             if node.op is ASSIGN and ASSIGN.of(node).variable.name in names:
                 return node.source
         return None
+
+
+def step_of(lowered: Lowered, require: Callable[[], None]) -> Step:
+    """Return the step of a program; `require` raises `OtherSettings` if JAX's settings changed.
+
+    Raises `UnsupportedError` under `jax.disable_jit()` on several workers.
+    """
+    graph, devices, interface = lowered.graph, lowered.devices, lowered.traced.interface
+    refused = checked_numbers()
+    settings: Any = jax.config
+    is_evaluated = bool(settings.jax_disable_jit)
+    step: Step
+    if is_evaluated:
+        if devices.workers is not None:
+            raise UnsupportedError(
+                f"jax.disable_jit() is on, and {graph.name!r} runs on {len(devices.workers)} "
+                f"workers: evaluation node by node runs in one process",
+                hint="evaluate it on one worker",
+            )
+        step = Step(graph, devices, interpreted_step(graph, devices))
+    else:
+        step = replace(lowered, donates=not refused, when_traced=require).compile().executable
+        compare_values(step, graph, interface, lowered.logical)
+    if is_evaluated or devices.workers is not None:
+        # JAX traces neither kind of step again, so JAX never calls `require`.
+        step.function = preceded(require, step.function)
+    if refused:
+        inputs, outputs = _names(graph, interface, lowered.logical)
+        step.check = NumberCheck(CheckedProgram(graph, devices, refused, inputs, outputs))
+        step.function = step.check.watched(step.function)
+    return step
+
+
+def compare_values(
+    step: Step, graph: Graph, interface: Interface, logical: Graph | None = None
+) -> None:
+    """Make a step compare its mirrored inputs between workers, before its first call and later.
+
+    `logical`, the graph before all passes, has the names of variables in packs. With one worker
+    nothing is compared.
+    """
+    if step.devices.workers is not None:
+        inputs, _ = _names(graph, interface, logical)
+        agreement = ValueAgreement(graph, step.devices, inputs, value_check_interval())
+        step.function = agreement.watched(step.function)
+
+
+def _names(
+    graph: Graph, interface: Interface, logical: Graph | None
+) -> tuple[list[Named], list[Named]]:
+    """Return the user's names of the inputs and outputs of the final graph."""
+    variables = () if logical is None else logical.variables
+    sizes = {variable.name: variable.type.size for variable in variables}
+    starts = {variable.name: variable.piece for variable in variables}
+
+    def variable(held: GraphVariable) -> Named:
+        if not held.pieces:
+            return [(f"variable {held.name!r}", held.type.size)]
+        named: list[tuple[str, int]] = []
+        end = 0
+        for name in filter(None, held.pieces):
+            piece = starts[name]
+            if piece is not None and piece.start > end:
+                named.append(("a variable", piece.start - end))
+            named.append((f"variable {name!r}", sizes[name]))
+            end = sum(size for _, size in named)
+        return [*named, ("a variable", held.type.size - end)]
+
+    arguments = [f"argument {interface.names[i]!r}" for i in interface.dynamic]
+    results = len(graph.outputs) - len(graph.assigned)
+    return (
+        [*map(variable, graph.variables), *([(name, 0)] for name in arguments)],
+        [
+            *map(variable, graph.assigned),
+            *([(f"result {i}" if results > 1 else "the result", 0)] for i in range(results)),
+        ],
+    )
 
 
 def _raise_explained(error: BaseException, name: str, storage: ProgramStorage) -> NoReturn:

@@ -1,9 +1,9 @@
 """A progress line on the terminal while a program is compiled, if that takes several seconds.
 
 The line names the function and the current phase. It is rewritten every second; at the end it shows
-the time of each phase. It is shown only if stderr is a terminal, to keep logs free of it, and not
-after `gd.config.show_compilation(False)`. Code that compiles enters `compiling`, its parts enter
-`phase`. A compilation inside another compilation is shown as a part of the outer one.
+the time of each phase. It is shown only if stderr is a terminal, so that no log has the line, and
+not after `gd.config.show_compilation(False)`. Code that compiles enters `compiling`, its parts
+enter `phase`. A compilation inside another compilation is shown as a part of the outer one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A holder is a closure cell, some globals of a module, the attributes of an object or a class, a
 list, deque, dict or set, or a random generator, which holds its state. The values of a holder have
 keys. While a function is traced, tracers replace the arrays. Afterwards a holder says which value
-the function changed, and restores the values from before the trace.
+the function has changed, and restores the values from before the trace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pickle
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any  # Any: users' values
 
 import numpy as np
@@ -31,12 +31,10 @@ class Holder:
     """The kind of the values, for errors."""
 
     def __init__(self, name: str, owner: Any) -> None:
-        """Store the object, and the user's name of it."""
+        """Store the object, and the user's name of the object."""
         self.name, self.owner = name, owner
         self.carried: set[Any] = set()
         """The keys of values in the state of the loop."""
-        self._before: dict[Any, Any] = {}
-        self._during: dict[Any, Any] = {}
 
     def values(self) -> dict[Any, Any]:
         """Return the values by their keys."""
@@ -62,32 +60,27 @@ class Holder:
         """Return whether a value may change, since the user does not see the change."""
         return False
 
-    def begin(self) -> None:
-        """Store the values before the trace."""
-        self._before = self.values()
+    def changed(self, before: dict[Any, Any]) -> str | None:
+        """Return the text of a value that is not the value in `before`; None if there is none.
 
-    def are_set(self) -> None:
-        """Store the values with which the trace starts."""
-        self._during = self.values()
-
-    def changed(self) -> str | None:
-        """Return the text of a value that has changed since `are_set`; None if none has."""
+        A value in the state of the loop may change.
+        """
         now = self.values()
-        for key in [*self._during, *(key for key in now if key not in self._during)]:
+        for key in [*before, *(key for key in now if key not in before)]:
             if key in self.carried or self.may_change(key):
                 continue
-            if not is_same_value(now.get(key, _MISSING), self._during.get(key, _MISSING)):
+            if not is_same_value(now.get(key, _MISSING), before.get(key, _MISSING)):
                 return self.text(key)
         return None
 
-    def restore(self) -> None:
-        """Restore the values of `begin`, except those in the state of the loop."""
+    def restore(self, before: dict[Any, Any], without: Collection[Any] = ()) -> None:
+        """Restore the values `before`, but no value whose key is in `without`."""
         now = self.values()
         for key in now:
-            if key not in self._before and key not in self.carried:
+            if key not in before and key not in without:
                 self.remove(key)
-        for key, value in self._before.items():
-            if key not in self.carried and now.get(key, _MISSING) is not value:
+        for key, value in before.items():
+            if key not in without and now.get(key, _MISSING) is not value:
                 self.put(key, value)
 
 
@@ -121,7 +114,7 @@ class Items(Holder):
     def __init__(
         self, name: str, owner: dict[Any, Any], names: Iterable[Any] | None = None
     ) -> None:
-        """Store the dict, and the user's name of it."""
+        """Store the dict, and the user's name of the dict."""
         super().__init__(name, owner)
         self.names = None if names is None else dict.fromkeys(names)
 
@@ -214,14 +207,14 @@ class Elements(Holder):
         else:
             self.owner[key] = value
 
-    def restore(self) -> None:
-        """Restore the elements of `begin`."""
-        if isinstance(self.owner, list | deque) and len(self.owner) == len(self._before):
-            super().restore()
-        elif not isinstance(self.owner, set) or self.owner != self._before.keys():
+    def restore(self, before: dict[Any, Any], without: Collection[Any] = ()) -> None:
+        """Restore the elements `before`; if their number has changed, also those in `without`."""
+        if isinstance(self.owner, list | deque) and len(self.owner) == len(before):
+            super().restore(before, without)
+        elif not isinstance(self.owner, set) or self.owner != before.keys():
             self.owner.clear()
             add = self.owner.update if isinstance(self.owner, set) else self.owner.extend
-            add(self._before.values())
+            add(before.values())
 
     def text(self, key: Any) -> str:
         """Return the name and type of the container."""

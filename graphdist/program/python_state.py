@@ -1,4 +1,4 @@
-"""The Python state that functions read, and their changes of it while they are traced.
+"""The Python state that functions read, and changes of the state while functions are traced.
 
 A loop over a dataset traces its body once for all elements and for later calls. So the body would
 always read the Python values of the first call, and changes would happen once. A walk
@@ -53,36 +53,34 @@ class PythonState:
             return
         if self._walk.iterators:
             raise _refused(f"reads elements of {self._walk.iterators[0]}", _ITERATOR_HINT)
-        holders = [*self._walk.holders, *global_generators()]
-        for holder in holders:
-            holder.begin()
+        before = self._held_values()
+        is_done = False
         try:
             put = self._put(arrays) if arrays is not None else []
-            for holder in holders:
-                holder.are_set()
+            during = self._held_values()
             yield
-            self._refuse_changes(holders, put)
-        except BaseException:
-            for holder in holders:
-                holder.carried = set()  # so that `restore` also resets the loop's state
-            raise
+            self._refuse_changes(during, put)
+            is_done = True
         finally:
-            for holder in holders:
-                holder.restore()
+            for holder, values in before:  # after an error the loop's state is restored, too
+                holder.restore(values, holder.carried if is_done else ())
 
     @contextmanager
     def undone(self, after: Callable[[Exception], bool]) -> Iterator[None]:
         """Undo the functions' changes after an error for which `after` returns True."""
-        holders = [*self._walk.holders, *global_generators()]
-        for holder in holders:
-            holder.begin()
+        before = self._held_values()
         try:
             yield
         except Exception as error:
             if after(error):
-                for holder in holders:
-                    holder.restore()
+                for holder, values in before:
+                    holder.restore(values)
             raise
+
+    def _held_values(self) -> list[tuple[Holder, dict[Any, Any]]]:
+        """Return all holders with their current values."""
+        holders = [*self._walk.holders, *global_generators()]
+        return [(holder, holder.values()) for holder in holders]
 
     def _put(self, arrays: Sequence[Any]) -> list[tuple[Input, Any, list[Any], Any]]:
         rest, put = iter(arrays), []
@@ -95,7 +93,7 @@ class PythonState:
             put.append((each, value, *jax.tree.flatten(value)))
         return put
 
-    def _refuse_changes(self, holders: list[Holder], put: list[Any]) -> None:
+    def _refuse_changes(self, held: list[tuple[Holder, dict[Any, Any]]], put: list[Any]) -> None:
         for each, value, leaves, before in put:
             after, structure = jax.tree.flatten(value)
             if structure != before or any(
@@ -103,8 +101,8 @@ class PythonState:
             ):
                 kind = type(jax.tree.unflatten(each.structure, each.leaves)).__name__
                 raise _refused(f"changes {each.name}, a {kind}", _hint(kind))
-        for holder in holders:
-            changed = holder.changed()
+        for holder, values in held:
+            changed = holder.changed(values)
             if changed is not None:
                 hint = _GENERATOR_HINT if isinstance(holder, GeneratorState) else _hint("")
                 raise _refused(f"changes {changed}", hint)

@@ -357,7 +357,7 @@ _METHODS: tuple[tuple[tuple[type, ...], _Method], ...] = (
 )
 """The methods that add values, by the types of the values. The first that fits is used."""
 _COMPARED_BY_VALUE = (Walk._add_plain, Walk._add_arrays, Walk._add_tree, Walk._add_method)
-"""The methods that leave the value's id out of the key, since each read may be a new object."""
+"""The methods that leave the id out of the key, since each read may return a new object."""
 _ITERATORS = ("builtins", "itertools")
 _known_methods: WeakKeyDictionary[type, _Method] = WeakKeyDictionary()
 

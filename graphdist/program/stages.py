@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
-from pathlib import Path
-from typing import Any, NoReturn, Protocol, Self  # Any: compiler options and users' variables
+from typing import Any, NoReturn, Self  # Any: compiler options, and the viewer
 
 import jax
 
@@ -25,7 +24,6 @@ from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.program.interface import Interface
-from graphdist.program.jax_settings import Arithmetic
 from graphdist.program.progress import compiling, phase
 from graphdist.report.explanation import Explanation, explanation
 from graphdist.report.step_report import Report, report_of, report_of_refused
@@ -37,31 +35,18 @@ from graphdist.runtime.library_options import ChosenOption, library_options
 from graphdist.runtime.module.memory import Memory
 from graphdist.state.variable import Variable
 from graphdist.tracebacks import frames_hidden
+from graphdist.tracing.jax_settings import Arithmetic
 from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.replica_warnings import warn_of_gathered_stacks
 
-
-class Viewer(Protocol):
-    """An object that shows stages; `graphdist.viz` sets it."""
-
-    def show(self, shown: FunctionStage, format: str) -> None:
-        """Show the stage: inside a notebook, else in a browser or as text."""
-
-    def notebook_cell(self, shown: FunctionStage) -> str:
-        """Return the stage as HTML for the cell of a notebook."""
-
-    def dump_stage(self, lowered: Lowered, folder: Path, function: int, reason: str) -> None:
-        """Write the page of a program, which the function with the id `function` compiles."""
+_viewer: Any  # the module `graphdist.viz.display`, which this package may not import
 
 
-def set_viewer(viewer: Viewer) -> None:
-    """Set the object that shows stages."""
+def set_viewer(viewer: Any) -> None:
+    """Set the module that shows stages."""
     global _viewer
     _viewer = viewer
-
-
-_viewer: Viewer
 
 
 next_function = count(1).__next__
@@ -121,7 +106,7 @@ class FunctionStage:
         _viewer.show(self, format)
 
     def _repr_html_(self) -> str:
-        return _viewer.notebook_cell(self)
+        return str(_viewer.notebook_cell(self))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.graph!r}>"
@@ -195,11 +180,7 @@ class Traced(FunctionStage):
         final = history[-1].graph if history else self.graph
         warn_of_gathered_stacks(final, self.devices.memory_bytes)
         return Lowered(
-            final,
-            self.devices,
-            traced=self,
-            history=history,
-            logical=self.logical or self.graph,
+            final, self.devices, traced=self, history=history, logical=self.logical or self.graph
         )
 
     def as_text(self, form: str = "graph") -> str:
@@ -264,8 +245,8 @@ class Lowered(FunctionStage):
     def as_text(self, form: str = "graph") -> str:
         """Return the graph after the last pass, or the StableHLO module, as text.
 
-        Of a step with parameter servers the graphs are the worker's and those of updates, and the
-        module is the worker's.
+        For a step with parameter servers the text has the worker's graph and the graphs of updates,
+        and the module is the worker's module.
         """
         if form == "graph":
             return str(self.cut or self.graph)

@@ -13,12 +13,13 @@ from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any  # Any: users' functions and what they return
 
+from graphdist.data.dataset_reduction import checked_steps
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import cutting
 from graphdist.program.argument_keys import StaticArgument
-from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS
+from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS, require_limit
 from graphdist.values.distributed import type_name, wrong_type
 
 _ASYNC = "an async def: its body runs when it is awaited"
@@ -117,12 +118,8 @@ _OF_TENSORFLOW: Mapping[str, tuple[tuple[bool | None, ...], str]] = {
 }
 """For arguments of `tf.function`: the values that `gd.function` accepts and ignores, and a hint."""
 _OF_TENSORFLOW_ALONE = (
-    "experimental_implements",
-    "experimental_autograph_options",
-    "experimental_attributes",
-    "experimental_relax_shapes",
-    "experimental_compile",
-    "experimental_follow_type_hints",
+    *("experimental_implements", "experimental_autograph_options", "experimental_attributes"),
+    *("experimental_relax_shapes", "experimental_compile", "experimental_follow_type_hints"),
 )
 
 
@@ -147,7 +144,10 @@ def refuse_others(options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class FunctionOptions:
-    """How a function is compiled. `pipeline_for` returns the passes for a target."""
+    """How a function is compiled. `pipeline_for` returns the passes for a target.
+
+    Raises `ArgumentError` and `ArgumentTypeError` for options that cannot be used.
+    """
 
     pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline
     compiler_options: Mapping[str, Any] | None = None
@@ -156,17 +156,19 @@ class FunctionOptions:
     max_programs: int | None = DEFAULT_MAX_PROGRAMS
     steps_per_execution: int | None = None
 
+    def __post_init__(self) -> None:
+        name: Any = self.name
+        if not isinstance(name, str | None):
+            hint = 'write name="train_step"'
+            raise ArgumentTypeError(f"name is {name!r}, not a string", hint=hint)
+        if not isinstance(self.compiler_options, Mapping | None):
+            hint = "write compiler_options={'name of an option of XLA': value}"
+            raise wrong_type("compiler_options", self.compiler_options, "a dict", hint)
+        checked_steps(self.steps_per_execution)
+        require_limit(self.max_programs)
+
 
 DEFAULT_OPTIONS = FunctionOptions()
-
-
-def require_options(name: Any, compiler_options: Any) -> None:
-    """Raise `ArgumentTypeError` for a name or compiler options of another type."""
-    if not isinstance(name, str | None):
-        raise ArgumentTypeError(f"name is {name!r}, not a string", hint='write name="train_step"')
-    if not isinstance(compiler_options, Mapping | None):
-        hint = "write compiler_options={'name of an option of XLA': value}"
-        raise wrong_type("compiler_options", compiler_options, "a dict", hint)
 
 
 def pipeline_of(

@@ -23,7 +23,7 @@ several replicas an argument, or a value that is computed from the replica id, m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
@@ -59,7 +59,7 @@ from graphdist.program.argument_keys import (
     traced_leaf,
 )
 from graphdist.program.interface import Interface, output_arrays
-from graphdist.program.leaked_values import NamedValues
+from graphdist.program.leaked_values import leaks_refused
 from graphdist.program.progress import phase
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import FunctionOptions, require_result
@@ -67,8 +67,8 @@ from graphdist.runtime.compilation import step_options
 from graphdist.state.program_storage import as_stored
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
-from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanId
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
+from graphdist.tracing.marks import IntegerMeans, MeanId
 from graphdist.tracing.trace_in_progress import (
     NeedsNameThroughout,
     NeedsReplicaId,
@@ -99,8 +99,20 @@ class TraceRequest:
 
 @collection_put_off()
 def trace_program(request: TraceRequest, is_first: bool) -> Traced:
-    """Trace a function. It may create variables only if `is_first`: in its first trace."""
-    return TraceAttempts(request).run(is_first)
+    """Trace a function until the result can be used, and return the result.
+
+    If `is_first`, the first trace may create variables.
+    """
+    attempts = _TraceAttempts(request)
+    try:
+        result = attempts.trace_as_needed(is_first, None)
+    except Exception:
+        kept = attempts.trace_with_integers(frozenset()) if attempts.means.are_any else None
+        if kept is None:
+            raise
+        return kept
+    means = attempts.means
+    return (attempts.trace_with_integers(means.unproven) if means.equal else None) or result
 
 
 def _trace(request: TraceRequest, trace: Trace) -> Traced:
@@ -115,10 +127,9 @@ def _trace(request: TraceRequest, trace: Trace) -> Traced:
         keys, names, trace.strategy, tuple(jax.tree_util.keystr(path) for path, _ in paths)
     )
     dynamic = interface.dynamic
-    hints = [_hint(names[i]) for i in dynamic]
+
     inputs = [
-        Value(input_type(leaves[i], keys[i], replicas, names[i]), hint)
-        for i, hint in zip(dynamic, hints, strict=True)
+        Value(input_type(leaves[i], keys[i], replicas, names[i]), _hint(names[i])) for i in dynamic
     ]
     avals = [_aval(leaves[i], keys[i], value) for i, value in zip(dynamic, inputs, strict=True)]
 
@@ -127,27 +138,26 @@ def _trace(request: TraceRequest, trace: Trace) -> Traced:
         for i, tracer in zip(dynamic, tracers, strict=True):
             values[i] = traced_leaf(keys[i], tracer, replicas)
         call_args, call_kwargs = unflatten(structure, values)
-        named = NamedValues(fn, (*call_args, *call_kwargs.values()))
-        result = call_with_copies(fn, call_args, call_kwargs, name)
-        named.refuse_leaks(name)
+        with leaks_refused(fn, (*call_args, *call_kwargs.values()), name):
+            result = call_with_copies(fn, call_args, call_kwargs, name)
         require_result(result, name)
         return output_arrays(result, interface)
 
     with phase("tracing"), ExitStack() as contexts:
         for make in while_tracing:
             contexts.enter_context(make())
+        hints = [value.hint for value in inputs]
         closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     # After the trace, since the function's variables may determine the strategy.
     strategy = interface.strategy = trace.strategy
     _require_own_variables(trace)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
-    _prove_equal_means(graph, trace)
+    trace.means.equal = _proven_equal(graph, trace)
     if target.local_steps is not None:
         warn_of_gathered_updates(graph)
-    arguments = [leaves[i] for i in dynamic]
-    _note_unequal_rows(interface, graph, zip(arguments, (keys[i] for i in dynamic), strict=True))
-    passed = [_host_aval(*each, strategy) for each in zip(arguments, avals, strict=True)]
+    _note_unequal_rows(interface, graph, [rows_of(leaves[i], keys[i]) for i in dynamic])
+    passed = [_host_aval(leaves[i], aval, strategy) for i, aval in zip(dynamic, avals, strict=True)]
     return Traced(
         as_stored(graph, trace.variables, strategy),
         strategy.devices,
@@ -160,16 +170,6 @@ def _trace(request: TraceRequest, trace: Trace) -> Traced:
         given={index: aval for index, aval in enumerate(passed) if aval is not None},
         interface=interface,
     )
-
-
-def _prove_equal_means(graph: Graph, trace: Trace) -> None:
-    if trace.means.operands:
-        on_read = [
-            spec.name
-            for variable, spec in zip(trace.variables, trace.specs, strict=True)
-            if not variable.is_mirrored
-        ]
-        trace.means.equal = proven_equal(graph, trace.means, on_read)
 
 
 def _imported(
@@ -197,16 +197,14 @@ def _imported(
 
 
 def _note_unequal_rows(
-    interface: Interface, graph: Graph, arguments: Iterable[tuple[Any, LeafKey]]
+    interface: Interface, graph: Graph, rows_of_inputs: Sequence[tuple[int, ...] | None]
 ) -> None:
     """Warn of means over replicas with unequal numbers of rows.
 
     Store the numbers of rows in `interface` for the outputs computed from such rows.
     """
-    counts = [rows_of(leaf, key) for leaf, key in arguments]
-    inputs = [
-        (value, rows) for value, rows in zip(graph.inputs, counts, strict=True) if rows is not None
-    ]
+    pairs = zip(graph.inputs, rows_of_inputs, strict=True)
+    inputs = [(value, rows) for value, rows in pairs if rows is not None]
     for values, rows in warn_of_unequal_means(graph, inputs):
         for index, output in enumerate(graph.outputs):
             if interface.per_replica[index] and output in values:
@@ -236,7 +234,7 @@ def _strategy_of(
 def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
     """Call a function in cross-replica context of the trace's strategy.
 
-    The context does not change if a strategy is current, or if the trace's is the default one.
+    The context does not change if a strategy is current, or if the trace's strategy is the default.
     """
     is_there = current_entry() is not None or trace.strategy.is_default
     try:
@@ -299,43 +297,32 @@ _MAX_TRACES = 4
 """The largest number of traces of one program that try to keep means of integers integers."""
 
 
-class TraceAttempts:
+class _TraceAttempts:
     """The traces of one function for the arguments of one call."""
 
     def __init__(self, request: TraceRequest) -> None:
-        """Start without assumptions."""
         self._request = request
         self._by_replica_id: set[int] = set()
         self._axis: tuple[str, int] | None = None
-        self._means = IntegerMeans()
+        self.means = IntegerMeans()
+        """The means over replicas of the latest trace."""
 
-    def run(self, is_first: bool) -> Traced:
-        """Trace until a result can be used, and return it.
+    def trace_as_needed(self, is_first: bool, unequal: Collection[MeanId] | None) -> Traced:
+        """Trace again until no replica id and no axis name is missing; return the result.
 
-        If `is_first`, the first trace may create variables.
+        `unequal` has the means of integers that become floats; None means all.
         """
-        try:
-            result = self._as_needed(is_first, None)
-        except Exception:
-            kept = self._with_integers(frozenset()) if self._means.are_any else None
-            if kept is None:
-                raise
-            return kept
-        kept = self._with_integers(self._means.unproven) if self._means.equal else None
-        return result if kept is None else kept
-
-    def _as_needed(self, is_first: bool, unequal: Collection[MeanId] | None) -> Traced:
         while True:
-            self._means = IntegerMeans(unequal)
-            trace = Trace(is_first, self._by_replica_id, self._axis, self._means)
+            self.means = IntegerMeans(unequal)
+            trace = Trace(is_first, self._by_replica_id, self._axis, self.means)
             try:
                 return _trace(self._request, trace)
             except NeedsReplicaId as needs:
-                self._by_replica_id.add(needs.run)
+                self._by_replica_id.update(needs.args)
             except NeedsNameThroughout as needs:
-                self._axis = needs.axis
+                self._axis = needs.args
 
-    def _with_integers(self, unequal: frozenset[MeanId]) -> Traced | None:
+    def trace_with_integers(self, unequal: frozenset[MeanId]) -> Traced | None:
         """Return the result of a trace in which means of equal integers stay integers.
 
         `unequal` has the means that are not assumed to have equal integers. Returns None if a trace
@@ -343,43 +330,36 @@ class TraceAttempts:
         """
         for _ in range(_MAX_TRACES):
             try:
-                result = self._as_needed(False, unequal)
+                result = self.trace_as_needed(False, unequal)
             except Exception:  # the program may need the mean to be a float
                 return None
-            if self._means.unproven <= unequal:
+            if self.means.unproven <= unequal:
                 return result
-            unequal |= self._means.unproven
+            unequal |= self.means.unproven
         return None
 
 
 _MIRRORED_RESULTS = (REDUCE, ALL_REDUCE, GATHER, ALL_GATHER)
 
 
-def proven_equal(graph: Graph, means: IntegerMeans, on_read: Collection[str]) -> frozenset[MeanId]:
-    """Return the means in a logical graph whose integers are equal on all replicas.
-
-    `on_read` has the names of variables with a value per replica.
-    """
-    is_same: Callable[[Value], bool]
-    if graph.num_replicas > 1:
-        is_same = _mirrored(graph).__contains__
-    elif means.uses_replica_id:
+def _proven_equal(graph: Graph, trace: Trace) -> frozenset[MeanId]:
+    """Return the means in a logical graph whose integers are equal on all replicas."""
+    means, has_replicas = trace.means, graph.num_replicas > 1
+    if not means.operands or (means.uses_replica_id and not has_replicas):
         return frozenset()
-    else:
-        different = _dependent(graph, on_read)
-
-        def is_same(value: Value) -> bool:
-            return value not in different
+    known = _mirrored(graph) if has_replicas else _dependent(graph, trace)
 
     def is_equal(operand: Operand | None) -> bool:
-        return is_same(operand) if isinstance(operand, Value) else operand is not None
+        if isinstance(operand, Value):
+            return (operand in known) is has_replicas
+        return operand is not None
 
     return frozenset(i for i, operands in means.operands.items() if all(map(is_equal, operands)))
 
 
-def _mirrored(graph: Graph) -> set[Value]:
+def _mirrored(graph: Graph) -> set[Vertex]:
     """Return the mirrored values of a graph, but none in loops and branches that diverge."""
-    mirrored: set[Value] = set()
+    mirrored: set[Vertex] = set()
     try:
         pending = [(graph, infer_layouts(graph))]
     except GraphdistError:  # it is raised again when the program is compiled
@@ -395,16 +375,21 @@ def _mirrored(graph: Graph) -> set[Value]:
     return mirrored
 
 
-def _dependent(graph: Graph, on_read: Collection[str]) -> set[Vertex]:
+def _dependent(graph: Graph, trace: Trace) -> set[Vertex]:
     """Return the values that depend on a value which may differ between replicas."""
+    pairs = zip(trace.variables, trace.specs, strict=True)
+    on_read = {spec.name for variable, spec in pairs if not variable.is_mirrored}
     made_by = all_producers(graph)
     different = [value for value, node in made_by.items() if _may_differ(node, on_read)]
     same = [value for value, node in made_by.items() if node.op in (READ, *_MIRRORED_RESULTS)]
     return reachable(uses(graph), [*graph.inputs, *different], without=set(same))
 
 
-def _may_differ(node: Node, on_read: Collection[str]) -> bool:
-    """Return whether the result of a node could differ between several replicas."""
+def _may_differ(node: Node, on_read: set[str]) -> bool:
+    """Return whether the result of a node could differ between several replicas.
+
+    `on_read` has the names of variables with a value per replica.
+    """
     if node.op is READ:
         variable = READ.of(node).variable
         return variable.is_local or variable.name in on_read

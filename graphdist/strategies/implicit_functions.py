@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from graphdist.program.function import Function
 from graphdist.program.kept_programs import WARN_AT, RetraceWarning
-from graphdist.program.leaked_values import NamedValues
+from graphdist.program.leaked_values import leaks_refused
 from graphdist.program.step_functions import FunctionOptions
 from graphdist.user_warnings import warn_user
 
@@ -68,10 +68,8 @@ class ImplicitFunctions:
         reference: Callable[[], Any] = _weak_reference(fn) or (lambda: fn)
 
         def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            named = NamedValues(reference(), (*args, *kwargs.values()))
-            result = call(reference(), args, kwargs)
-            named.refuse_leaks(name)
-            return result
+            with leaks_refused(reference(), (*args, *kwargs.values()), name):
+                return call(reference(), args, kwargs)
 
         if not isinstance(reference, weakref.ref):
             return self.of((kind, fn), body, name)

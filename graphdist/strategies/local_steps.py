@@ -17,8 +17,8 @@ from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
-from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
+from graphdist.tracing.marks import IntegerMeans
 from graphdist.tracing.primitives import all_reduce_p
 from graphdist.tracing.trace_in_progress import fresh_trace
 from graphdist.tracing.user_lines import here

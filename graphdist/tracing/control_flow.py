@@ -20,29 +20,22 @@ import jax
 from jax import lax
 from jax.extend import core as jex
 
+from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph, GraphVariable, Operand, Params, Value
 from graphdist.ir.op_parameters import Branching, Looping, Scanning
 from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
-from graphdist.tracing.importer import Argument, Importer
+from graphdist.tracing.importer import Argument, Importer, Rule
 from graphdist.tracing.jax_ops import optimization_barrier
-from graphdist.tracing.loop_marks import marks_of
+from graphdist.tracing.marks import marks_of
 from graphdist.tracing.trace_in_progress import TraceError
 
-CALLS = frozenset(
-    {
-        "jit",
-        "closed_call",
-        "core_call",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-        "remat2",
-        "checkpoint",
-    }
+_CHECKPOINTS = ("checkpoint", "remat2")
+CALLS = (
+    *("jit", "closed_call", "core_call"),
+    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
+    *_CHECKPOINTS,
 )
 """The names of JAX's call primitives."""
-
-_CHECKPOINTS = ("checkpoint", "remat2")
 
 
 def called_jaxpr(equation: Any) -> jex.ClosedJaxpr:
@@ -52,7 +45,7 @@ def called_jaxpr(equation: Any) -> jex.ClosedJaxpr:
     return jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ())
 
 
-def import_call(importer: Importer, equation: Any) -> None:
+def _import_call(importer: Importer, equation: Any) -> None:
     """Add the nodes of the jaxpr that a call wraps."""
     params = equation.params
     arguments = [importer.argument(atom) for atom in equation.invars]
@@ -76,16 +69,12 @@ def _behind_barrier(importer: Importer, arguments: list[Argument]) -> list[Argum
     return [behind.get(a, a) if isinstance(a, Value) else a for a in arguments]
 
 
-def import_scan(importer: Importer, equation: Any) -> None:
+def _import_scan(importer: Importer, equation: Any) -> None:
     """Add a `scan` node."""
     params = equation.params
     num_consts, num_carry = scan_counts(params)
     arguments = [importer.argument(atom) for atom in equation.invars]
-    if len(_values(arguments[num_consts:])) < len(arguments) - num_consts:
-        raise TraceError(
-            "a ref is carried or sliced by jax.lax.scan",
-            hint="close over the variable, or carry its value",
-        )
+    _refuse_refs(arguments[num_consts:], "carried or sliced by jax.lax.scan")
     node_params = Scanning(
         length=params["length"],
         reverse=params["reverse"],
@@ -107,7 +96,7 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return len(consts.vals), len(carry.vals)
 
 
-def import_while(importer: Importer, equation: Any) -> None:
+def _import_while(importer: Importer, equation: Any) -> None:
     """Add a `while` node."""
     params = equation.params
     num_tested, num_iterated = params["cond_nconsts"], params["body_nconsts"]
@@ -121,11 +110,7 @@ def import_while(importer: Importer, equation: Any) -> None:
         num_iterated += num_tested
     tested, iterated = arguments[:num_tested], arguments[num_tested:]
     carried = iterated[num_iterated:]
-    if len(_values(carried)) < len(carried):
-        raise TraceError(
-            "a ref is carried by jax.lax.while_loop",
-            hint="close over the variable, or carry its value",
-        )
+    _refuse_refs(carried, "carried by jax.lax.while_loop")
     condition = importer.nested(condition_jaxpr, [*tested, *carried], "condition")
     for variable in _assigned(condition):
         raise TraceError(
@@ -166,7 +151,7 @@ def _batched(
     )
 
 
-def import_cond(importer: Importer, equation: Any) -> None:
+def _import_cond(importer: Importer, equation: Any) -> None:
     """Add a `cond` node."""
     arguments = [importer.argument(atom) for atom in equation.invars]
     branches = [
@@ -174,6 +159,12 @@ def import_cond(importer: Importer, equation: Any) -> None:
         for number, branch in enumerate(equation.params["branches"])
     ]
     _add(importer, equation, COND, arguments, Branching(), *branches)
+
+
+def _refuse_refs(arguments: Sequence[Argument], what: str) -> None:
+    """Raise `TraceError` if a loop uses a variable as `what` says, such as "carried by"."""
+    if len(_values(arguments)) < len(arguments):
+        raise TraceError(f"a ref is {what}", hint="close over the variable, or carry its value")
 
 
 def _values(arguments: Sequence[Argument]) -> list[Operand]:
@@ -198,11 +189,13 @@ def _add(
 
 def _assigned(graph: Graph) -> set[GraphVariable]:
     """Return the variables assigned in a graph or the graphs nested in it."""
-    variables: set[GraphVariable] = set()
-    pending = [graph]
-    while pending:
-        for node in pending.pop().nodes:
-            if node.op is ASSIGN:
-                variables.add(ASSIGN.of(node).variable)
-            pending.extend(node.graphs)
-    return variables
+    return {ASSIGN.of(node).variable for node in walk(graph) if node.op is ASSIGN}
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(CALLS, _import_call),
+    "scan": _import_scan,
+    "while": _import_while,
+    "cond": _import_cond,
+}
+"""The rules that import calls, loops and branches."""

@@ -15,7 +15,9 @@ becomes one opaque node. Passes do not look inside, so graphdist's operations in
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from typing import Any, TypeAlias  # Any: equations, avals and parameters of JAX are untyped
 
 import numpy as np
@@ -26,24 +28,14 @@ from jax.sharding import NamedSharding
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import (
-    Graph,
-    GraphVariable,
-    Literal,
-    Node,
-    Op,
-    Operand,
-    Params,
-    Stage,
-    Value,
-)
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Stage, Value
 from graphdist.ir.op_parameters import Holding
 from graphdist.ir.ops import CONSTANT, READ
 from graphdist.ir.source import Frame, Source
 from graphdist.ir.types import Type, dtype_name
 from graphdist.tracing.axis_name import RunBy, who_runs
-from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jax_ops import jax_op
+from graphdist.tracing.marks import IntegerMeans
 from graphdist.tracing.named_collectives import is_over_replicas
 from graphdist.tracing.primitives import LOGICAL
 from graphdist.tracing.trace_in_progress import TraceError
@@ -53,7 +45,6 @@ Argument: TypeAlias = Operand | GraphVariable
 """What a variable of a jaxpr stands for."""
 
 _NO_NUMBERS = dtype_name(dtypes.float0)
-_NO_PARAMS: Params = {}
 
 
 class Versions:
@@ -110,22 +101,19 @@ class Importer:
         rules: Mapping[str, Rule],
         num_replicas: int,
         means: IntegerMeans,
-        parent: Importer | None = None,
+        taken: Iterable[str] = (),
     ) -> None:
-        """Start an empty graph; `parent` is the importer of the graph around it, if any."""
+        """Start an empty graph; `taken` has the names of the user's variables."""
         self.rules, self.num_replicas, self.means = rules, num_replicas, means
-        self.is_nested = parent is not None
-        self.builder = Builder()
-        self.locals: list[GraphVariable] = parent.locals if parent else []
+        self.is_nested = self.in_checkpoint = self.is_replay = False
+        self.builder, self.versions = Builder(), Versions()
+        self.locals: list[GraphVariable] = []
         """The variables of refs that the program itself creates."""
-        self.taken: set[str] = parent.taken if parent else set()
+        self.taken = set(taken)
         """The names of variables, which a new local variable must not have."""
-        self.versions: Versions = parent.versions if parent else Versions()
-        self.in_checkpoint: bool = parent is not None and parent.in_checkpoint
-        self.is_replay: bool = parent is not None and parent.is_replay
         self._arguments: dict[Any, Argument] = {}
         """What each variable of the imported jaxpr stands for."""
-        self._enclosing: tuple[Any, ...] = parent._enclosing if parent else ()
+        self._enclosing: tuple[Any, ...] = ()
         # The imported equation and the equations around it: (equation, enclosing pair or ()).
 
     def inlined(
@@ -206,19 +194,10 @@ class Importer:
         """Let the outputs of an equation stand for `results`, which are operands or variables."""
         self._arguments.update(zip(equation.outvars, results, strict=True))
 
-    def add(
-        self,
-        op: Op,
-        operands: Sequence[Operand],
-        params: Params = _NO_PARAMS,
-        graphs: tuple[Graph, ...] = (),
-        types: Sequence[Type] | None = None,
-        hint: str = "",
-    ) -> tuple[Value, ...]:
-        """Add a node at the line of the imported equation, and return its results."""
-        return self.builder.add(
-            op, operands, params, graphs, at=self.source, types=types, hint=hint
-        )
+    @property
+    def add(self) -> Callable[..., tuple[Value, ...]]:
+        """Return `Builder.add` for nodes at the line of the imported equation."""
+        return partial(self.builder.add, at=self.source)
 
     def used_nodes(self, outputs: Sequence[Operand]) -> tuple[Node, ...]:
         """Return the nodes, without `read` nodes whose result is unused.
@@ -235,7 +214,8 @@ class Importer:
 
         `outside` has what the jaxpr's arguments stand for in the graph around it.
         """
-        inner = Importer(self.rules, self.num_replicas, self.means, self)
+        inner = copy(self)  # with the versions, names and local variables of `self`
+        inner.is_nested, inner.builder = True, Builder()
         arguments = [
             argument if isinstance(argument, GraphVariable) else Value(_type_of(atom.aval))
             for atom, argument in zip(closed.jaxpr.invars, outside, strict=True)
@@ -253,10 +233,11 @@ class Importer:
     def add_jax_node(self, equation: Any) -> None:
         """Add an operation of JAX unchanged, as a single node."""
         primitive, params = equation.primitive, equation.params
-        if _is_higher_order(primitive, params):
-            arguments = map(self.argument, equation.invars)
-            takes_variables = any(isinstance(arg, GraphVariable) for arg in arguments)
-            _refuse_hidden_operations(equation, takes_variables=takes_variables)
+        if inner := list(jex.jaxprs_in_params(params)):
+            takes_variables = any(
+                isinstance(self.argument(atom), GraphVariable) for atom in equation.invars
+            )
+            _refuse_hidden_operations(equation, inner, takes_variables)
         types = [_type_of(atom.aval) for atom in equation.outvars]
         if types and types[0].dtype == _NO_NUMBERS:
             return  # the gradient of an integer, which no operation uses
@@ -307,17 +288,6 @@ def _leaked(jaxpr: jex.Jaxpr, variable: Any) -> TraceError:
     )
 
 
-_higher_order: dict[Any, bool] = {}
-
-
-def _is_higher_order(primitive: Any, params: dict[str, Any]) -> bool:
-    """Return whether a primitive has jaxprs among its parameters."""
-    known = _higher_order.get(primitive)
-    if known is None:
-        known = _higher_order[primitive] = any(True for _ in jex.jaxprs_in_params(params))
-    return known
-
-
 _ACCESSES = {
     "get": "a variable or ref is read",
     "swap": "a variable or ref is assigned",
@@ -328,8 +298,10 @@ _ACCESSES = {
 _OVER_MESHES = ("shard_map", "xla_pmap")
 
 
-def _refuse_hidden_operations(equation: Any, *, takes_variables: bool) -> None:
-    """Raise `TraceError` for graphdist's operations and variables inside an opaque operation.
+def _refuse_hidden_operations(equation: Any, pending: list[Any], takes_variables: bool) -> None:
+    """Raise `TraceError` for graphdist's operations and variables in the jaxprs `pending`.
+
+    `equation` is the opaque operation that has these jaxprs among its parameters.
 
     Also raise it for an operation over a mesh of the user, since the strategy decides what each
     device computes. If the operation takes no variables, refs inside are its own, such as the
@@ -344,7 +316,6 @@ def _refuse_hidden_operations(equation: Any, *, takes_variables: bool) -> None:
             hint="write what one replica does, with gd.get_replica_context() for collectives, and "
             "give it to strategy.run",
         )
-    pending = list(jex.jaxprs_in_params(equation.params))
     while pending:
         for inner in pending.pop().eqns:
             name = inner.primitive.name

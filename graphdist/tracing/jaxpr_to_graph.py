@@ -7,8 +7,8 @@ The equations are imported in order, each by the rule of its primitive:
 * calls (`jit`, `closed_call`, `custom_jvp_call`, `checkpoint` and others) are inlined, and
   `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
 * reads and writes of refs become reads and assignments of variables (`refs.py`);
-* the mark of a mean of integers is recorded, and becomes no node (`integer_mean_marks.py`);
-* the mark of a loop becomes a parameter of the loop's node (`loop_marks.py`);
+* the mark of a mean of integers is recorded, and becomes no node (`marks.py`);
+* the mark of a loop becomes a parameter of the loop's node (`marks.py`);
 * any other equation becomes a `jax.*` node (`importer.py`).
 """
 
@@ -21,17 +21,10 @@ from jax.extend import core as jex
 
 from graphdist.ir.graph import Graph, GraphVariable, Stage, Value
 from graphdist.ir.ops import OPS
+from graphdist.tracing import control_flow, refs
 from graphdist.tracing.axis_name import RunBy
-from graphdist.tracing.control_flow import (
-    CALLS,
-    import_call,
-    import_cond,
-    import_scan,
-    import_while,
-)
 from graphdist.tracing.importer import Importer, Rule
-from graphdist.tracing.integer_mean_marks import IntegerMeans, integer_mean_p
-from graphdist.tracing.loop_marks import loop_mark_p
+from graphdist.tracing.marks import IntegerMeans, integer_mean_p, loop_mark_p
 from graphdist.tracing.named_collectives import (
     NAMED,
     has_mirrored_result,
@@ -39,15 +32,7 @@ from graphdist.tracing.named_collectives import (
     lowered_collective,
     names_of_axes,
 )
-from graphdist.tracing.primitives import LOGICAL, read_variable_p
-from graphdist.tracing.refs import (
-    import_add_update,
-    import_freeze,
-    import_get,
-    import_handle,
-    import_new_ref,
-    import_swap,
-)
+from graphdist.tracing.primitives import LOGICAL
 from graphdist.tracing.trace_in_progress import outside_replica_functions
 
 
@@ -68,8 +53,7 @@ def import_jaxpr(
     the variables that the trace used. The operands of the program's means are recorded in `means`.
     Raises `TraceError` if no graph can express the program.
     """
-    importer = Importer(_RULES, num_replicas, means)
-    importer.taken.update(variable.name for variable in variables)
+    importer = Importer(_RULES, num_replicas, means, [variable.name for variable in variables])
     outputs = importer.inlined(closed, inputs)
     return Graph(
         name,
@@ -117,19 +101,11 @@ def _forward(importer: Importer, equation: Any) -> None:
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(CALLS, import_call),
+    **control_flow.RULES,
+    **refs.RULES,
     **{primitive.name: _import_logical for primitive in LOGICAL},
     **dict.fromkeys(NAMED, _import_named),
     integer_mean_p.name: _import_integer_mean,
-    read_variable_p.name: import_handle,
-    "new_ref": import_new_ref,
-    "get": import_get,
-    "swap": import_swap,
-    "addupdate": import_add_update,
-    "freeze": import_freeze,
     loop_mark_p.name: _forward,
     "stop_gradient": _forward,
-    "scan": import_scan,
-    "while": import_while,
-    "cond": import_cond,
 }

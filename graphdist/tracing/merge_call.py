@@ -58,22 +58,6 @@ class Merged:
         ]
 
 
-@dataclass(frozen=True)
-class _Linearized:
-    """A linearized program.
-
-    `forward` maps operands to results and residuals; `linear` maps residuals and tangents of the
-    operands to tangents of the results.
-    """
-
-    forward: Merged
-    linear: Merged
-    inputs: list[int]
-    """The indices of the operands that have tangents."""
-    outputs: list[int]
-    """The indices of the results that have tangents."""
-
-
 merge_call_p = Primitive("merge_call")
 merge_call_p.multiple_results = True
 merge_call_p.def_abstract_eval(
@@ -89,23 +73,30 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     if "linearized" not in merged.derived:
         merged.derived["linearized"] = _linearize(merged)
-    parts: _Linearized = merged.derived["linearized"]
-    residual_shapes = [aval.shape for aval in parts.forward.jaxpr.out_avals[len(shapes) :]]
-    outputs = merge_call_p.bind(*primals, merged=parts.forward, shapes=(*shapes, *residual_shapes))
+    forward, linear = merged.derived["linearized"]
+    residual_shapes = [aval.shape for aval in forward.jaxpr.out_avals[len(shapes) :]]
+    outputs = merge_call_p.bind(*primals, merged=forward, shapes=(*shapes, *residual_shapes))
     results, residuals = outputs[: len(shapes)], outputs[len(shapes) :]
-    avals = merged.jaxpr.in_avals
-    inputs = [padded(ad.instantiate_zeros(tangents[i]), avals[i].shape) for i in parts.inputs]
-    returned = iter(_bind_padded(parts.linear, [*residuals, *inputs]))
+    inputs = [
+        padded(ad.instantiate_zeros(tangent), aval.shape)
+        for tangent, aval in zip(tangents, merged.jaxpr.in_avals, strict=True)
+        if _has_tangents(aval)
+    ]
+    returned = iter(_bind_padded(linear, [*residuals, *inputs]))
     return results, [
         unpadded(next(returned), shape)
-        if i in parts.outputs
-        else ad.Zero(jax.typeof(results[i]).to_tangent_aval())
-        for i, shape in enumerate(shapes)
+        if _has_tangents(aval)
+        else ad.Zero(jax.typeof(result).to_tangent_aval())
+        for result, aval, shape in zip(results, merged.jaxpr.out_avals, shapes, strict=True)
     ]
 
 
-def _linearize(merged: Merged) -> _Linearized:
-    """Return a program linearized in the operands that have tangents."""
+def _linearize(merged: Merged) -> tuple[Merged, Merged]:
+    """Return a program linearized in the operands that have tangents, in two parts.
+
+    The first maps operands to results and residuals. The second maps residuals and tangents of the
+    operands to tangents of the results.
+    """
     inputs = [i for i, aval in enumerate(merged.jaxpr.in_avals) if _has_tangents(aval)]
     outputs = [i for i, aval in enumerate(merged.jaxpr.out_avals) if _has_tangents(aval)]
     structure: list[Any] = []
@@ -136,18 +127,16 @@ def _linearize(merged: Merged) -> _Linearized:
     input_avals = [merged.jaxpr.in_avals[i] for i in inputs]
     linear = jax.make_jaxpr(tangents)(*_specs([*residuals, *input_avals]))
     replicas = merged.num_replicas
-    return _Linearized(
+    return (
         Merged(jaxpr, (*merged.is_mirrored, *[False] * len(residuals)), replicas),
         Merged(linear, (False,) * len(outputs), replicas),
-        inputs,
-        outputs,
     )
 
 
 def _transpose_rule(
     cotangents: Sequence[Any], *operands: Any, merged: Merged, shapes: Sequence[Any]
 ) -> list[Any]:
-    """Return the cotangents of the operands in which the program is linear, None for any other."""
+    """Return the cotangents of the operands in which the program is linear, else None."""
     wanted = tuple(ad.is_undefined_primal(operand) for operand in operands)
     key = "transposed", wanted
     if key not in merged.derived:

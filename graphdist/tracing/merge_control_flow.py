@@ -8,7 +8,8 @@ layouts raises an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias  # Any: equations and tracers of JAX are untyped
 
 import numpy as np
@@ -51,7 +52,7 @@ def _merge_scan(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -
     consts = [row[:num_consts] for row in operands]
     bodies = [equation.params["jaxpr"] for equation in aligned]
     arrays = _entering(aligned, [row[num_consts:] for row in operands])
-    carried = [_strong(array) for array in arrays[:num_carry]]
+    carried = list(map(_strong, arrays[:num_carry]))
 
     def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         rows = [
@@ -63,7 +64,7 @@ def _merge_scan(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -
             for of_variant, row in zip(consts, operands, strict=True)
         ]
         results = _arrays(aligned, merge(bodies, rows))
-        return _like(carry, results), results[num_carry:]
+        return _fitted(results, map(np.shape, carry)), results[num_carry:]
 
     xs = arrays[num_carry:]
     final, ys = lax.scan(body, carried, xs, length, reverse, params["unroll"])
@@ -83,11 +84,11 @@ def _merge_while(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) 
         return _arrays(aligned, merge(conditions, rows(0, of_condition, carry)))[0]
 
     def body(carry: Any) -> list[Any]:
-        return _like(carry, _arrays(aligned, merge(bodies, rows(of_condition, start, carry))))
+        results = _arrays(aligned, merge(bodies, rows(of_condition, start, carry)))
+        return _fitted(results, map(np.shape, carry))
 
-    entering = _entering(aligned, [row[start:] for row in operands])
-    carried = [_strong(array) for array in entering]
-    return list(lax.while_loop(condition, body, carried))
+    carried = map(_strong, _entering(aligned, [row[start:] for row in operands]))
+    return list(lax.while_loop(condition, body, list(carried)))
 
 
 def _merge_cond(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -> list[Any]:
@@ -97,20 +98,12 @@ def _merge_cond(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -
         for variables in zip(*(equation.outvars for equation in aligned), strict=True)
     ]
 
-    def branch(number: int) -> Callable[[], list[Any]]:
+    def branch(number: int) -> list[Any]:
         bodies = [equation.params["branches"][number] for equation in aligned]
-
-        def run() -> list[Any]:
-            results = _arrays(aligned, merge(bodies, [row[1:] for row in operands]))
-            return [
-                _strong(padded(result, shape))
-                for result, shape in zip(results, shapes, strict=True)
-            ]
-
-        return run
+        return _fitted(_arrays(aligned, merge(bodies, [row[1:] for row in operands])), shapes)
 
     (index,) = _entering(aligned, [row[:1] for row in operands])
-    return list(lax.switch(index, [branch(number) for number in range(count)]))
+    return list(lax.switch(index, [partial(branch, number) for number in range(count)]))
 
 
 _MERGES = {"scan": _merge_scan, "while": _merge_while, "cond": _merge_cond}
@@ -137,7 +130,7 @@ def _differ(aligned: Sequence[Equation]) -> TraceError:
 def _entering(aligned: Sequence[Equation], rows: SlotRows) -> list[Any]:
     """Return the arrays that the variants pass to a loop or branch.
 
-    Variants share the array of an operand that has the same dtype and rank in all of them. Raises
+    Variants share the array of an operand that has one dtype and rank in all variants. Raises
     `TraceError` if an operand differs in dtype or rank.
     """
     for slots in zip(*rows, strict=True):
@@ -164,10 +157,10 @@ def _arrays(aligned: Sequence[Equation], rows: SlotRows) -> list[Any]:
     return [slot.array for slot in rows[0]]
 
 
-def _like(carry: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    return [
-        _strong(padded(result, np.shape(old))) for old, result in zip(carry, results, strict=False)
-    ]
+def _fitted(results: Sequence[Any], shapes: Iterable[tuple[int, ...]]) -> list[Any]:
+    """Return the first results as arrays of these shapes, without weak types."""
+    pairs = zip(results, shapes, strict=False)
+    return [_strong(padded(result, shape)) for result, shape in pairs]
 
 
 def _strong(array: Any) -> Any:

@@ -17,7 +17,8 @@ JAX's own rules differentiate and batch the result, so that gradients are exact 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any  # Any: equations, avals and tracers of JAX are untyped
 
@@ -138,7 +139,7 @@ class _Merger:
 
     def _switch(self, own: Sequence[list[Equation]], layout: SwitchLayout) -> None:
         branches = [
-            self._branch(variant, equations, atoms, layout.types)
+            partial(self._branch, variant, equations, atoms, layout.types)
             for variant, equations, atoms in zip(self.variants, own, layout.atoms, strict=True)
         ]
         layout.arrays = lax.switch(self.index, branches)
@@ -153,24 +154,20 @@ class _Merger:
         equations: Sequence[Equation],
         atoms: dict[int, Atom],
         types: Sequence[jax.ShapeDtypeStruct],
-    ) -> Callable[[], list[Any]]:
+    ) -> list[Any]:
+        """Return the outputs of one branch: the values of `atoms`, zeros for other outputs."""
         equations = needed(equations, atoms.values())
         inside = {variable for equation in equations for variable in equation.outvars}
         operands = dict.fromkeys([*used(equations), *filter(is_variable, atoms.values())])
-        free = [atom for atom in operands if atom not in inside]
-
-        def branch() -> list[Any]:
-            inputs = {atom: variant.slots[atom].value() for atom in free}
-            results = run_equations(equations, inputs, list(atoms.values()), self.template)
-            values = dict(zip(atoms, results, strict=True))
-            return [
-                padded(values[output], type.shape)
-                if output in values
-                else jnp.zeros(type.shape, type.dtype)
-                for output, type in enumerate(types)
-            ]
-
-        return branch
+        inputs = {atom: variant.slots[atom].value() for atom in operands if atom not in inside}
+        results = run_equations(equations, inputs, list(atoms.values()), self.template)
+        values = dict(zip(atoms, results, strict=True))
+        return [
+            padded(values[output], type.shape)
+            if output in values
+            else jnp.zeros(type.shape, type.dtype)
+            for output, type in enumerate(types)
+        ]
 
     def _synchronize(self, points: Sequence[Equation], operands: Sequence[Sequence[Slot]]) -> None:
         """Run a synchronization point once for all variants."""
@@ -222,7 +219,7 @@ def _last_uses(
 ) -> dict[Any, int]:
     """Return the index of the last segment that uses each value.
 
-    The synchronization point at the end of a segment belongs to it.
+    The synchronization point at the end of a segment belongs to the segment.
     """
     last: dict[Any, int] = {}
     for position, (equations, point) in enumerate(segments):

@@ -30,26 +30,27 @@ from graphdist.tracing.trace_in_progress import TraceError
 from graphdist.tracing.user_lines import source_of_equation
 
 
+def _exchanged(primitive: jex.Primitive, x: Any, size: int, **params: Any) -> Any:
+    """Return the result of a collective over `size` replicas: the operand itself over one."""
+    return x if size == 1 else primitive.bind(x, group_size=size, **params)
+
+
 def _reduction(reducer: str, locally: Callable[..., Any]) -> Callable[..., Any]:
     def reduced(x: Any, size: int, *, axes: Sequence[Any]) -> Any:
         dimensions = [axis for axis in axes if isinstance(axis, int)]
         x = locally(x, dimensions) if dimensions else x
-        return x if size == 1 else all_reduce_p.bind(x, reducer=reducer, group_size=size)
+        return _exchanged(all_reduce_p, x, size, reducer=reducer)
 
     return reduced
 
 
 def _all_gather(x: Any, size: int, *, all_gather_dimension: int, tiled: bool) -> Any:
     part = x if tiled else lax.expand_dims(x, (all_gather_dimension,))
-    if size == 1:
-        return part
-    return all_gather_p.bind(part, axis=all_gather_dimension, group_size=size)
+    return _exchanged(all_gather_p, part, size, axis=all_gather_dimension)
 
 
 def _reduce_scatter(x: Any, size: int, *, scatter_dimension: int, tiled: bool) -> Any:
-    part = x
-    if size > 1:
-        part = reduce_scatter_p.bind(x, reducer="sum", axis=scatter_dimension, group_size=size)
+    part = _exchanged(reduce_scatter_p, x, size, reducer="sum", axis=scatter_dimension)
     return part if tiled else lax.squeeze(part, (scatter_dimension,))
 
 
@@ -65,9 +66,7 @@ def _permute(x: Any, size: int, *, perm: Sequence[tuple[int, int]]) -> Any:
 
 
 def _all_to_all(x: Any, size: int, *, split_axis: int, concat_axis: int) -> Any:
-    if size == 1:
-        return x
-    return all_to_all_p.bind(x, split_axis=split_axis, concat_axis=concat_axis, group_size=size)
+    return _exchanged(all_to_all_p, x, size, split_axis=split_axis, concat_axis=concat_axis)
 
 
 def _broadcast(x: Any, size: int, *, source: int) -> Any:

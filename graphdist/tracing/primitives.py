@@ -36,10 +36,13 @@ AbstractRule: TypeAlias = Callable[..., ShapedArray]
 TransposeRule: TypeAlias = Callable[..., Any]
 
 
-def linear_primitive(name: str, abstract: AbstractRule, transpose: TransposeRule) -> Primitive:
+def linear_primitive(
+    name: str, abstract: AbstractRule, transpose: TransposeRule, *axes: str
+) -> Primitive:
     """Return a primitive that is linear in its one operand.
 
     `transpose(cotangent, aval, **params)` returns the cotangent of an operand of type `aval`.
+    `axes` are the names of the parameters that number a dimension of the operand.
     """
     primitive = Primitive(name)
     primitive.def_abstract_eval(abstract)
@@ -47,7 +50,14 @@ def linear_primitive(name: str, abstract: AbstractRule, transpose: TransposeRule
     def transposed(cotangent: Any, operand: Any, **params: Any) -> list[Any]:
         return [transpose(cotangent, operand.aval, **params)]
 
+    def batched(operands: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
+        (dim,) = dims
+        for axis in axes:  # a batch dimension before the axis shifts the axis
+            params[axis] += dim <= params[axis]
+        return primitive.bind(*operands, **params), dim
+
     ad.deflinear2(primitive, transposed)
+    batching.primitive_batchers[primitive] = batched
     return primitive
 
 
@@ -65,22 +75,27 @@ def same_type(x: ShapedArray, **params: Any) -> ShapedArray:
     return ShapedArray(x.shape, x.dtype, weak_type=x.weak_type)
 
 
+def _resized(x: ShapedArray, axis: int, length: int) -> ShapedArray:
+    return ShapedArray((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
+
+
 def _gathered(x: ShapedArray, *, axis: int, group_size: int) -> ShapedArray:
-    return ShapedArray((*x.shape[:axis], x.shape[axis] * group_size, *x.shape[axis + 1 :]), x.dtype)
+    return _resized(x, axis, x.shape[axis] * group_size)
 
 
 def _scattered(x: ShapedArray, *, axis: int, group_size: int, **params: Any) -> ShapedArray:
-    length = x.shape[axis] // group_size
-    return ShapedArray((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
+    return _resized(x, axis, x.shape[axis] // group_size)
 
 
 def _exchanged(
     x: ShapedArray, *, split_axis: int, concat_axis: int, group_size: int
 ) -> ShapedArray:
-    shape = list(x.shape)
-    shape[split_axis] //= group_size
-    shape[concat_axis] *= group_size
-    return ShapedArray(tuple(shape), x.dtype)
+    split = _scattered(x, axis=split_axis, group_size=group_size)
+    return _gathered(split, axis=concat_axis, group_size=group_size)
+
+
+def _transpose_to_replicas(ct: Tracer, x: Any, *, group_size: int) -> Tracer:
+    return reduce_p.bind(ct, reducer="sum", group_size=group_size)
 
 
 def _transpose_reduce(ct: Tracer, x: Any, *, reducer: str, group_size: int) -> Tracer:
@@ -88,30 +103,23 @@ def _transpose_reduce(ct: Tracer, x: Any, *, reducer: str, group_size: int) -> T
     return spread / group_size if reducer == "mean" else spread
 
 
-def _transpose_to_replicas(ct: Tracer, x: Any, *, group_size: int) -> Tracer:
-    return reduce_p.bind(ct, reducer="sum", group_size=group_size)
-
-
-def _transpose_all_reduce(ct: Tracer, x: Any, *, reducer: str, group_size: int) -> Tracer:
-    return all_reduce_p.bind(ct, reducer=reducer, group_size=group_size)
+def _transpose_all_reduce(ct: Tracer, x: Any, **params: Any) -> Tracer:
+    return all_reduce_p.bind(ct, **params)
 
 
 def _transpose_gather(ct: Tracer, x: Any, *, axis: int, group_size: int) -> Tracer:
     spread = to_replicas_p.bind(ct, group_size=group_size)
-    length = x.shape[axis]
-    start = replica_id_p.bind(group_size=group_size) * length
-    return lax.dynamic_slice_in_dim(spread, start, length, axis)
+    start = replica_id_p.bind(group_size=group_size) * x.shape[axis]
+    return lax.dynamic_slice_in_dim(spread, start, x.shape[axis], axis)
 
 
-def _transpose_all_gather(ct: Tracer, x: Any, *, axis: int, group_size: int) -> Tracer:
-    return reduce_scatter_p.bind(ct, reducer="sum", axis=axis, group_size=group_size)
+def _transpose_all_gather(ct: Tracer, x: Any, **params: Any) -> Tracer:
+    return reduce_scatter_p.bind(ct, reducer="sum", **params)
 
 
-def _transpose_reduce_scatter(
-    ct: Tracer, x: Any, *, reducer: str, axis: int, group_size: int
-) -> Tracer:
-    gathered = all_gather_p.bind(ct, axis=axis, group_size=group_size)
-    return gathered / group_size if reducer == "mean" else gathered
+def _transpose_reduce_scatter(ct: Tracer, x: Any, *, reducer: str, **params: Any) -> Tracer:
+    gathered = all_gather_p.bind(ct, **params)
+    return gathered / params["group_size"] if reducer == "mean" else gathered
 
 
 def _transpose_permute(
@@ -131,13 +139,15 @@ def _transpose_all_to_all(
 to_replicas_p = linear_primitive("to_replicas", same_type, _transpose_to_replicas)
 reduce_p = linear_primitive("reduce_replicas", same_type, _transpose_reduce)
 all_reduce_p = linear_primitive("all_reduce", same_type, _transpose_all_reduce)
-gather_p = linear_primitive("gather_replicas", _gathered, _transpose_gather)
-all_gather_p = linear_primitive("all_gather_replicas", _gathered, _transpose_all_gather)
-reduce_scatter_p = linear_primitive(
-    "reduce_scatter_replicas", _scattered, _transpose_reduce_scatter
-)
 permute_p = linear_primitive("collective_permute", same_type, _transpose_permute)
-all_to_all_p = linear_primitive("all_to_all_replicas", _exchanged, _transpose_all_to_all)
+gather_p = linear_primitive("gather_replicas", _gathered, _transpose_gather, "axis")
+all_gather_p = linear_primitive("all_gather_replicas", _gathered, _transpose_all_gather, "axis")
+reduce_scatter_p = linear_primitive(
+    "reduce_scatter_replicas", _scattered, _transpose_reduce_scatter, "axis"
+)
+all_to_all_p = linear_primitive(
+    "all_to_all_replicas", _exchanged, _transpose_all_to_all, "split_axis", "concat_axis"
+)
 
 read_variable_p = Primitive("read_variable")
 read_variable_p.def_abstract_eval(
@@ -149,41 +159,6 @@ aggregate_p = identity_without_gradient("aggregate")
 
 replica_id_p = Primitive("replica_id")
 replica_id_p.def_abstract_eval(lambda *, group_size: ShapedArray((), jnp.int32))
-
-
-def _batch_along_axis(primitive: Primitive) -> None:
-    """Set a primitive's rule for `jax.vmap`. A batch dimension before its axis shifts the axis."""
-
-    def rule(
-        operands: Sequence[Any], dims: Sequence[int], *, axis: int, **params: Any
-    ) -> tuple[Any, int]:
-        (dim,) = dims
-        return primitive.bind(*operands, axis=axis + (dim <= axis), **params), dim
-
-    batching.primitive_batchers[primitive] = rule
-
-
-def _batch_all_to_all(
-    operands: Sequence[Any],
-    dims: Sequence[int],
-    *,
-    split_axis: int,
-    concat_axis: int,
-    group_size: int,
-) -> tuple[Any, int]:
-    (dim,) = dims
-    axes = {
-        "split_axis": split_axis + (dim <= split_axis),
-        "concat_axis": concat_axis + (dim <= concat_axis),
-    }
-    return all_to_all_p.bind(*operands, **axes, group_size=group_size), dim
-
-
-for _primitive in (to_replicas_p, reduce_p, all_reduce_p, permute_p):
-    batching.defvectorized(_primitive)
-batching.primitive_batchers[all_to_all_p] = _batch_all_to_all
-for _primitive in (gather_p, all_gather_p, reduce_scatter_p):
-    _batch_along_axis(_primitive)
 
 LOGICAL = {
     to_replicas_p: "to_replicas",

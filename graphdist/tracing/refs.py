@@ -16,98 +16,76 @@ from typing import Any  # Any: equations of JAX are untyped
 import jax
 from jax.extend.core import primitives as jax_primitives
 
-from graphdist.ir.graph import GraphVariable, Operand, Value
+from graphdist.ir.graph import GraphVariable, Value
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.ops import ASSIGN, READ
 from graphdist.ir.types import MIRRORED, PER_REPLICA
-from graphdist.tracing.importer import Importer
+from graphdist.tracing.importer import Importer, Rule
 from graphdist.tracing.jax_ops import jax_op
+from graphdist.tracing.primitives import read_variable_p
 from graphdist.tracing.trace_in_progress import TraceError
 
 
-def import_handle(importer: Importer, equation: Any) -> None:
+def _import_handle(importer: Importer, equation: Any) -> None:
     """Let a handle stand for its variable."""
     importer.bind(equation, [equation.params["variable"]])
 
 
-def import_new_ref(importer: Importer, equation: Any) -> None:
+def _import_new_ref(importer: Importer, equation: Any) -> None:
     """Add a local variable, unless the ref is the handle of a user's variable."""
     initial = importer.argument(equation.invars[0])
     if isinstance(initial, GraphVariable):
         importer.bind(equation, [initial])
         return
-    cell = _local_variable(importer, initial)
-    importer.bind(equation, [cell])
-    _assign(importer, cell, initial)
-
-
-def _local_variable(importer: Importer, value: Operand) -> GraphVariable:
     name = f"cell_{len(importer.locals)}"
     while name in importer.taken:
         name += "_"
     importer.taken.add(name)
-    layout = MIRRORED if importer.num_replicas == 1 else PER_REPLICA
-    cell = GraphVariable(
-        name,
-        value.type.with_layout(layout),
-        synchronization="on_read",
-        is_local=True,
-    )
+    type = initial.type.with_layout(MIRRORED if importer.num_replicas == 1 else PER_REPLICA)
+    cell = GraphVariable(name, type, synchronization="on_read", is_local=True)
     importer.locals.append(cell)
-    return cell
+    importer.bind(equation, [cell])
+    importer.add(ASSIGN, (initial,), OfVariable(cell))
 
 
-def import_get(importer: Importer, equation: Any) -> None:
+def _import_get(importer: Importer, equation: Any) -> None:
     """Add a read."""
     variable = _accessed(importer, equation, 1)
     importer.versions.check_read(variable, importer.source, importer.is_replay)
     importer.bind(equation, _read(importer, variable))
 
 
-def import_freeze(importer: Importer, equation: Any) -> None:
+def _import_freeze(importer: Importer, equation: Any) -> None:
     """Add a read of the last value, when JAX freezes a ref. Nothing uses the ref afterwards."""
     variable = importer.argument(equation.invars[0])
     assert isinstance(variable, GraphVariable)
     importer.bind(equation, _read(importer, variable))
 
 
-def import_swap(importer: Importer, equation: Any) -> None:
-    """Add an assignment, after a read of the old value, which JAX's operation returns."""
+def _import_write(importer: Importer, equation: Any) -> None:
+    """Add an assignment, after a read of the old value.
+
+    A `swap` returns the old value. An `addupdate` assigns the sum of the old value and its operand.
+    """
     variable = _accessed(importer, equation, 2)
-    _check_write(importer, variable)
-    importer.bind(equation, _read(importer, variable))
-    _write(importer, variable, importer.operand(equation.invars[1]))
-
-
-def import_add_update(importer: Importer, equation: Any) -> None:
-    """Add the assignment of the sum of the old value and an operand."""
-    variable = _accessed(importer, equation, 2)
-    _check_write(importer, variable)
-    operands = [*_read(importer, variable), importer.operand(equation.invars[1])]
-    (total,) = importer.add(jax_op(jax_primitives.add_p), operands, types=[variable.type])
-    _write(importer, variable, total)
-
-
-def _read(importer: Importer, variable: GraphVariable) -> tuple[Value, ...]:
-    return importer.add(READ, (), OfVariable(variable), hint=variable.name)
-
-
-def _write(importer: Importer, variable: GraphVariable, value: Operand) -> None:
-    _assign(importer, variable, value)
-    importer.versions.written(variable, importer.source)
-
-
-def _assign(importer: Importer, variable: GraphVariable, value: Operand) -> None:
-    importer.add(ASSIGN, (value,), OfVariable(variable))
-
-
-def _check_write(importer: Importer, variable: GraphVariable) -> None:
     if importer.in_checkpoint and not variable.is_local:
         raise TraceError(
             f"variable {variable.name!r} is assigned inside jax.checkpoint, "
             f"which would run the assignment twice",
             hint="return the value from the checkpointed function and assign it outside",
         )
+    old, new = _read(importer, variable), importer.operand(equation.invars[1])
+    if equation.primitive.name == "swap":
+        importer.bind(equation, old)
+    else:
+        add = jax_op(jax_primitives.add_p)
+        (new,) = importer.add(add, [*old, new], types=[variable.type])
+    importer.add(ASSIGN, (new,), OfVariable(variable))
+    importer.versions.written(variable, importer.source)
+
+
+def _read(importer: Importer, variable: GraphVariable) -> tuple[Value, ...]:
+    return importer.add(READ, (), OfVariable(variable), hint=variable.name)
 
 
 def _accessed(importer: Importer, equation: Any, num_operands: int) -> GraphVariable:
@@ -138,3 +116,14 @@ def _accessed(importer: Importer, equation: Any, num_operands: int) -> GraphVari
 
 def _ref_name(variable: GraphVariable) -> str:
     return "a ref" if variable.is_local else f"variable {variable.name!r}"
+
+
+RULES: dict[str, Rule] = {
+    read_variable_p.name: _import_handle,
+    "new_ref": _import_new_ref,
+    "get": _import_get,
+    "swap": _import_write,
+    "addupdate": _import_write,
+    "freeze": _import_freeze,
+}
+"""The rules that import handles, refs and accesses of refs."""

@@ -17,24 +17,13 @@ from jax.extend import core as jex
 from graphdist.ir.types import dtype_name
 from graphdist.tracing.merge_call import are_one_merge_call, merge_call_p
 from graphdist.tracing.named_collectives import is_named_collective
-from graphdist.tracing.primitives import (
-    LOGICAL,
-    aggregate_p,
-    all_gather_p,
-    all_reduce_p,
-    all_to_all_p,
-    gather_p,
-    permute_p,
-    reduce_p,
-    reduce_scatter_p,
-)
+from graphdist.tracing.primitives import LOGICAL, all_gather_p, replica_id_p, to_replicas_p
 from graphdist.tracing.same_equations import same_parameters
 from graphdist.tracing.slots import is_ref
 from graphdist.tracing.trace_in_progress import TraceError
 from graphdist.tracing.user_lines import source_of_equation
 
-_SYNCHRONIZING = {aggregate_p, all_gather_p, all_reduce_p, gather_p, reduce_p, reduce_scatter_p}
-_SYNCHRONIZING |= {merge_call_p, permute_p, all_to_all_p}
+_SYNCHRONIZING = {*LOGICAL, merge_call_p} - {to_replicas_p, replica_id_p}
 _WRITES = ("swap", "addupdate")
 _UNEQUAL_GATHER = "; gd.get_replica_context().all_gather takes other lengths along its axis"
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from inspect import Parameter, Signature
-from typing import Any, Protocol, TypeVar  # Any: refs and traces have no common public type
+from typing import Any, TypeVar  # Any: refs and traces have no common public type
 from weakref import WeakValueDictionary
 
 import jax
@@ -32,9 +32,8 @@ from jax.extend import core as jex
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import Source
-from graphdist.ir.types import Type
 from graphdist.tracing.axis_name import bound, run_in_cross_replica_context, unbound_name
-from graphdist.tracing.integer_mean_marks import IntegerMeans
+from graphdist.tracing.marks import IntegerMeans
 from graphdist.tracing.missing_values import explain
 from graphdist.tracing.primitives import aggregate_p, read_variable_p, to_replicas
 from graphdist.tracing.user_lines import here, where_raised
@@ -53,32 +52,17 @@ class TraceError(GraphdistError, RuntimeError):
 class NeedsReplicaId(BaseException):
     """A call of `run` needs the replica id as a Python value, so each replica must be traced.
 
-    It is no `Exception`, so that the user's handlers do not catch it.
+    The argument is the index of the call of `run`. The class is no `Exception`, so that the user's
+    handlers do not catch the error.
     """
-
-    def __init__(self, run: int) -> None:
-        """Store the index of the call of `run`."""
-        self.run = run
 
 
 class NeedsNameThroughout(BaseException):
-    """A gradient through `run` needs the axis name outside `run`, so a trace must bind it.
+    """A gradient through `run` needs the axis name outside `run`, so a trace must bind the name.
 
-    It is no `Exception`, so that the user's handlers do not catch it.
+    The arguments are the name of the axis and the number of replicas. The class is no `Exception`,
+    so that the user's handlers do not catch the error.
     """
-
-    def __init__(self, axis: tuple[str, int]) -> None:
-        """Store the name of the axis and the number of replicas."""
-        self.axis = axis
-
-
-class TraceableVariable(Protocol):
-    """The interface of a user's variable that a trace needs."""
-
-    name: str
-
-    def spec(self, name: str) -> GraphVariable:
-        """Return the graph's description of the variable under a name unique in its graph."""
 
 
 class Trace:
@@ -109,9 +93,9 @@ class Trace:
         self.replica_id_was_used = False  # by the replica function that is being traced
         # The index of the current call of `run`, if each replica can be traced instead.
         self.current_run: int | None = None
-        self._by_replica_id, self._num_runs = by_replica_id, 0
-        self._handles: dict[int, Any] = {}
-        self._specs: dict[int, GraphVariable] = {}
+        self._by_replica_id, self._runs = by_replica_id, itertools.count()
+        self._used: dict[int, tuple[Any, GraphVariable]] = {}
+        """The handle of each variable and its description in the graph, by the variable's id."""
         self._outermost: Any = None
         self._arguments: dict[int, Any] = {}
         self._same_on_all: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -153,8 +137,7 @@ class Trace:
 
     def next_run(self) -> tuple[int, bool]:
         """Return the index of this call of `run`, and whether it is traced by replica id."""
-        run = self._num_runs
-        self._num_runs += 1
+        run = next(self._runs)
         return run, run in self._by_replica_id
 
     def bound(self, name: str, size: int, call: Callable[[], Output]) -> Output:
@@ -185,16 +168,17 @@ class Trace:
         if self.current_run is not None and self.replica_id_was_used:
             raise NeedsReplicaId(self.current_run)
 
-    def read(self, variable: TraceableVariable) -> jax.Array:
+    def read(self, variable: Any) -> jax.Array:
         """Return the variable's current value, on the replica that reads it."""
-        return self._handle(variable)[...]
+        handle, _ = self._handle_and_spec(variable)
+        return handle[...]
 
-    def write(self, variable: TraceableVariable, value: jax.Array, context: str) -> None:
+    def write(self, variable: Any, value: jax.Array, context: str) -> None:
         """Assign `value` in `context`, which is "replica" or "cross".
 
         Raises `TraceError` under `jax.vmap`, where the variable would get a value per example.
         """
-        handle = self._handle(variable)
+        handle, _ = self._handle_and_spec(variable)
         value = self.aggregate(variable, value, context)
         try:
             handle[...] = value
@@ -208,10 +192,10 @@ class Trace:
                 ) from error
             raise
 
-    def aggregate(self, variable: TraceableVariable, value: jax.Array, context: str) -> jax.Array:
+    def aggregate(self, variable: Any, value: jax.Array, context: str) -> jax.Array:
         """Return a value combined by the variable's aggregation, without a gradient."""
-        self._handle(variable)
-        return aggregate_p.bind(value, variable=self._specs[id(variable)], context=context)
+        _, spec = self._handle_and_spec(variable)
+        return aggregate_p.bind(value, variable=spec, context=context)
 
     def claim(self, strategy: Any, *, firmly: bool = True) -> None:
         """Make `strategy` the strategy of the program.
@@ -231,21 +215,19 @@ class Trace:
                 hint="run the other strategy in a gd.function of its own",
             )
 
-    def _handle(self, variable: TraceableVariable) -> Any:
-        handle = self._handles.get(id(variable))
-        if handle is None:
-            spec = variable.spec(self._unique(variable.name))
-            type: Type = spec.type
+    def _handle_and_spec(self, variable: Any) -> tuple[Any, GraphVariable]:
+        """Return the handle of a user's variable, and its description in the graph."""
+        used = self._used.get(id(variable))
+        if used is None:
+            spec: GraphVariable = variable.spec(self._unique(variable.name))
             with jex.set_current_trace(self._outermost):
                 value = read_variable_p.bind(
-                    variable=spec, shape=type.shape, dtype=variable_dtype(variable)
+                    variable=spec, shape=spec.type.shape, dtype=variable.dtype
                 )
-                handle = jax.new_ref(value)
-            self._handles[id(variable)] = handle
+                used = self._used[id(variable)] = jax.new_ref(value), spec
             self.variables.append(variable)
             self.specs.append(spec)
-            self._specs[id(variable)] = spec
-        return handle
+        return used
 
     def _unique(self, name: str) -> str:
         taken = {spec.name for spec in self.specs}
@@ -269,30 +251,16 @@ class Trace:
         except (TypeError, IndexError) as error:
             explain(error)
             raise
-        except ValueError as error:
-            if not str(error).startswith("Triggering __jax_array__"):
-                raise
-            raise TraceError(
-                "a function of JAX, which takes arrays, is given a variable or a value of replicas",
-                source=where_raised(error),
-                hint="give it the value: v[...] of a variable, gd.read(tree) of a pytree of them; "
-                "a PerReplica goes through the args of run",
-            ) from error
-        except NotImplementedError as error:
-            if "State effect not supported in vmap-of-cond" not in str(error):
-                raise
-            raise TraceError(
-                "a branch under jax.vmap uses a variable or a ref: JAX takes no state into "
-                "branches whose predicate may differ from example to example",
-                source=where_raised(error),
-                hint="read it outside jax.vmap and use the value in the branch; return what is to "
-                "be assigned, and assign it outside",
-            ) from error
+        except (ValueError, NotImplementedError) as error:
+            for part, what, hint in _REFUSED_BY_JAX:
+                if part in str(error):
+                    raise TraceError(what, source=where_raised(error), hint=hint) from error
+            raise
         finally:
             # This comes first, since the lines below must not run inside the trace.
             _state.trace = previous
             # Handles end with JAX's trace. `jax.checking_leaks` reports any that is kept.
-            self._handles.clear()
+            self._used.clear()
             self._arguments.clear()
             self._outermost = None
 
@@ -303,7 +271,7 @@ class Trace:
             return
         known = [axis for axis in self._axes_of_runs if axis[0] == name]
         if known and self._axis is None:
-            raise NeedsNameThroughout(max(known))
+            raise NeedsNameThroughout(*max(known))
         raise outside_replica_functions(name, where_raised(error)) from error
 
 
@@ -318,9 +286,22 @@ def outside_replica_functions(name: str, source: Source) -> TraceError:
     )
 
 
-def variable_dtype(variable: Any) -> Any:
-    """Return the JAX dtype of a user's variable."""
-    return variable.dtype
+_REFUSED_BY_JAX = (
+    (
+        "Triggering __jax_array__",
+        "a function of JAX, which takes arrays, is given a variable or a value of replicas",
+        "give it the value: v[...] of a variable, gd.read(tree) of a pytree of them; a PerReplica "
+        "goes through the args of run",
+    ),
+    (
+        "State effect not supported in vmap-of-cond",
+        "a branch under jax.vmap uses a variable or a ref: JAX takes no state into branches whose "
+        "predicate may differ from example to example",
+        "read it outside jax.vmap and use the value in the branch; return what is to be assigned, "
+        "and assign it outside",
+    ),
+)
+"""Parts of messages of JAX, with the message and the hint of the error that replaces JAX's."""
 
 
 class _State(threading.local):

@@ -1,7 +1,7 @@
 """The user's lines behind an equation.
 
 JAX keeps a traceback with every equation. The user's frames are neither JAX's nor graphdist's.
-Frames of an installed library (an optimizer, say) are left out too, unless no others remain.
+Frames of an installed library, such as an optimizer, are left out too if there are other frames.
 graphdist's files are recognised by module, not by folder, since in the source tree graphdist's
 folders are beside examples and tests.
 """
@@ -26,7 +26,7 @@ from jax.extend import source_info_util
 from graphdist.ir.source import Frame, Source
 
 _JAX_FOLDER = str(Path(jax.__file__).parent)
-source_info_util.register_exclusion(f"{Path(__file__).parents[1]}/")  # JAX's own frames are, too
+source_info_util.register_exclusion(f"{Path(__file__).parents[1]}/")  # JAX excludes its own
 _TYPED_IN = ("<stdin>", "<console>", "<ipython-input", "<python-input", "<doctest")
 _INSTALLED = tuple(
     {sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -143,7 +143,7 @@ def owner_of(file: str) -> CodeOwner:
 
 
 def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
-    """Return the user's frames or, if there are none, the frames of other installed packages.
+    """Return the user's frames; if the user has no frame, those of other installed packages.
 
     Each of `frames` is a file, a line and the qualified name of a function.
     """

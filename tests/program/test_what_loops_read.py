@@ -184,6 +184,23 @@ def test_errors_leave_no_traced_values() -> None:
     assert model.rate == 1
 
 
+def test_an_error_in_the_first_branch_reaches_the_user() -> None:
+    strategy = STRATEGIES["one"]()
+
+    @gd.function
+    def branches(dataset: Any) -> Any:
+        total: Any = 0.0
+        for batch in dataset:
+            if jnp.sum(batch) > 0:
+                total += jnp.ones(2) + jnp.ones(3)
+            else:
+                total += 1.0
+        return total
+
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        branches(distributed(strategy, ROWS))
+
+
 def test_functions_defined_in_a_loop_return() -> None:
     strategy = STRATEGIES["mirrored"]()
 

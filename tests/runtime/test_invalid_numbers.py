@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.buffers import BufferStore
+from graphdist.runtime.invalid_numbers import NumberCheck
 
 ROWS = np.array([[1, 2], [3, 4], [5, 6], [7, -8]], "f")
 
@@ -175,13 +177,14 @@ def test_code_that_is_called_back_finds_the_lock_free(strategy: gd.Strategy) -> 
     assert w.read_value().tolist() == [2, 2]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: gd.CentralStorageStrategy(["cpu:0", "cpu:1"]),
-        lambda: gd.OneDeviceStrategy("cpu:1"),
-    ],
-)
+ELSEWHERE = [
+    lambda: gd.CentralStorageStrategy(["cpu:0", "cpu:1"]),
+    lambda: gd.OneDeviceStrategy("cpu:1"),
+]
+"""Strategies of which a step takes copies of some variables."""
+
+
+@pytest.mark.parametrize("make", ELSEWHERE)
 def test_variables_that_lie_elsewhere_are_not_lost(make: Callable[[], gd.Strategy]) -> None:
     strategy, plain = make(), gd.Variable(2.0, name="plain")
     with strategy.scope():
@@ -198,6 +201,33 @@ def test_variables_that_lie_elsewhere_are_not_lost(make: Callable[[], gd.Strateg
         assert (w.read_value().tolist(), float(plain)) == ([0, 0], 3)
         step(jnp.ones(2))
     assert float(plain) == 4
+
+
+@pytest.mark.parametrize("make", [lambda: gd.MirroredStrategy(["cpu:0", "cpu:1"]), *ELSEWHERE])
+def test_what_another_thread_has_written_meanwhile_stays(
+    make: Callable[[], gd.Strategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy, plain = make(), gd.Variable(2.0, name="plain")
+    with strategy.scope():
+        w = gd.Variable(jnp.ones(2), name="w")
+
+    @gd.function
+    def step(x: Any) -> None:
+        w.assign(jnp.log(x))
+        plain.assign_add(1.0)
+
+    check = NumberCheck.error
+
+    def check_late(*given: Any) -> Any:
+        thread = threading.Thread(target=lambda: w.assign(jnp.full(2, 5.0)))
+        thread.start()
+        thread.join()
+        return check(*given)
+
+    monkeypatch.setattr(NumberCheck, "error", check_late)
+    with jax.debug_nans(True), strategy.scope():
+        refused(lambda: step(-jnp.ones(2)))
+    assert (w.read_value().tolist(), float(plain)) == ([5, 5], 2)
 
 
 def test_outside_of_functions(strategy: gd.Strategy) -> None:

@@ -17,7 +17,7 @@ from jax import lax
 import graphdist as gd
 from graphdist.ir.ops import SCAN
 from graphdist.runtime.emit import emit, lines_named
-from graphdist.tracing.integer_mean_marks import IntegerMeans
+from graphdist.tracing.marks import IntegerMeans
 from graphdist.tracing.trace_in_progress import TraceError
 from tests.tracing.traces import Float32, count, graph_of, run
 

@@ -16,8 +16,8 @@ from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type
 from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.tracing.axis_name import bound, run_by_each_replica
-from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
+from graphdist.tracing.marks import IntegerMeans
 from graphdist.tracing.merge_variants import merge_variants
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.slots import Slot
@@ -47,7 +47,8 @@ class Float32:
         """Return a part, which is read from the handle: a graph has no such read."""
         trace = current_trace()
         assert trace is not None
-        return trace._handle(self)[index]
+        handle, _ = trace._handle_and_spec(self)
+        return handle[index]
 
     def assign(self, value: Any) -> Any:
         """Assign in replica context; returns the value."""

@@ -1,12 +1,18 @@
-"""Which means of integers over the replicas stay integers.
+"""Marks: primitives that return their operand, and for which the importer makes no node.
 
-The mean of different integers is a float. If all replicas hold the same integer, their mean is that
+A mark on a loop is a request to passes, made by the user or by the code that makes the loop. It
+marks a value in the body of the loop, and becomes a parameter of the loop's node:
+
+* `gather`: how often the loop gathers sharded variables, "once" or in "each" iteration;
+* `steps`: each iteration is a step of a training loop, and gives the same bits as a single step.
+
+A mark on the operand of a mean says which means of integers over the replicas stay integers. The
+mean of different integers is a float. If all replicas hold the same integer, their mean is that
 integer. The analysis of the graph tells the two apart, but the dtype is needed earlier, while the
-program is traced. So each mean has an id, the same in each trace of the program. The operand of the
-mean passes through a primitive with this id as parameter. The importer makes no node for this
-primitive, but records which value of the graph the operand is. In the first trace every mean is a
-float. If the graph proves that integers are the same on all replicas, the program is traced again,
-and the proof is repeated on the new graph.
+program is traced. So each mean has an id, the same in each trace of the program, and the mark of
+its operand has this id. The importer records which value of the graph the operand is. In the first
+trace every mean is a float. If the graph proves that integers are the same on all replicas, the
+program is traced again, and the proof is repeated on the new graph.
 
 Ids count from 0 again in each region (see `IntegerMeans.region`), so that a mean has the same id in
 all replica variants.
@@ -16,14 +22,37 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias  # Any: tracers, and equations of JAX
 
 import jax
 
 from graphdist.ir.graph import Operand
-from graphdist.tracing.primitives import identity_without_gradient
+from graphdist.tracing.primitives import identity_without_gradient, linear_primitive, same_type
 
 MeanId: TypeAlias = tuple[str | int, ...]
+
+
+def _transpose(cotangent: Any, aval: Any, **mark: Any) -> Any:
+    return loop_mark_p.bind(cotangent, **mark)
+
+
+loop_mark_p = linear_primitive("loop_mark", same_type, _transpose)
+
+
+def marked(value: jax.Array, **mark: str | bool) -> jax.Array:
+    """Return `value` with a mark for the loop whose body uses the returned value."""
+    result: jax.Array = loop_mark_p.bind(value, **mark)
+    return result
+
+
+def marks_of(jaxpr: Any) -> dict[str, Any]:
+    """Return the marks in the jaxpr of a loop's body, as keyword arguments of `Scanning`."""
+    marks: dict[str, Any] = {}
+    for equation in jaxpr.eqns:
+        if equation.primitive is loop_mark_p:
+            marks.update(equation.params)
+    return marks
+
 
 integer_mean_p = identity_without_gradient("integer_mean")
 
@@ -39,7 +68,7 @@ class IntegerMeans:
         """Start without means."""
         self.unequal = unequal
         self.operands: dict[MeanId, list[Operand | None]] = {}
-        """The operands of means in the graph, by id. None stands for one that has no proof."""
+        """The operands of means in the graph, by id; None for an operand without proof."""
         self.are_any = False
         """Whether a mean of integers was traced."""
         self.equal: frozenset[MeanId] = frozenset()

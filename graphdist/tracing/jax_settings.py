@@ -1,8 +1,15 @@
-"""Settings of JAX that select the program of a call.
+"""Settings of JAX that a traced function depends on, and that select the program of a call.
 
-JAX's trace context has the settings that a traced function depends on. Reading the context costs a
-microsecond, so calls do not read it but rely on `jax.jit`. A step is a jitted function. Under other
-settings JAX traces it again, and this second trace raises `OtherSettings`.
+A traced function depends on more than its arguments: on `jax_enable_x64`,
+`jax_default_matmul_precision` and some forty other settings, of the process (`jax.config.update`)
+or of a thread (a context manager); on the current mesh; on user contexts. Together they are JAX's
+trace context. JAX caches its traces by this context, and so does graphdist. The context has no
+public name, but it is part of the key of a public cache, `jax.extend.linear_util.cache`. So the
+object that such a cache returns identifies the context.
+
+Reading the context costs a microsecond, less than reading a few settings. Calls do not even read
+the context but rely on `jax.jit`. A step is a jitted function. Under other settings JAX traces the
+step again, and this second trace raises `OtherSettings`.
 
 Three settings are not in the trace context, and are part of a signature instead. `jax_debug_nans`
 and `jax_debug_infs` need another executable, which keeps the variables' values from before the
@@ -14,11 +21,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias  # Any: settings are of any type
+from functools import partial
+from typing import Any, TypeAlias  # Any: settings, and JAX's wrapped functions without public type
+from weakref import ref
 
 import jax
+import jax.numpy as jnp
+from jax.api_util import debug_info
+from jax.extend import linear_util
+from jax.extend.core import get_opaque_trace_state
 
-from graphdist.tracing.trace_context import trace_context
+
+class TraceContext:
+    """One trace context. It exists until JAX drops it, as `jax.clear_caches()` drops all."""
+
+    __slots__ = ("__weakref__", "reference")
+
+    def __init__(self) -> None:
+        """Represent the current context."""
+        self.reference = ref(self)
+        """A hashable weak reference, for keys. It returns None once JAX has dropped the context."""
+
+
+def _made(wrapped: Any) -> TraceContext:
+    return TraceContext()
+
+
+trace_context: Callable[[], TraceContext] = partial(
+    linear_util.cache(_made),
+    linear_util.wrap_init(
+        TraceContext, debug_info=debug_info("trace_context", TraceContext, (), {})
+    ),
+)
+"""Return the current trace context: the same object for the same settings.
+
+>>> import jax
+>>> before = trace_context()
+>>> with jax.default_matmul_precision("float32"):
+...     trace_context() is before
+False
+>>> trace_context() is before
+True
+"""
+
+_outside_traces = get_opaque_trace_state()
+
+
+def is_jax_tracing() -> bool:
+    """Return whether an operation of JAX would be traced here.
+
+    >>> import jax
+    >>> is_jax_tracing(), jax.eval_shape(lambda: [] if is_jax_tracing() else 0)
+    (False, [])
+    """
+    if get_opaque_trace_state() == _outside_traces:  # nearly always, and quicker than an operation
+        return False
+    return isinstance(jnp.zeros(()), jax.core.Tracer)
+
 
 Settings: TypeAlias = tuple[bool, bool, str]
 """`jax_debug_nans`, `jax_debug_infs` and `jax_default_prng_impl`."""
@@ -45,7 +104,7 @@ def require_same_settings() -> Callable[[], None]:
     ...     require()
     Traceback (most recent call last):
     ...
-    graphdist.program.jax_settings.OtherSettings
+    graphdist.tracing.jax_settings.OtherSettings
     """
     made_for = trace_context().reference
 
