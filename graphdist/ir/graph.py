@@ -250,7 +250,7 @@ class Graph:
     variables: tuple[GraphVariable, ...] = ()
     returns_per_replica: tuple[bool, ...] = ()
     num_groups: int = 1
-    _cache: dict[object, object] = field(default_factory=dict, repr=False)
+    _cache: dict[object, object] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
         return f"<graph {self.name}, {len(self.nodes)} nodes, stage {self.stage.value}>"
