@@ -39,7 +39,7 @@ from graphdist.runtime.devices import backends_are_started
 from graphdist.runtime.extras import require_package
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.jax_service import LaunchedJaxService
-from graphdist.runtime.processes.joining import current_workers, join, shared_server
+from graphdist.runtime.processes.joining import current_workers, join_cluster, shared_server
 from graphdist.runtime.processes.processes_of_jax import is_one_of_several, join_processes_of_jax
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type
@@ -126,7 +126,7 @@ def _of_ray_train(task: RayTrainWorker) -> ClusterWorkers:
     server, job = shared_server(job_identity(), own_address(), task.rank, from_rank_zero)
     names = [f"rank {rank} of Ray Train" for rank in range(task.size)]
     described = ClusterWorkers(names, task.rank, worker_timeouts(), job, server=server)
-    workers = join(described, here())
+    workers = join_cluster(described, here())
     _say(workers, "Ray Train")
     return workers
 
@@ -177,8 +177,8 @@ def _of_resolver(resolver: ClusterResolver) -> ClusterWorkers | None:
 def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
     if not jax.distributed.is_initialized():
         _require_unused_devices(f"{len(addresses)} workers: {spec}")
-    bind = worker_bind_address()
-    return join(ClusterWorkers(addresses, index, worker_timeouts(), job_identity(), bind), here())
+    timeouts, job, bind = worker_timeouts(), job_identity(), worker_bind_address()
+    return join_cluster(ClusterWorkers(addresses, index, timeouts, job, bind), here())
 
 
 def _require_unused_devices(workers: str) -> None:

@@ -21,7 +21,7 @@ def current_workers() -> ClusterWorkers | None:
     return group if isinstance(group, ClusterWorkers) else None
 
 
-def join(
+def join_cluster(
     described: ClusterWorkers, at: Source = UNKNOWN, jax_service: JaxService | None = None
 ) -> ClusterWorkers:
     """Connect this process to the workers `described`, or return its workers if it has connected.

@@ -23,7 +23,7 @@ from graphdist.runtime.processes.addresses import WorkerError, address_towards
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.jax_service import JaxService
-from graphdist.runtime.processes.joining import current_workers, join, shared_server
+from graphdist.runtime.processes.joining import current_workers, join_cluster, shared_server
 from graphdist.runtime.processes.workers import WorkerTimeouts
 
 _BYTES_OF_TEXT = 512
@@ -70,7 +70,8 @@ def join_processes_of_jax(
             )
 
     names, server, shared_job = called_while(check, exchanged, lambda: None)
-    return join(ClusterWorkers(names, index, timeouts, shared_job, server=server), at, service)
+    described = ClusterWorkers(names, index, timeouts, shared_job, server=server)
+    return join_cluster(described, at, service)
 
 
 def _of_all(text: str) -> list[str]:
