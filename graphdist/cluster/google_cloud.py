@@ -23,12 +23,12 @@ from graphdist.runtime.processes.addresses import join_address
 class GCEClusterResolver(TaskResolver):
     """The running instances of an instance group, in order of their addresses, one task each.
 
-    All are of one job, `task_type`, and listen at one port. `task_id` is the index of this
-    process and may be set later; setting `task_type` raises `ContextError`.
+    All instances are tasks of one job, `task_type`, and listen at one port. `task_id` is the index
+    of this process and may be set later; setting `task_type` raises `ContextError`.
 
     `service` is a pair of Google's clients, `InstanceGroupsClient` and `InstancesClient` of
-    `google.cloud.compute_v1`. By default they are made with these `credentials`, which needs the
-    extra `gce`; raises `MissingExtraError` without it.
+    `google.cloud.compute_v1`. By default the clients are made with `credentials`, which needs the
+    extra `gce`; raises `MissingExtraError` without this extra.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class GCEClusterResolver(TaskResolver):
 
     @property
     def task_type(self) -> str | None:
-        """Return the one job there is; it cannot be set."""
+        """Return the name of the only job, which cannot be set."""
         return self._task_type
 
     @task_type.setter
@@ -92,7 +92,7 @@ class GCEClusterResolver(TaskResolver):
 
 
 def _chosen(credentials: Any) -> Any:
-    """Return credentials as Google's clients take them: they find the default ones themselves."""
+    """Return credentials for Google's clients; None lets the clients find the default ones."""
     return None if credentials == "default" else credentials
 
 
@@ -112,8 +112,8 @@ class TPUClusterResolver(TaskResolver):
     `tpu` is its name, "local" for the TPUs of this host alone, or the addresses of its hosts, as in
     "grpc://10.0.0.1:8470,10.0.0.2:8470"; by default the environment variable `TPU_NAME`. A name is
     looked up in a project and zone with `service`, a `TpuClient` of `google.cloud.tpu_v2`. By
-    default it is made with these `credentials`, which needs the extra `gce`. `coordinator_name` and
-    `coordinator_address` add a job of one task. `task_id` is the index of this host in its TPU.
+    default the client is made with `credentials`, which needs the extra `gce`. `coordinator_name`
+    and `coordinator_address` add a job of one task. `task_id` is the index of this host in its TPU.
 
     Raises `ArgumentError` without a name, or without project and zone where they are needed,
     `MissingExtraError` without the extra, `UnsupportedError` for a `discovery_url`, which Google's
@@ -182,12 +182,6 @@ class TPUClusterResolver(TaskResolver):
             return ClusterSpec({})
         assert self._task_type is not None
         return ClusterSpec({self._task_type: self._addresses(), **self._coordinator})
-
-    def master(
-        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
-    ) -> str:
-        """Return the address of a task, by default the first; "" for "local"."""
-        return "" if self._name == "local" else super().master(task_type, task_id, rpc_layer)
 
     def get_master(self) -> str:
         """Return the address of the first host."""

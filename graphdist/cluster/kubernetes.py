@@ -14,7 +14,7 @@ from graphdist.runtime.processes.addresses import join_address
 
 
 class KubernetesExecutableLocation(Enum):
-    """Where the program runs, and so how it authenticates to the API server."""
+    """Where the program runs, which decides how it authenticates to the API server."""
 
     WITHIN_CLUSTER = 0
     OFF_CLUSTER = 1
@@ -23,14 +23,14 @@ class KubernetesExecutableLocation(Enum):
 class KubernetesClusterResolver(TaskResolver):
     """The running pods with given labels, in order of their names, one task each.
 
-    `job_to_label_mapping` has for each job the label selectors of its pods. All listen at one port.
-    Kubernetes does not tell which task this process is: set `task_type` and `task_id`, for instance
-    to the completion index of an indexed Job.
+    `job_to_label_mapping` has for each job the label selectors of its pods. All pods listen at one
+    port. Kubernetes does not tell which task this process is: set `task_type` and `task_id`, for
+    instance to the completion index of an indexed Job.
 
     Needs the extra `kubernetes`, unless `override_client` is given, an object with
-    `list_pod_for_all_namespaces(label_selector=...)`. Raises `MissingExtraError` without it,
-    `ArgumentError` for an unknown location; `cluster_spec` raises `ContextError` when a pod does
-    not run (yet).
+    `list_pod_for_all_namespaces(label_selector=...)`. Raises `MissingExtraError` without the extra,
+    and `ArgumentError` for an unknown location. `cluster_spec` raises `ContextError` for a pod that
+    does not run (yet).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class KubernetesClusterResolver(TaskResolver):
 
 
 def _address(pod: Any) -> str:
-    """Return the address of a pod: its own, or else its host's."""
+    """Return the address of a pod, or of its host if the pod has no address."""
     address = getattr(pod.status, "pod_ip", None) or pod.status.host_ip
     if not address:
         raise ContextError(

@@ -1,7 +1,7 @@
-"""The launcher that started this process as one of several, by what it set in the environment.
+"""The launcher that started this process as one of several, found by environment variables.
 
 JAX finds the other processes itself (`jax.distributed.initialize` without arguments). This module
-says whether to ask JAX, and how.
+decides whether JAX has to find the processes, and by which method.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from graphdist.config import launch_variables
 
 @dataclass(frozen=True)
 class Launcher:
-    """A program that started this process as one of several, by what it set in the environment.
+    """A program that started this process as one of several.
 
-    `method` is JAX's name of the way to find the other processes; None lets JAX choose.
+    `method` is JAX's name of the method that finds the other processes; None lets JAX choose.
     """
 
     name: str

@@ -37,5 +37,5 @@ def own_address() -> str:
 
 
 def from_rank_zero(text: str) -> str:
-    """Return the text of rank 0; all workers call it together."""
+    """Return the text of rank 0; all workers call this function together."""
     return str(import_module("ray.train.collective").broadcast_from_rank_zero(text))

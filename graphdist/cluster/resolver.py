@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 
 from graphdist.cluster.spec import ClusterSpec, Tasks
-from graphdist.errors import ArgumentError, ArgumentTypeError, ClusterError
+from graphdist.errors import ArgumentError, ClusterError
 from graphdist.runtime.devices import count_accelerators
-from graphdist.values.distributed import type_name, wrong_type
+from graphdist.values.distributed import wrong_type
 
 
 class ClusterResolver(abc.ABC):
-    """Finds the processes that a program runs in, and which of them this one is.
+    """Finds the processes of a program, and the task of this process.
 
-    A subclass has `cluster_spec` and `master`. `task_type` and `task_id` are the task of this
-    process, None where that is not known. They can be set.
+    A subclass has `cluster_spec` and `master`. `task_type` and `task_id` are the job and index of
+    this process's task, None if unknown, and can be set.
     """
 
     _task_type: str | None = None
@@ -37,7 +37,7 @@ class ClusterResolver(abc.ABC):
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task, or the one a session would connect to; "" for none."""
+        """Return the address of a task, or the address for a session; "" if there is none."""
 
     def num_accelerators(
         self,
@@ -47,7 +47,7 @@ class ClusterResolver(abc.ABC):
     ) -> Mapping[str, int]:
         """Return how many accelerators of each kind a task has, such as {"GPU": 8}.
 
-        Unless the resolver was given the counts, the accelerators of this process are counted.
+        If the resolver was given no counts, the accelerators of this process are counted.
         """
         return self._accelerators()
 
@@ -56,12 +56,12 @@ class ClusterResolver(abc.ABC):
 
     @property
     def environment(self) -> str | None:
-        """Return the environment of the program: "" for no particular one."""
+        """Return the name of the program's environment; "" for no particular environment."""
         return self._environment
 
     @property
     def task_type(self) -> str | None:
-        """Return the kind of task this process is, such as "worker"; None if not known."""
+        """Return the job of this process's task, such as "worker"; None if unknown."""
         return self._default("task_type") if self._task_type is None else self._task_type
 
     @task_type.setter
@@ -70,7 +70,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def task_id(self) -> int | None:
-        """Return the index of this process among the tasks of its kind; None if not known."""
+        """Return the index of this process's task in its job; None if unknown."""
         return self._default("task_id") if self._task_id is None else self._task_id
 
     @task_id.setter
@@ -87,27 +87,29 @@ class ClusterResolver(abc.ABC):
         self._rpc_layer = rpc_layer
 
     def _default(self, name: str) -> Any:  # Any: a str or an int, by the name
-        """Return "task_type", "task_id" or "rpc_layer" if it was not set."""
+        """Return the value of the property `name` that was not set, such as "task_id"."""
         return None
 
 
 class TaskResolver(ClusterResolver):
-    """The base of resolvers whose master is a task, by default the one of this process."""
+    """The base of resolvers whose master is a task, by default this process's task."""
 
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task, by default this one; "" if it is not known which."""
+        """Return the address of a task, by default this process's task.
+
+        Returns "" if that task is unknown, or the cluster has no jobs.
+        """
         kind = self.task_type if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
-        if kind is None or index is None:
+        if kind is None or index is None or not (cluster := self.cluster_spec()):
             return ""
-        address = self.cluster_spec().task_address(kind, index)
-        return with_protocol(address, rpc_layer or self.rpc_layer)
+        return with_protocol(cluster.task_address(kind, index), rpc_layer or self.rpc_layer)
 
 
 def with_protocol(address: str, rpc_layer: str | None) -> str:
-    """Return an address with the protocol before it, if there is one.
+    """Return an address with the protocol `rpc_layer` before it; None or "": no protocol.
 
     >>> with_protocol("a:1", "grpc")
     'grpc://a:1'
@@ -146,13 +148,13 @@ class SimpleClusterResolver(ClusterResolver):
         self._num_accelerators = num_accelerators or {}
 
     def cluster_spec(self) -> ClusterSpec:
-        """Return the spec it was made with."""
+        """Return the spec that was given to the resolver."""
         return self._cluster_spec
 
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task or, without one, the master it was made with."""
+        """Return the address of a task or, without a task, the master that was given."""
         address = self._master
         if task_type is not None and task_id is not None:
             address = self._cluster_spec.task_address(task_type, task_id)
@@ -162,11 +164,11 @@ class SimpleClusterResolver(ClusterResolver):
 class UnionResolver(ClusterResolver):
     """The jobs of several resolvers together; everything else is the first resolver's.
 
-    A job that several resolvers have gets the tasks of all: lists are concatenated, and if one
+    A job of several resolvers gets the tasks of all these resolvers: lists are concatenated; if one
     resolver has its tasks by index, the result is by index. `task_type`, `task_id` and `rpc_layer`
-    take precedence over the first resolver's. Raises `ArgumentError` without resolvers,
-    `ArgumentTypeError` for an argument that is none. `cluster_spec` raises `ClusterError` for a
-    task that two resolvers have.
+    take precedence over the first resolver's. Raises `ArgumentError` without resolvers, and
+    `ArgumentTypeError` for an argument that is no resolver. `cluster_spec` raises `ClusterError`
+    for a task that two resolvers have.
 
     >>> workers = SimpleClusterResolver(ClusterSpec({"worker": ["a:1"]}))
     >>> servers = SimpleClusterResolver(ClusterSpec({"ps": ["b:1"]}))
@@ -191,11 +193,8 @@ class UnionResolver(ClusterResolver):
             raise ArgumentError("UnionResolver is given no resolver")
         for resolver in resolvers:
             if not isinstance(resolver, ClusterResolver):
-                raise ArgumentTypeError(
-                    f"UnionResolver is given a value of type {type_name(resolver)}, which is no "
-                    f"ClusterResolver"
-                )
-        self._resolvers = resolvers
+                raise wrong_type("an argument of UnionResolver", resolver, "a ClusterResolver")
+        self._resolvers, self._environment = resolvers, resolvers[0].environment
         self._task_type, self._task_id, self._rpc_layer = task_type, task_id, rpc_layer
 
     def cluster_spec(self) -> ClusterSpec:
@@ -209,7 +208,7 @@ class UnionResolver(ClusterResolver):
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task or, without one, the first resolver's master."""
+        """Return the address of a task or, without a task, the first resolver's master."""
         if task_type is None or task_id is None:
             return self._resolvers[0].master(rpc_layer=rpc_layer)
         address = self.cluster_spec().task_address(task_type, task_id)
@@ -218,19 +217,9 @@ class UnionResolver(ClusterResolver):
     def _default(self, name: str) -> Any:
         return getattr(self._resolvers[0], name)
 
-    @property
-    def environment(self) -> str | None:
-        """Return the environment of the first resolver."""
-        return self._resolvers[0].environment
-
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-    ) -> Mapping[str, int]:
+    def num_accelerators(self, *args: Any, **kwargs: Any) -> Mapping[str, int]:
         """Return the first resolver's counts."""
-        return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
+        return self._resolvers[0].num_accelerators(*args, **kwargs)
 
 
 def _merged(job: str, parts: list[Tasks]) -> Tasks:

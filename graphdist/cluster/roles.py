@@ -1,4 +1,4 @@
-"""The role of each process of a cluster: who is chief, who counts as a worker, in what order.
+"""The role of each process of a cluster: which process is chief, and the order of workers.
 
 A cluster has jobs `chief` (at most one task), `worker`, `ps` and `evaluator` (at most one). The
 chief is the task of that job or, without one, worker 0. Workers are the chief and the tasks of
@@ -23,9 +23,9 @@ ALONE = ("chief", "evaluator")
 
 
 def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> ClusterSpec:
-    """Return the cluster; raises `ArgumentError` if it is invalid, or the task is not in it.
+    """Return the cluster; raises `ArgumentError` for an invalid cluster, or a task not in it.
 
-    An evaluator need not be in the cluster, since no task waits for it.
+    An evaluator need not be in the cluster, since no task waits for evaluators.
     """
     spec = ClusterSpec(cluster)
     if task_id is not None:
@@ -49,7 +49,7 @@ def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) ->
 
 
 def is_chief(cluster: Any, task_type: str | None, task_id: int | None) -> bool:
-    """Return whether a task is the chief, which does what must be done once.
+    """Return whether a task is the chief, which does the work that must be done once.
 
     >>> is_chief({"worker": ["a:1", "b:1"]}, "worker", 0)
     True
@@ -61,7 +61,7 @@ def is_chief(cluster: Any, task_type: str | None, task_id: int | None) -> bool:
 
 
 def worker_count(cluster: Any, task_type: str | None) -> int:
-    """Return how many workers there are, the chief included; evaluators count themselves.
+    """Return the number of workers with the chief; for an evaluator, the number of evaluators.
 
     Raises `ArgumentError` for the kind `ps`, `ClusterError` for an evaluator not in the cluster.
 
@@ -79,7 +79,7 @@ def worker_count(cluster: Any, task_type: str | None) -> int:
 
 
 def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> int:
-    """Return the index of a worker, the chief first; raises `ArgumentError` for a `ps`.
+    """Return the index of a worker, where the chief has 0; raises `ArgumentError` for a `ps`.
 
     >>> id_in_cluster({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 1)
     2
@@ -98,8 +98,8 @@ def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> i
 def worker_addresses(cluster: Any) -> list[str]:
     """Return the addresses of the workers, in order.
 
-    If there are several, raises `ArgumentError` for an address that two workers have, and
-    `WorkerError` for one that is not like "host:port".
+    For several workers, raises `ArgumentError` for an address that two workers have, and
+    `WorkerError` for an address that is not like "host:port".
 
     >>> worker_addresses({"worker": ["b:1", "c:1"], "chief": ["a:1"]})
     ['a:1', 'b:1', 'c:1']
@@ -132,21 +132,20 @@ def _check(addresses: Sequence[str]) -> None:
 def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) -> str:
     """Return the device name of the task that leads collectives; "" for an evaluator."""
     spec = ClusterSpec(cluster)
-    if not spec:
-        return ""
-    checked_cluster(spec, task_type, task_id)
-    if task_type == "evaluator":
-        return ""
-    return _first_of(spec, "chief", "worker")
+    if spec:
+        checked_cluster(spec, task_type, task_id)
+    return "" if task_type == "evaluator" else _first_of(spec, "chief", "worker")
 
 
 def coordination_leader(cluster: Any) -> str:
     """Return the device name of the task with the coordination service; "" without a cluster."""
-    spec = ClusterSpec(cluster)
-    return _first_of(spec, "ps", "chief", "worker") if spec else ""
+    return _first_of(ClusterSpec(cluster), "ps", "chief", "worker")
 
 
 def _first_of(spec: ClusterSpec, *kinds: str) -> str:
+    """Return the device name of the first task of the first of these jobs; "" without a cluster."""
+    if not spec:
+        return ""
     kind = next((kind for kind in kinds if kind in spec.jobs), None)
     if kind is None:
         raise ArgumentError(f"the cluster has no worker: {quoted(spec, 400)}")

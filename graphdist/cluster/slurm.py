@@ -24,11 +24,11 @@ from graphdist.whole_numbers import MOST_TASKS, whole_number
 class SlurmClusterResolver(TaskResolver):
     """The cluster of the Slurm job step this process runs in, as started by `srun`.
 
-    `jobs` has the count of tasks of each job, in order of their names; by default all are workers.
-    `tasks_per_node` is a count for all nodes, or a dict by node; by default it is Slurm's.
-    Every task gets `gpus_per_task` GPUs of its node, in order, by default an equal part; with
-    `auto_set_gpu`, `cluster_spec()` makes them the only ones this process sees. Call it before
-    anything runs on a device.
+    `jobs` has the number of tasks of each job, in order of the jobs' names; by default all tasks
+    are workers. `tasks_per_node` is a number for all nodes, or a dict by node; by default Slurm's
+    numbers. Every task gets `gpus_per_task` GPUs of its node, in order, by default an equal part.
+    If `auto_set_gpu`, `cluster_spec()` makes these GPUs the only visible GPUs of this process, and
+    must be called before anything runs on a device.
 
     Raises `ContextError` outside a job step, if the jobs have more or fewer tasks than the step, if
     Slurm lists more or fewer nodes than counts of tasks, and if tasks need more GPUs than a node
@@ -89,7 +89,7 @@ class SlurmClusterResolver(TaskResolver):
         return ClusterSpec(spec)
 
     def get_task_info(self) -> tuple[str | None, int | None]:
-        """Return the kind of task this process is, and its index among those."""
+        """Return the job of this process's task, and the index of the task in the job."""
         return self.task_type, self.task_id
 
 
@@ -148,7 +148,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
 
 
 def num_visible_gpus() -> int:
-    """Return how many GPUs this process may use, without starting them."""
+    """Return the number of GPUs that this process may use, without starting the GPUs."""
     visible = visible_gpus()
     if visible is not None:
         return len([gpu for gpu in visible.split(",") if gpu])
@@ -186,12 +186,12 @@ def _count(tasks: object, of: str) -> int:
 
 
 def _number(*names: str) -> int:
-    """Return the first of these variables of Slurm that is set, as an integer."""
+    """Return the number in the first of these variables of Slurm that is set."""
     return whole_number(_variable(*names), f"SLURM_{names[0]}")
 
 
 def _variable(*names: str) -> str:
-    """Return the first of these variables of Slurm that is set."""
+    """Return the text of the first of these variables of Slurm that is set."""
     for name in names:
         value = slurm_variable(name)
         if value is not None:

@@ -30,14 +30,14 @@ class ClusterSpec:
     __hash__ = None  # type: ignore[assignment]  # equal to a dict, which has none
 
     def __init__(self, cluster: Any) -> None:
-        """Take a dict of jobs, or another spec."""
+        """Keep the tasks of a dict of jobs, or of another spec."""
         if isinstance(cluster, ClusterSpec):
             cluster = cluster.as_dict()
         if not isinstance(cluster, Mapping):
             hint = 'write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})'
             raise wrong_type("a cluster", cluster, "a dict of jobs", hint)
         self._jobs: dict[str, dict[int, str]] = {
-            _job_name(name): _addresses(name, tasks) for name, tasks in cluster.items()
+            name: _addresses(name, tasks) for name, tasks in cluster.items()
         }
 
     def __bool__(self) -> bool:
@@ -65,7 +65,7 @@ class ClusterSpec:
         }
 
     def num_tasks(self, job_name: str) -> int:
-        """Return how many tasks a job has; raises `ArgumentError` for an unknown job."""
+        """Return the number of tasks of a job; raises `ArgumentError` for an unknown job."""
         return len(self._tasks(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
@@ -73,7 +73,7 @@ class ClusterSpec:
         return list(self._tasks(job_name))
 
     def task_address(self, job_name: str | None, task_index: int | None) -> str:
-        """Return the address of a task; raises `ArgumentError` for an unknown one."""
+        """Return the address of a task; raises `ArgumentError` for an unknown task."""
         tasks = self._tasks(job_name)
         if task_index not in tasks:
             raise ArgumentError(
@@ -99,13 +99,10 @@ class ClusterSpec:
         return self._jobs[job_name]
 
 
-def _job_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise ArgumentTypeError(f"the name of a job is {quoted(name)}, not a string")
-    return name
-
-
-def _addresses(job: str, tasks: Any) -> dict[int, str]:
+def _addresses(job: Any, tasks: Any) -> dict[int, str]:
+    """Return the addresses of a job by index; raise errors for a wrong name or wrong tasks."""
+    if not isinstance(job, str):
+        raise ArgumentTypeError(f"the name of a job is {quoted(job)}, not a string")
     if isinstance(tasks, list | tuple):
         tasks = dict(enumerate(tasks))
     if not isinstance(tasks, Mapping):

@@ -18,8 +18,8 @@ class TFConfigClusterResolver(ClusterResolver):
     """The cluster that the environment variable `TF_CONFIG` describes; without it, none.
 
     The variable is a JSON object: `cluster` has the addresses by job, `task` the `type` and `index`
-    of this process; `rpc_layer` and `session_master` are optional. It is read at each call, so that
-    a change is seen. Arguments take precedence over it. A call raises `ArgumentError` when the
+    of this process; `rpc_layer` and `session_master` are optional. Each call reads the variable
+    again. Arguments take precedence over the variable. A call raises `ArgumentError` if the
     variable is no JSON object.
 
     >>> TFConfigClusterResolver().cluster_spec()
@@ -51,9 +51,9 @@ class TFConfigClusterResolver(ClusterResolver):
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task, by default this one; "" for a cluster of one task.
+        """Return the address of a task, by default this process's; "" for a cluster of one task.
 
-        Raises `ArgumentError` in a larger cluster when it is not known which task this is.
+        Raises `ArgumentError` in a larger cluster if the task of this process is unknown.
         """
         session_master = _text(tf_config(), "session_master")
         if session_master is not None:

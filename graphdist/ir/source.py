@@ -48,6 +48,10 @@ class Source:
     _resolved: tuple[tuple[Frame, ...], str] | None = None
     record: object | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the frames and the scope alone: JAX's record cannot be pickled."""
+        return Source, (_nothing, self._get())
+
     def _get(self) -> tuple[tuple[Frame, ...], str]:
         if self._resolved is None:
             self._resolved = self.resolve()

@@ -1,8 +1,9 @@
 """The queue of closures that wait for a worker, their results, and how long a user waits for them.
 
-A closure runs at least once: if its worker is lost, it returns to the front of the queue. The first
-error is kept until `wait`, `is_idle` or `put` raises it, once. It cancels all waiting closures;
-running ones run to their end. Closing the queue is such an error, if closures are left.
+A closure runs at least once: if its worker is lost, the closure returns to the front of the queue.
+The first error is kept until `wait`, `is_idle` or `put` raises it, once. An error cancels all
+waiting closures; running closures run to their end. If closures are left when the queue is closed,
+that is an error, too.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ SHUT_DOWN = "the strategy was shut down"
 
 
 class TimeLimit:
-    """A limit of time from now on; None: no limit."""
+    """A time limit, which begins when it is made."""
 
     def __init__(self, timeout: Any) -> None:
-        """Begin a limit of `timeout` seconds; raise `ArgumentError` if that is no number."""
+        """Begin a limit of `timeout` seconds, None for no limit; may raise `ArgumentError`."""
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
             raise ArgumentError(
@@ -46,7 +47,7 @@ class TimeLimit:
         self._deadline = time.monotonic() + self._seconds
 
     def left(self) -> float | None:
-        """Return the seconds that are left; None without a limit."""
+        """Return the seconds until the limit; None without a limit."""
         left = max(0.0, self._deadline - time.monotonic())
         return None if left > TIMEOUT_MAX else left
 
@@ -62,7 +63,7 @@ class RemoteValue:
         self.name = name
         self._loader: Future[Callable[[TimeLimit], Any]] = Future()
         self._values: list[Any] = []
-        """The value, once it is loaded; several threads may load it, and the first one stays."""
+        """The loaded value. Several threads may load it at once; then the first value is used."""
         self.worker: int | None = None
         """The index of the worker that runs the function; None before and after."""
 
@@ -78,7 +79,7 @@ class RemoteValue:
         """Return the result, its arrays as NumPy arrays; wait until the function has run.
 
         Raises the function's error, `ClosureCancelledError` for a function that did not run, and
-        `WorkerTimeoutError` after `timeout` seconds; then `fetch` may be called again.
+        `WorkerTimeoutError` after `timeout` seconds. After a timeout `fetch` may be called again.
         """
         return self.fetch_within(TimeLimit(timeout))
 
@@ -125,7 +126,7 @@ class Waiting:
     keeps: tuple[Any, ...] = ()
     """The objects that must live as long as the closure: its function and per-worker values."""
     attempt: int = 0
-    """The number of workers that were lost while they ran it."""
+    """The number of workers that were lost while they ran the closure."""
 
 
 class ClosureQueue:
@@ -141,21 +142,16 @@ class ClosureQueue:
         self._error: BaseException | None = None
         self._why_cancelled = ""
         """The reason of the last cancellation."""
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Return whether the queue is closed."""
-        return self._is_closed
+        self.is_closed = False
 
     def put(self, closure: Waiting) -> None:
         """Add a closure at the end; wait while the queue is full. Raises a pending error."""
         with self._changed:
             self._changed.wait_for(
-                lambda: len(self._waiting) < self._most or self._error or self._is_closed
+                lambda: len(self._waiting) < self._most or self._error or self.is_closed
             )
             self._raise()
-            if self._is_closed:
+            if self.is_closed:
                 raise with_line_of_user(cancelled(SHUT_DOWN))
             self._waiting.append(closure)
             self._changed.notify_all()
@@ -163,8 +159,8 @@ class ClosureQueue:
     def take(self, worker: int = 0) -> Waiting | None:
         """Return the first closure, for the worker to run; None if the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            if self._is_closed:
+            self._changed.wait_for(lambda: self._waiting or self.is_closed)
+            if self.is_closed:
                 return None
             closure = self._waiting.popleft()
             self._running[closure] = time.monotonic()
@@ -173,11 +169,11 @@ class ClosureQueue:
             return closure
 
     def put_back(self, closure: Waiting) -> None:
-        """Put a closure whose worker was lost back to the front, unless closures are cancelled."""
+        """Put a closure of a lost worker back to the front, unless closures are cancelled."""
         with self._changed:
             self._end(closure)
             closure.attempt += 1
-            if self._error is not None or self._is_closed:
+            if self._error is not None or self.is_closed:
                 closure.result.fail(cancelled(f"its worker is lost, and {self._why_cancelled}"))
             else:
                 self._waiting.appendleft(closure)
@@ -196,7 +192,7 @@ class ClosureQueue:
             self._cancel_for(error, "another scheduled function failed before its turn")
 
     def fail_all(self, error: GraphdistError) -> None:
-        """Cancel the waiting closures, if any, and record the error that prevents them."""
+        """Cancel the waiting closures, if any, and record `error` as the reason."""
         with self._changed:
             if self._waiting:
                 self._cancel_for(error, error.what)
@@ -204,21 +200,21 @@ class ClosureQueue:
     def close(self) -> None:
         """Cancel waiting closures, let `take` return None, and drop running closures."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             if count := self._left():
                 what = f"scheduled functions have not run to the end, {count} of them"
                 self._cancel_for(cancelled(SHUT_DOWN, what), SHUT_DOWN)
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all closures have run; after an error until running ones end, then raise it.
+        """Wait until all closures have run or been cancelled, and raise the first error.
 
         Raises `WorkerTimeoutError` after `timeout` seconds, and changes nothing.
         """
         limit = TimeLimit(timeout)
         with self._changed:
             has_ended = self._changed.wait_for(
-                lambda: self._is_closed or not self._left(), limit.left()
+                lambda: self.is_closed or not self._left(), limit.left()
             )
             self._raise()
             if not has_ended:
@@ -240,12 +236,11 @@ class ClosureQueue:
 
     def _unfinished(self) -> str:
         now = time.monotonic()
-        running = []
-        for closure, began in self._running.items():
-            result = closure.result
-            running.append(
-                f"{result.name!r} runs on worker {result.worker} for {now - began:.0f} s"
-            )
+        running = [
+            f"{closure.result.name!r} runs on worker {closure.result.worker} "
+            f"for {now - began:.0f} s"
+            for closure, began in self._running.items()
+        ]
         return ", ".join([*running, f"{len(self._waiting)} wait for a worker"])
 
     def _end(self, closure: Waiting) -> None:
@@ -268,7 +263,7 @@ class ClosureQueue:
 
 
 def with_line_of_user(error: BaseException) -> BaseException:
-    """Return an error of another thread with the user's line that requests the result."""
+    """Return an error of another thread with the user's line that asks for the result."""
     if isinstance(error, GraphdistError) and (error.source is None or error.source.frame is None):
         error = copy(error)  # other lines may request the same result
         error.source = here()
@@ -276,7 +271,7 @@ def with_line_of_user(error: BaseException) -> BaseException:
 
 
 def cancelled(why: str, what: str = "a scheduled function was not run") -> ClosureCancelledError:
-    """Return the error for functions that do not run, or for missing results."""
+    """Return the error for functions that do not run, or whose results are lost."""
     first = "call coordinator.join() before strategy.shutdown()"
     hint = first if SHUT_DOWN in why else "schedule it again"
     return ClosureCancelledError(f"{what}: {why}", hint=hint)

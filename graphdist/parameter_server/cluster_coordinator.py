@@ -1,7 +1,7 @@
-"""The coordinator, which gives one function at a time to each worker that is free.
+"""The coordinator, which gives each free worker one function at a time.
 
-Each worker has a thread here (`serving.py`), which takes a closure from the queue, sends it, and
-waits for its outcome.
+In the coordinator's process each worker has a thread (`serving.py`). The thread takes a closure
+from the queue, sends the closure to the worker, and waits for the outcome.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from threading import Thread, current_thread
@@ -19,18 +19,20 @@ import jax
 
 from graphdist.context import Scope
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.parameter_server import ray_cluster
 from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, TimeLimit, Waiting
 from graphdist.parameter_server.input import (
-    DatasetOfWorkers,
     FunctionOfElements,
     PerWorkerDataset,
     PerWorkerIterator,
     PerWorkerValues,
+    made_value,
 )
-from graphdist.parameter_server.messages import SentAs, Traffic
+from graphdist.parameter_server.messages import Traffic
 from graphdist.parameter_server.pickling import as_bytes
 from graphdist.parameter_server.serving import Sent, Serving, start_workers
 from graphdist.parameter_server.strategy import ParameterServerBase
+from graphdist.parameter_server.worker import iterator_made_here, value_made_here
 from graphdist.program.function import BoundFunction, Function
 from graphdist.program.stages import Traced
 from graphdist.values.distributed import type_name
@@ -62,8 +64,7 @@ class ClusterCoordinator:
             made = super().__new__(cls)
             made._start(strategy)
             strategy.coordinator = made
-        found: ClusterCoordinator = strategy.coordinator
-        return found
+        return strategy.coordinator
 
     def _start(self, strategy: ParameterServerBase) -> None:
         self.strategy = strategy
@@ -84,7 +85,8 @@ class ClusterCoordinator:
         ]
         for thread in threads:
             thread.start()
-        strategy.closing += [self.queue.close, partial(_end, self._workers, threads)]
+        strategy.closing.callback(_end, self._workers, threads)
+        strategy.closing.callback(self.queue.close)
 
     def schedule(
         self,
@@ -95,10 +97,10 @@ class ClusterCoordinator:
         """Queue a `gd.function` for any worker, and return its future result.
 
         Per-worker values among the arguments become the worker's own values. The function is sent
-        to a worker with the objects that it refers to, in their state when it was first scheduled.
-        It runs at least once, and again if its worker dies. Raises `ArgumentTypeError` for anything
-        but a `gd.function`, `ArgumentError` for a `RemoteValue` among the arguments, and the first
-        error of functions scheduled before.
+        to a worker with the objects that it refers to, in their state at the first `schedule` of
+        the function. The function runs at least once, and again if its worker dies. Raises
+        `ArgumentTypeError` for anything but a `gd.function`, `ArgumentError` for a `RemoteValue`
+        among the arguments, and the first error of functions scheduled before.
         """
         if not isinstance(fn, Function | BoundFunction):
             raise ArgumentTypeError(
@@ -130,7 +132,7 @@ class ClusterCoordinator:
         """Trace a function, with the arguments of `schedule`, as a worker of one device does.
 
         `trace(..).lower().explain()` shows which server updates which variable, and the bytes sent.
-        A per-worker iterator is replaced by elements of its dataset, which is made here.
+        A per-worker iterator is replaced by elements of its dataset, which this process makes.
         """
         given = jax.tree.map(
             lambda leaf: leaf.here() if isinstance(leaf, PerWorkerIterator) else leaf,
@@ -143,10 +145,10 @@ class ClusterCoordinator:
     def join(self, timeout: float | None = None) -> None:
         """Wait until all scheduled functions have run.
 
-        Raises the first error of a function, once; functions that had not begun are then cancelled,
-        and the effects of finished ones remain. Raises `WorkerTimeoutError` after `timeout`
-        seconds, which names the functions that run on each worker: nothing is cancelled, and `join`
-        may be called again.
+        Raises the first error of a function, once. After an error, functions that had not begun are
+        cancelled, and the effects of finished functions remain. Raises `WorkerTimeoutError` after
+        `timeout` seconds, with the functions that run on each worker. After a timeout nothing is
+        cancelled, and `join` may be called again.
         """
         self.queue.wait(timeout)
 
@@ -169,57 +171,51 @@ class ClusterCoordinator:
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """Return a per-worker dataset, which each worker makes by calling a function.
 
-        `dataset_fn` returns an iterable dataset, or is one that can be pickled. A worker makes the
-        dataset when a function first needs it, and again after a restart. Give `iter` of the result
-        to `schedule`; the function calls `next` on it.
+        `dataset_fn` returns an iterable dataset, or is itself a dataset that can be pickled. A
+        worker makes the dataset when a function first needs it, and again after a restart. Give
+        `iter(dataset)` of the result to `schedule`; the function calls `next` on this iterator.
         """
         data = as_bytes(dataset_fn, self.strategy, dataset_fn)
 
-        def make() -> Any:
-            made = dataset_fn() if callable(dataset_fn) else dataset_fn
-            return made.make(self.strategy) if isinstance(made, DatasetOfWorkers) else made
-
         def iterator(dataset: PerWorkerDataset) -> PerWorkerIterator:
-            number = self._sent.add(data, SentAs.ITERATOR)
-            return self._owned(PerWorkerIterator(number, dataset))
+            return self._added(PerWorkerIterator(dataset), data, iterator_made_here)
 
-        number = self._sent.add(data, SentAs.VALUE)
-        return self._owned(PerWorkerDataset(number, make, iterator))
+        make = partial(made_value, dataset_fn, self.strategy)
+        return self._added(PerWorkerDataset(make, iterator), data, value_made_here)
 
     def create_per_worker_resources(self, fn: Any) -> PerWorkerValues:
         """Return a per-worker value: each worker calls `fn` once, and again after a restart."""
-        data = as_bytes(fn, self.strategy, fn)
-        return self._owned(PerWorkerValues(self._sent.add(data, SentAs.VALUE)))
+        return self._added(PerWorkerValues(), as_bytes(fn, self.strategy, fn), value_made_here)
 
     def worker_processes(self) -> list[int]:
         """Return the process id of each worker, once all have started."""
         self.strategy.require_open()
         return [worker.process() for worker in self._workers]
 
-    def _owned(self, value: Values) -> Values:
-        self._sent.forget_with(value, value.number)
+    def _added(self, value: Values, data: bytes, make: Callable[[Any], Any]) -> Values:
+        """Return a per-worker value with an id, by which workers receive it."""
+        value.number = self._sent.add(value, data, make)
         return value
 
     def _function(self, fn: Any) -> int:
+        """Return the id of a function, by which workers receive it."""
         key = fn.function
         if not isinstance(fn, BoundFunction) and key in self._functions:
             return self._functions[key]
-        number = self._sent.add(as_bytes(fn, self.strategy, key.fn), SentAs.FUNCTION)
-        if isinstance(fn, BoundFunction):
-            key = fn  # it is pickled each time
-        else:
-            self._functions[key] = number
-        self._sent.forget_with(key, number)
-        return number
+        data = as_bytes(fn, self.strategy, key.fn)
+        if isinstance(fn, BoundFunction):  # each use pickles its object again
+            return self._sent.add(fn, data, FunctionOfElements)
+        self._functions[key] = self._sent.add(key, data, FunctionOfElements)
+        return self._functions[key]
 
 
 def _end(workers: Sequence[Serving], threads: Sequence[Thread]) -> None:
-    """End the workers, and wait until the threads that use Ray end, before it is shut down."""
+    """End the workers, and wait until the threads that use Ray end, before Ray is shut down."""
     for worker in workers:
-        worker.end()
+        ray_cluster.kill(worker.actor)
     deadline = time.monotonic() + _SECONDS_TO_END
     for thread in threads:
-        if thread is not current_thread():  # it may hold the last reference to the strategy
+        if thread is not current_thread():  # which may hold the last reference to the strategy
             thread.join(max(0.0, deadline - time.monotonic()))
 
 

@@ -1,12 +1,13 @@
 """The input of workers: per-worker datasets and iterators, and their elements in steps.
 
 The coordinator has objects that stand for per-worker values. A worker makes its own value when a
-function first needs it, and again after a restart.
+function first needs the value, and again after a restart.
 
-A function with an iterator requests elements while it is traced. The elements are then arguments of
-the compiled step. Their number depends on everything that is traced: shapes, static arguments, the
-elements themselves. So a call takes the largest number that any call has requested, and the step
-returns, beside its result, the number it used; unused elements are put back.
+A function with an iterator requests elements while the function is traced. The elements are then
+arguments of the compiled step. The number of elements depends on everything that is traced: shapes,
+static arguments, the elements themselves. So a call takes the largest number of elements that any
+call has requested. The step returns its result and the number of elements that it used, and unused
+elements are put back.
 """
 
 from __future__ import annotations
@@ -67,20 +68,24 @@ class WorkerIterator:
         self._returned.extendleft(reversed(elements))
 
 
+def made_value(value: Any, strategy: Any) -> Any:
+    """Return a per-worker value: `value`, or the result of the call if `value` is a function."""
+    made = value() if callable(value) else value
+    return made.make(strategy) if isinstance(made, DatasetOfWorkers) else made
+
+
 class PerWorkerValues:
     """One value per worker; a scheduled function receives the value of its worker."""
 
-    def __init__(self, number: int) -> None:
-        """Keep the id by which workers know the value."""
-        self.number = number
+    number: int
+    """The id by which workers know the value."""
 
 
 class PerWorkerIterator(PerWorkerValues):
     """An iterator over each worker's dataset."""
 
-    def __init__(self, number: int, dataset: PerWorkerDataset) -> None:
+    def __init__(self, dataset: PerWorkerDataset) -> None:
         """Keep the dataset alive."""
-        super().__init__(number)
         self._dataset = dataset
 
     @property
@@ -89,7 +94,7 @@ class PerWorkerIterator(PerWorkerValues):
         return self._dataset.element_spec
 
     def here(self) -> WorkerIterator:
-        """Return an iterator in this process, over a dataset that is made here."""
+        """Return an iterator over the dataset, which this process makes."""
         return WorkerIterator(self._dataset.make())
 
     def __iter__(self) -> PerWorkerIterator:
@@ -108,13 +113,9 @@ class PerWorkerDataset(PerWorkerValues):
     """A dataset that each worker makes."""
 
     def __init__(
-        self,
-        number: int,
-        make: Callable[[], Any],
-        iterator: Callable[[PerWorkerDataset], PerWorkerIterator],
+        self, make: Callable[[], Any], iterator: Callable[[PerWorkerDataset], PerWorkerIterator]
     ) -> None:
-        """Keep functions that make the dataset here, and an iterator over it."""
-        super().__init__(number)
+        """Keep functions that make the dataset in this process, and an iterator over a dataset."""
         self.make, self._iterator = make, iterator
 
     @property
@@ -133,15 +134,14 @@ class _Place:
     number: int
 
 
+@dataclass(eq=False)
 class _NeedsMore(BaseException):
-    """A trace requests more elements of an iterator than there are.
+    """A trace requests more elements of the iterator with an index than the call has taken.
 
-    It is no `Exception`, so that the user's handlers do not catch it.
+    The class is no `Exception`, so that the user's handlers do not catch it.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    number: int
 
 
 class ElementsInTrace:
@@ -170,7 +170,7 @@ class ElementsInTrace:
 
 
 class FunctionOfElements:
-    """A function as a worker runs it, with elements of its iterators as arguments of the step."""
+    """A function as workers run it: elements of its iterators are arguments of the step."""
 
     def __init__(self, function: Any) -> None:
         """Keep the user's function."""
@@ -193,21 +193,16 @@ class FunctionOfElements:
     def trace(self, args: Any, kwargs: Any) -> Traced:
         """Trace the function for a closure's arguments."""
         iterators, args, kwargs = _without_iterators(args, kwargs)
-        traced: Traced
-        if iterators:
-            traced, _ = self._with_enough(self._with_elements.trace, iterators, args, kwargs)
-        else:
-            traced = self._function.trace(*args, **kwargs)
-        return traced
+        if not iterators:
+            return self._function.trace(*args, **kwargs)
+        return self._with_enough(self._with_elements.trace, iterators, args, kwargs)[0]
 
     def _with_enough(
         self, call: Callable[..., Any], iterators: Sequence[WorkerIterator], args: Any, kwargs: Any
     ) -> tuple[Any, list[list[Any]]]:
         """Call a function with enough elements; return its result and the elements."""
         most = self._most.setdefault(len(iterators), [0] * len(iterators))
-        taken = [
-            list(islice(iterator, wanted)) for iterator, wanted in zip(iterators, most, strict=True)
-        ]
+        taken = [list(elements) for elements in map(islice, iterators, most)]
         while True:
             try:
                 return call(taken, args, kwargs), taken

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, TypeAlias  # Any: Ray's references, arrays, and users' results
 
 Key: TypeAlias = int
@@ -21,7 +20,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A server's answer for variables that it lacks: the new server of each, None if unknown.
+    """A server's answer if it lacks variables: the new server of each variable, None if unknown.
 
     A variable that is being moved is on no server for a short time.
     """
@@ -31,15 +30,15 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class UnknownUpdates:
-    """A server's answer for updates that it has not received yet."""
+    """A server's answer to a request for updates that the server has not received yet."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """An update on one server: `update` is its name, None to replace the variable.
+    """A change of the variables `keys` on one server.
 
-    It reads the variables `keys` and the values at the indices `sent` of a request, and assigns
-    the same variables.
+    `update` is the name of the update that computes the new values, None to replace the variable.
+    `sent` has the indices of the sent values of a request that the update takes.
     """
 
     keys: tuple[Key, ...]
@@ -57,14 +56,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class LargeResult:
-    """A result that stays on the machine of its worker until it is fetched: Ray's reference."""
+    """Ray's reference to a result that stays on the machine of its worker until it is fetched."""
 
     reference: Any
 
 
 @dataclass
 class Done:
-    """A closure has run; the worker returns this and the result."""
+    """The outcome of a closure that has run to the end."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -80,23 +79,11 @@ class ClosureFailed:
     traceback: str
 
 
-class SentAs(Enum):
-    """What a worker makes of an object that it is sent as bytes."""
-
-    FUNCTION = auto()
-    VALUE = auto()
-    """The object itself, or what it returns if it is a function."""
-    ITERATOR = auto()
-    """An iterator over such a value."""
-
-
+@dataclass(eq=False)
 class NotSentYet(Exception):
-    """A worker has not received a function or per-worker value, with this id. Nothing has run."""
+    """A worker has not received the function or per-worker value with an id. Nothing has run."""
 
-    def __init__(self, number: int) -> None:
-        """Keep the id."""
-        super().__init__(number)
-        self.number = number
+    number: int
 
 
 @dataclass
@@ -108,7 +95,7 @@ class Traffic:
     run_again: int = 0
     """The number of repeated runs, after a worker died or fell silent while it ran a closure."""
     written_twice: int = 0
-    """The number of these whose first run had written to variables, so that writes count twice."""
+    """The number of repeated runs whose first run had written to variables: both writes count."""
     bytes_read: int = 0
     """The bytes of the values of variables that workers read."""
     bytes_written: int = 0

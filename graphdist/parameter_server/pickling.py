@@ -1,10 +1,10 @@
 """The pickling of functions and arguments for another process.
 
-Functions are pickled by value, with the objects that they refer to, also functions of the user's
-modules, since a worker does not import the coordinator's program. A variable becomes the worker's
-variable for the same value, the strategy the worker's strategy, an iterator over a per-worker
-dataset the worker's own iterator. A `gd.function` becomes a new one, which the worker compiles for
-its devices.
+Functions are pickled by value, with the objects that they refer to. This holds for functions of the
+user's modules, too, since a worker does not import the coordinator's program. A variable becomes
+the worker's variable for the same value, the strategy becomes the worker's strategy, and an
+iterator over a per-worker dataset becomes the worker's own iterator. A `gd.function` becomes a new
+`gd.function`, which the worker compiles for its devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphdist.parameter_server.input import PerWorkerValues
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.storage import ServerStorage
 from graphdist.parameter_server.strategy import ParameterServerBase
-from graphdist.parameter_server.worker import strategy_here, value_here, variable_here
+from graphdist.parameter_server.worker import object_here, strategy_here, variable_here
 from graphdist.program.function import Function
 from graphdist.state.variable import Variable
 from graphdist.strategies.base import CommonStrategy
@@ -83,7 +83,7 @@ def _reduced(value: Any, strategy: ParameterServerBase) -> Any:
             hint=f"use {strategy}",
         )
     if isinstance(value, PerWorkerValues):
-        return value_here, (value.number,)
+        return object_here, (value.number,)
     if isinstance(value, weakref.ReferenceType):
         return partial, (_itself, value())  # a function that returns the object, too
     found = (reduce(value, strategy) for reduce in of_other_libraries)
@@ -108,7 +108,7 @@ def _itself(value: Any) -> Any:
 
 @contextmanager
 def _by_value(function: Any) -> Iterator[None]:
-    """Pickle a function's module by value within the context, if it is the user's."""
+    """Pickle the module of a function by value within the context, if the module is the user's."""
     module = sys.modules.get(str(getattr(function, "__module__", "")))
     if module is None or not _is_users(module):
         yield

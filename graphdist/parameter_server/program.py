@@ -1,10 +1,10 @@
 """A compiled program whose variables are on servers.
 
-It runs the graphs that `lower()` shows (`passes/servers/cut_step.py`). A call reads the variables
-that are inputs of the worker's graph, runs this graph on the process's devices, sends the results
-for the servers, and waits until they have updated the variables. If the step looks up rows of a
-table, another program first computes their indices. If the step joins the shards of a table, they
-are one table: a row is read once, from the shard that has it.
+The program runs the graphs that `lower()` shows (`passes/servers/cut_step.py`). A call reads the
+variables that are inputs of the worker's graph, runs this graph on the process's devices, sends the
+results for the servers, and waits until the servers have updated the variables. If the step looks
+up rows of a table, another program first computes the indices of the rows. If the step joins the
+shards of a table, a row is read once, from the shard that has the row.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ProgramOnServers:
         worker = part(graph=first.worker, interface=_of_worker(interface, cut), history=history)
         self._worker = compiled(replace(worker, logical=traced.graph))
         self._reads, self._strategy = Reads(cut.reads, keys), strategy
-        self._changes = strategy.servers.changes(cut.updates, keys)
+        self._changes = [strategy.servers.change(update, keys) for update in cut.updates]
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments and return the user's result."""
@@ -171,7 +171,7 @@ class Table:
         self._nothing = np.zeros((1, *row.shape[1:]), numpy_dtype(row.dtype))
 
     def once(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the distinct rows to read: a batch of words has most words several times."""
+        """Return the distinct rows to read: a batch of words may have a word several times."""
         within = np.clip(asked, 0, self._ends[-1] - 1)
         return np.unique(within if self._fill is None else asked[within == asked])
 

@@ -4,25 +4,26 @@ Without an address, a cluster is started on this machine, in its own folder, and
 strategy uses it any more or the program ends. Ray also ends it when this process is killed. A
 cluster at an address, or of a program that called `ray.init` itself, is kept.
 
-If Ray is used without a cluster, it starts one that accepts any connection. So only `ask`, `kill`
-and `value_of` use processes, and they do nothing with Ray if there is no cluster. When the program
-ends, strategies are closed before Ray ends its cluster, since their threads use it.
+If Ray is used without a cluster, Ray starts a cluster that accepts any connection. So only `ask`,
+`kill`, `comes` and `value_of` use processes, and these functions do not call Ray if there is no
+cluster. When the program ends, strategies are closed before Ray ends its cluster, since the threads
+of strategies use the cluster.
 
-Anyone who can connect to a process of Ray's and has its token, or needs none, can run code there.
-So a cluster that is started here listens on loopback alone: Ray does so on platforms where it
-supports a single machine only, such as macOS, and is made to treat this machine as one. Ray's
-folders are readable for all users, so they are in a private folder. Ray would make the file of its
-token readable for all users, so it is made private before. Any cluster without authentication
-causes a warning.
+Anyone who can connect to a process of Ray's and has the cluster's token, or needs no token, can run
+code there. So a cluster that is started here listens on loopback alone. Ray listens on loopback on
+platforms where it supports a single machine only, such as macOS, and is made to treat this machine
+as such a platform. Ray's folders are readable for all users, and therefore are made in a private
+folder. Ray would make the file of its token readable for all users, so the file is made private
+before. Any cluster without authentication causes a warning.
 
 Ray shows what workers print in the coordinator's output, unless `RAY_LOG_TO_DRIVER` is 0.
 
-Heartbeats find out whether a process is alive, dead or silent. Ray knows when a process was killed.
-A process that is stopped, or whose machine cannot be reached, is only silent: so it is asked for a
-beat, the name of its process and host, whenever an answer takes long. An idle thread sends the
-beat: Ray's main thread in a server, whose requests have threads of their own, and in a worker a
-thread beside the one that runs functions. XLA computes without Python's lock, so a computing
-process sends it at once. A process is silent if no beat arrives within `silence_seconds` of
+Heartbeats show whether a process is alive, dead or silent. Ray knows when a process was killed. A
+process that is stopped, or whose machine cannot be reached, is only silent. So a process whose
+answer takes long is asked for a beat, which is the name of the process and its host. An idle thread
+sends the beat: in a server Ray's main thread, since requests have threads of their own; in a worker
+a thread beside the thread that runs functions. XLA computes without Python's lock, so a computing
+process sends the beat at once. A process is silent if no beat arrives within `silence_seconds` of
 `gd.config.set_worker_timeouts`, as for workers that train together.
 """
 
@@ -37,7 +38,7 @@ import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
@@ -76,7 +77,7 @@ def ray() -> Any:
 
 
 class ProcessIsSilent(Exception):
-    """A process does not answer; the text says since when, or why."""
+    """A process does not answer; the text of the error has the time or the reason."""
 
 
 def require_running() -> None:
@@ -88,7 +89,7 @@ def require_running() -> None:
 def ask(method: Any, *arguments: Any) -> Any:
     """Run a method in a process of Ray's, and return Ray's reference to the result.
 
-    Given a class, it makes an actor. Raises `ProcessIsSilent` if there is no cluster.
+    If `method` is a class, make an actor. Raises `ProcessIsSilent` if there is no cluster.
     """
     require_running()
     return method.remote(*arguments)
@@ -119,7 +120,6 @@ class Cluster:
 
     def __init__(self, num_processes: int, address: str | None) -> None:
         """Join the cluster at an address, or start one for `num_processes` processes."""
-        self._is_open = True
         with _lock:
             module = ray()
             _end_before_ray()
@@ -138,15 +138,12 @@ class Cluster:
 
     @property
     def is_started_here(self) -> bool:
-        """Return whether graphdist has started it, on this machine's loopback."""
+        """Return whether graphdist has started the cluster, on this machine's loopback."""
         return Cluster._folder is not None
 
     def close(self) -> None:
-        """End the cluster if it was started here, and this was its last use."""
+        """End the cluster if it was started here, and no strategy uses it any more; call once."""
         with _lock:
-            if not self._is_open:
-                return
-            self._is_open = False
             Cluster._num_users -= 1
             if Cluster._num_users == 0:
                 end()
@@ -181,7 +178,14 @@ def _start(module: Any, num_processes: int) -> None:
     with warnings.catch_warnings(), _on_loopback():
         # Ray forks after JAX has started threads; the child does nothing but start a program.
         warnings.simplefilter("ignore")
-        _init(module, num_processes, folder / "r")  # the name of a socket in it must be short
+        module.init(
+            # Actors reserve no cores: each runs wherever there is a process for it.
+            num_cpus=num_processes,
+            include_dashboard=False,
+            object_store_memory=_STORE_BYTES,
+            logging_level=logging.ERROR,
+            _temp_dir=str(folder / "r"),  # the names of sockets in the folder must be short
+        )
     address = module.util.get_node_ip_address()
     if not ip_address(address).is_loopback:
         end()
@@ -193,7 +197,7 @@ def _start(module: Any, num_processes: int) -> None:
 
 
 def _place() -> Path:
-    """Return the folder of temporary files, or a short one: sockets have short names."""
+    """Return the folder of temporary files, or a folder with a short path for Ray's sockets."""
     found = Path(tempfile.gettempdir())
     return found if len(os.fsencode(found)) <= _LONGEST else _SHORT
 
@@ -210,21 +214,10 @@ def _on_loopback() -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = before
 
 
-def _init(module: Any, num_processes: int, folder: Path) -> None:
-    module.init(
-        # Actors reserve no cores: each runs wherever there is a process for it.
-        num_cpus=num_processes,
-        include_dashboard=False,
-        object_store_memory=_STORE_BYTES,
-        logging_level=logging.ERROR,
-        _temp_dir=str(folder),
-    )
-
-
 def _make_token_private() -> None:
     """Make the file of Ray's token, if it is missing, readable for this user alone.
 
-    Ray would make it with the permissions of any new file.
+    Ray would make the file with the permissions of any new file.
     """
     if names_ray_token():
         return
@@ -264,12 +257,11 @@ def _remove_left_folders() -> None:
 
 
 def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
+    with suppress(PermissionError):  # of a process of another user
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
     return True
 
 
@@ -280,7 +272,7 @@ _PARTS = 4
 
 
 class BeatingProcess:
-    """The base of actors: the methods that identify their process."""
+    """The base of actors, with the methods that identify an actor's process."""
 
     def process(self) -> int:
         """Return the id of the process."""
@@ -292,31 +284,31 @@ class BeatingProcess:
 
 
 def beat_of_worker(worker: Any) -> Any:
-    """Ask a worker for a beat, and return Ray's reference to it."""
+    """Ask a worker for a beat, and return Ray's reference to the beat."""
     return ask(worker.place.options(concurrency_group=GROUP))
 
 
-def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> Any:
-    """Return the value of a reference; wait as long as the process that computes it sends beats.
+def answer(reference: Any, worker: Any, silence_seconds: float) -> Any:
+    """Return the value that a worker computes; wait as long as the worker sends beats.
 
     Raises `ProcessIsSilent`, and Ray's errors for a process that has died.
     """
     while not comes([reference], _SECONDS_BETWEEN_BEATS):
-        wait_for([reference, beat()], silence_seconds)
+        wait_for([reference, beat_of_worker(worker)], silence_seconds)
     return value_of(reference)
 
 
 def wait_for(references: Sequence[Any], seconds: float) -> None:
-    """Wait until one of the values is there; raise `ProcessIsSilent` if none is in time."""
-    # In parts: if this process itself is stopped, time passes although no other one is silent.
+    """Wait until one of the values is there; raise `ProcessIsSilent` after `seconds`."""
+    # In parts: while this process itself is stopped, time passes though no other process is silent.
     if not any(comes(references, seconds / _PARTS) for _ in range(_PARTS)):
         raise ProcessIsSilent(f"has not answered for {seconds:g} s")
 
 
 def answer_within(method: Any, seconds: float) -> Any:
-    """Run a method in a process of Ray's, and return the result if it is there in time.
+    """Run a method in a process of Ray's, and return the result.
 
-    Raises the errors of `wait_for` and `value_of`.
+    Raises `ProcessIsSilent` after `seconds`, and Ray's errors for a process that has died.
     """
     reference = ask(method)
     wait_for([reference], seconds)
@@ -326,10 +318,9 @@ def answer_within(method: Any, seconds: float) -> Any:
 def address_of_server(server: Any, start_seconds: float) -> tuple[str, int]:
     """Return the address of a server; raise `OSError` if it is dead or does not start."""
     try:
-        address: tuple[str, int] = answer_within(server.address, start_seconds)
+        return answer_within(server.address, start_seconds)
     except (ProcessIsSilent, ray().exceptions.RayError) as error:
         raise ConnectionError(f"the server {error}") from error
-    return address
 
 
 def problem_of_server(server: Any, silence_seconds: float) -> str:

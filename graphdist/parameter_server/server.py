@@ -5,8 +5,8 @@ server, or none. Updates are compiled once, with XLA, for the CPU; all updates o
 one program.
 
 A server keeps the ids of the closures that have written last. A closure that runs again, since its
-worker died, may have written already: then the answer says so. If the worker was only silent,
-requests that it sends after its closure was given to another worker raise an error.
+worker died, may have written already. In this case the answer to its request says so. If the worker
+was only silent, its later requests for a closure that another worker runs by now raise an error.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ParameterServer(BeatingProcess):
         return np.asarray(self._values.pop(key))
 
     def read(self, wanted: Sequence[Read]) -> Any:
-        """Return the values of variables, or rows of them."""
+        """Return the values of variables, or the wanted rows of the values."""
         if lacking := self._elsewhere([read.key for read in wanted]):
             return lacking
         values = [np.asarray(self._values[read.key]) for read in wanted]

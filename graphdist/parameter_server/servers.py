@@ -1,9 +1,9 @@
 """The servers as a process sees them: the home of each variable, and the requests to servers.
 
 New variables are assigned to the servers round-robin. A variable that is updated together with
-others is moved to their server; its old server then answers requests with the new one, to which
-they are sent again. A request for variables of several servers becomes one request to each server,
-all sent at once.
+other variables is moved to their server. Its old server answers requests with the index of the new
+server, and the requests are sent again. A request for variables of several servers becomes one
+request to each server, all sent at once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,9 @@ from graphdist.errors import RuntimeFailure
 from graphdist.ir.compare import content_hash
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import numpy_dtype
+from graphdist.parameter_server import messages as ms
 from graphdist.parameter_server.connections import ServerConnection
-from graphdist.parameter_server.messages import (
-    Change,
-    Done,
-    Elsewhere,
-    Key,
-    Origin,
-    Read,
-    UnknownUpdates,
-)
+from graphdist.parameter_server.messages import Key
 from graphdist.parameter_server.ray_cluster import address_of_server, problem_of_server
 from graphdist.passes.servers.cut_step import Update
 from graphdist.runtime.emit import emit
@@ -60,12 +53,11 @@ class Servers:
             )
             for server, actor in enumerate(actors)
         ]
-        self.moves = 0
-        """The number of moves that this process knows."""
         self.moved: dict[Key, int] = {}
-        self.done = Done()
+        """The servers of variables that are not on their first server."""
+        self.done = ms.Done()
         """The requests of the current closure so far."""
-        self.origin: Origin | None = None
+        self.origin: ms.Origin | None = None
         """The closure that sends the requests; None outside closures."""
         self._updates: dict[str, Graph] = {}
         self._to_drop: deque[Key] = deque()
@@ -76,7 +68,7 @@ class Servers:
             connection.close()
 
     def home(self, key: Key) -> int:
-        """Return the index of a variable's server, as this process knows it."""
+        """Return the index of the server that has a variable, as far as this process knows."""
         return self.moved.get(key, key % len(self.actors))
 
     def create(self, key: Key, value: Any) -> None:
@@ -86,9 +78,10 @@ class Servers:
         self._drop()
 
     def drop_later(self, key: Key) -> None:
-        """Drop a variable that has no references any more, when the next one is made.
+        """Drop a variable that has no references any more, when the next variable is made.
 
-        Not at once, since the garbage collector may call this in the middle of a request.
+        The variable is not dropped at once, since the garbage collector may call this function in
+        the middle of a request.
         """
         self._to_drop.append(key)
 
@@ -97,7 +90,7 @@ class Servers:
         by_home = self._by_home(dict.fromkeys(keys), lambda key: key)
         self._answers({server: ("drop", (of_server,)) for server, of_server in by_home.items()})
 
-    def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
+    def read(self, wanted: Sequence[ms.Read]) -> list[np.ndarray[Any, Any]]:
         """Return the values of variables, or rows of them, in order."""
         found: dict[int, Any] = {}
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
@@ -108,7 +101,7 @@ class Servers:
                 {s: ("read", ([wanted[index] for index in indices[s]],)) for s in indices}
             )
             for server, answer in answers.items():
-                if isinstance(answer, Elsewhere):
+                if isinstance(answer, ms.Elsewhere):
                     self._follow(answer, deadline)
                 else:
                     found.update(zip(indices[server], answer, strict=True))
@@ -117,15 +110,11 @@ class Servers:
         return [found[index] for index in range(len(wanted))]
 
     def assign(self, key: Key, value: Any) -> None:
-        """Replace the value of a variable, and wait until it is done."""
-        self.apply([Change((key,), (0,), None)], [value])
+        """Replace the value of a variable, and wait for the server's answer."""
+        self.apply([ms.Change((key,), (0,), None)], [value])
 
-    def changes(self, updates: Sequence[Update], keys: Mapping[str, Key]) -> list[Change]:
-        """Return updates as changes to request; `keys` has the ids of variables by name."""
-        return [self._change(update, keys) for update in updates]
-
-    def apply(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
-        """Apply changes on the servers, and wait until they are done."""
+    def apply(self, changes: Sequence[ms.Change], sent: Sequence[Any]) -> None:
+        """Apply changes on the servers, and wait for the servers' answers."""
         left = list(changes)
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
         while left:
@@ -136,9 +125,9 @@ class Servers:
             )
             left = []
             for server, answer in answers.items():
-                if isinstance(answer, Elsewhere):
+                if isinstance(answer, ms.Elsewhere):
                     self._follow(answer, deadline)
-                elif isinstance(answer, UnknownUpdates):
+                elif isinstance(answer, ms.UnknownUpdates):
                     self._send_updates(server, of_server[server])
                 else:
                     self.done.was_written_before |= answer
@@ -159,12 +148,6 @@ class Servers:
         assert value is not None
         self._answers({server: ("create", (key, value))})
         self.moved[key] = server
-        self.moves += 1
-
-    def know(self, homes: tuple[int, Mapping[Key, int]]) -> None:
-        """Update the homes of variables from the coordinator's."""
-        self.moves = homes[0]
-        self.moved.update(homes[1])
 
     def _by_home(
         self, items: Iterable[Item], key_of: Callable[[Item], Key]
@@ -175,27 +158,28 @@ class Servers:
             found.setdefault(self.home(key_of(item)), []).append(item)
         return found
 
-    def _change(self, update: Update, keys: Mapping[str, Key]) -> Change:
+    def change(self, update: Update, keys: Mapping[str, Key]) -> ms.Change:
+        """Return an update as a change, which `apply` takes; `keys` has variables' ids by name."""
         changed = tuple(keys[variable] for variable in update.variables)
         if not update.graph.nodes and len(changed) == len(update.sent) == 1:
-            return Change(changed, update.sent, None)
+            return ms.Change(changed, update.sent, None)
         graph = update.graph.replace(variables=())  # values of variables are arguments
         name = content_hash(graph)
         self._updates[name] = graph
-        return Change(changed, update.sent, name)
+        return ms.Change(changed, update.sent, name)
 
     def _request(
-        self, changes: Sequence[Change], sent: Sequence[Any]
-    ) -> tuple[list[Change], list[Any]]:
-        """Return changes for one server, with each value that they need once."""
+        self, changes: Sequence[ms.Change], sent: Sequence[Any]
+    ) -> tuple[list[ms.Change], list[Any]]:
+        """Return changes for one server, and the sent values that they need, each value once."""
         needed = list(dict.fromkeys(index for change in changes for index in change.sent))
         index_of = {old: new for new, old in enumerate(needed)}
         own = [
-            Change(c.keys, tuple(index_of[index] for index in c.sent), c.update) for c in changes
+            ms.Change(c.keys, tuple(index_of[index] for index in c.sent), c.update) for c in changes
         ]
         return own, [np.asarray(sent[index]) for index in needed]
 
-    def _send_updates(self, server: int, changes: Sequence[Change]) -> None:
+    def _send_updates(self, server: int, changes: Sequence[ms.Change]) -> None:
         names = {change.update for change in changes if change.update}
         modules = {name: _as_module(self._updates[name]) for name in names}
         self._answers({server: ("add_updates", (modules,))})
@@ -216,7 +200,7 @@ class Servers:
                     connection.close()
                 raise
 
-    def _follow(self, answer: Elsewhere, deadline: float) -> None:
+    def _follow(self, answer: ms.Elsewhere, deadline: float) -> None:
         """Record new homes; wait a short time if a variable is being moved."""
         known = {key: server for key, server in answer.homes.items() if server is not None}
         self.moved.update(known)

@@ -1,11 +1,11 @@
 """The workers: their processes, and the threads that give them closures, functions and values.
 
-Each worker has a thread here. A worker is sent a function or value when it reports that it lacks
-it. If a worker dies, Ray starts it again, and its closure returns to the queue. A silent worker
-(`ray_cluster.py`) is killed first, if possible. In either case the servers then reject its requests
-for that closure. A worker gets its first closure once it has started. If no worker is left, and
-none returns within `start_seconds` of `gd.config.set_worker_timeouts`, waiting closures are
-cancelled with an error.
+In this process each worker has a thread. A worker that lacks a function or value reports so, and is
+sent the function or value. If a worker dies, Ray starts it again, and its closure returns to the
+queue. A silent worker (`ray_cluster.py`) is killed first, if possible. In either case the servers
+reject later requests of the lost worker for that closure. A worker gets its first closure once it
+has started. If no worker is left, and no worker returns within `start_seconds` of
+`gd.config.set_worker_timeouts`, waiting closures are cancelled with an error.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from typing import Any  # Any: users' results, and Ray's handles
 import jax
 
 from graphdist.errors import WorkerError, WorkerTimeoutError
+from graphdist.parameter_server import messages as ms
+from graphdist.parameter_server import ray_cluster
 from graphdist.parameter_server.closures import (
     SHUT_DOWN,
     ClosureQueue,
@@ -36,28 +38,7 @@ from graphdist.parameter_server.closures import (
     with_line_of_user,
 )
 from graphdist.parameter_server.connections import ServerIsLost
-from graphdist.parameter_server.messages import (
-    ClosureFailed,
-    Done,
-    LargeResult,
-    NotSentYet,
-    Origin,
-    SentAs,
-    Traffic,
-)
-from graphdist.parameter_server.ray_cluster import (
-    GROUP,
-    ProcessIsSilent,
-    answer,
-    answer_within,
-    ask,
-    beat_of_worker,
-    comes,
-    kill,
-    ray,
-    value_of,
-    wait_for,
-)
+from graphdist.parameter_server.ray_cluster import ProcessIsSilent, ray
 from graphdist.parameter_server.strategy import OWN, ParameterServerBase, VariablesApart
 from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_by_workers
 from graphdist.tracing.user_lines import here
@@ -86,17 +67,17 @@ class Sent:
         self._numbers = count()
         self._forgotten: list[deque[int]] = [deque() for _ in range(num_workers)]
         """For each worker, the ids of functions and values to forget."""
-        self.objects: dict[int, tuple[bytes, SentAs]] = {}
+        self.objects: dict[int, tuple[bytes, Callable[[Any], Any]]] = {}
 
-    def add(self, data: bytes, kind: SentAs) -> int:
-        """Add a function or per-worker value, and return its id."""
+    def add(self, owner: Any, data: bytes, make: Callable[[Any], Any]) -> int:
+        """Add a function or per-worker value until `owner` is gone, and return its id.
+
+        A worker makes the function or value by calling `make` with the unpickled `data`.
+        """
         number = next(self._numbers)
-        self.objects[number] = data, kind
-        return number
-
-    def forget_with(self, owner: Any, number: int) -> None:
-        """Forget a function or value, here and in the workers, once its owner is gone."""
+        self.objects[number] = data, make
         weakref.finalize(owner, self._forget, number).atexit = False
+        return number
 
     def _forget(self, number: int) -> None:
         self.objects.pop(number, None)
@@ -112,25 +93,18 @@ class Sent:
 def start_workers(strategy: ParameterServerBase) -> list[Any]:
     """Start the actors of all workers."""
     defaults = {"num_cpus": 0} if strategy.address is None else {}
-    settings: Any = jax.config
     actor = ray().remote(**OWN, **{**defaults, **strategy.worker_options})(ClosureWorker)
-    return [
-        ask(
-            actor,
-            Settings(
-                index,
-                strategy.devices_per_worker,
-                settings.jax_enable_x64,
-                strategy.server_names,
-                strategy.key,
-                strategy.timeouts,
-                strategy.num_workers > 1 and not strategy.allow_lost_updates,
-                [folder or os.getcwd() for folder in sys.path],
-                tuple(imported_by_workers),
-            ),
-        )
-        for index in range(strategy.num_workers)
-    ]
+    settings = Settings(
+        strategy.devices_per_worker,
+        jax.enable_x64.value,
+        strategy.server_names,
+        strategy.key,
+        strategy.timeouts,
+        strategy.num_workers > 1 and not strategy.allow_lost_updates,
+        [folder or os.getcwd() for folder in sys.path],
+        tuple(imported_by_workers),
+    )
+    return [ray_cluster.ask(actor, index, settings) for index in range(strategy.num_workers)]
 
 
 class Serving:
@@ -142,14 +116,14 @@ class Serving:
         index: int,
         actor: Any,
         missing: dict[int, str],
-        traffic: Traffic,
+        traffic: ms.Traffic,
         sent: Sent,
         strategy: ParameterServerBase,
     ) -> None:
-        """Prepare to serve a worker from the queue; `missing` has why workers are missing."""
+        """Prepare the thread of a worker; `missing` says by index why workers have not started."""
         self._queue, self._traffic, self._sent = queue, traffic, sent
-        self._index, self._actor, self._missing = index, actor, missing
-        # Weakly: a strategy without references ends its workers, and this thread with them.
+        self._index, self.actor, self._missing = index, actor, missing
+        # A weak reference, since a strategy without references ends its workers and their threads.
         self._strategy = weakref.ref(strategy)
         self._servers, self._timeouts = strategy.servers, strategy.timeouts
         self._num_workers = strategy.num_workers
@@ -160,30 +134,24 @@ class Serving:
 
         Raises `WorkerTimeoutError` if it takes too long.
         """
-        module = ray()
+        method = self.actor.process.options(concurrency_group=ray_cluster.GROUP)
         deadline = time.monotonic() + self._timeouts.start
         while True:
             try:
-                method = self._actor.process.options(concurrency_group=GROUP)
-                process: int = answer_within(method, max(0.0, deadline - time.monotonic()))
-                return process
+                return ray_cluster.answer_within(method, max(0.0, deadline - time.monotonic()))
             except ProcessIsSilent as error:
                 raise WorkerTimeoutError(
                     f"worker {self._index} has not started within {self._timeouts.start:g} s",
                     source=here(),
                     hint="gd.config.set_worker_timeouts(start_seconds=...) waits longer",
                 ) from error
-            except module.exceptions.RayError:
+            except ray().exceptions.RayError:
                 time.sleep(_POLL_SECONDS)
-
-    def end(self) -> None:
-        """End the worker's process."""
-        kill(self._actor)
 
     def _start_again(self) -> None:
         """End the worker's process, if it can be reached, and let Ray start another one."""
         with suppress(ray().exceptions.RayError, ValueError):  # it is already restarting
-            kill(self._actor, restarts=True)
+            ray_cluster.kill(self.actor, restarts=True)
 
     def run(self) -> None:
         """Give the worker closures until the queue is closed."""
@@ -199,27 +167,27 @@ class Serving:
 
     def _run(self, closure: Waiting) -> bool:
         """Run a closure on the worker; if the worker is lost, put it back and return True."""
-        module = ray()
+        errors = ray().exceptions
         try:
-            outcome, load = self._outcome(closure)
-        except module.exceptions.RayTaskError:
+            outcome, result = self._outcome(closure)
+        except errors.RayTaskError:
             raise
         except ProcessIsSilent as error:
             self._give_back(closure, str(error))
             self._start_again()
-        except module.exceptions.RayError:
+            return True
+        except errors.RayError:
             self._give_back(closure, "has died")
+            return True
+        if isinstance(outcome, ms.Done):
+            self._count(outcome)
+            self._queue.finish(closure, partial(self._loaded, result))
         else:
-            if isinstance(outcome, Done):
-                self._count(outcome)
-                self._queue.finish(closure, load)
-            else:
-                self._queue.fail(closure, self._error(outcome))
-            return False
-        return True
+            self._queue.fail(closure, self._error(outcome))
+        return False
 
     def _give_back(self, closure: Waiting, why: str) -> None:
-        """Put a closure back, once the lost worker can no longer write for it."""
+        """Put a closure back, once the servers reject writes of the lost worker for the closure."""
         if not self._queue.is_closed:
             name = closure.result.name
             _log.warning("worker %d, %s, %s: %r is run again", self._index, self._place, why, name)
@@ -233,43 +201,40 @@ class Serving:
         else:
             self._queue.put_back(closure)
 
-    def _outcome(self, closure: Waiting) -> tuple[Any, Callable[[TimeLimit], Any]]:
-        """Return a closure's outcome and the loader of its result; send what the worker lacks."""
+    def _outcome(self, closure: Waiting) -> tuple[Any, Any]:
+        """Return a closure's outcome and result; send the functions that the worker lacks."""
+        origin = ms.Origin(closure.number, closure.attempt)
+        request = self.actor.run, origin, closure.function, closure.arguments
         while True:
-            moved = (self._servers.moves, dict(self._servers.moved))
-            origin = Origin(closure.number, closure.attempt)
-            forgotten = self._sent.forgotten_by(self._index)
-            request = ask(
-                self._actor.run, origin, closure.function, closure.arguments, moved, forgotten
-            )
-            outcome, result = self._answer(request)
-            if isinstance(outcome, NotSentYet):
-                number = outcome.number
-                sent = ask(self._actor.add, number, *self._sent.objects[number])
-                if (problem := self._answer(sent)) is not None:
-                    return problem, lambda limit: None
+            moved, forgotten = dict(self._servers.moved), self._sent.forgotten_by(self._index)
+            outcome, result = self._answer(ray_cluster.ask(*request, moved, forgotten))
+            if isinstance(outcome, ms.NotSentYet):
+                sent = self._sent.objects[outcome.number]
+                problem = self._answer(ray_cluster.ask(self.actor.add, outcome.number, *sent))
+                if problem is not None:
+                    return problem, None
             elif isinstance(outcome, VariablesApart):
                 self._running_strategy().keep_together(outcome.groups)
             else:
-                return outcome, partial(self._loaded, result)
+                return outcome, result
 
     def _answer(self, reference: Any) -> Any:
         """Return the worker's answer; raise `ProcessIsSilent` or Ray's errors."""
-        return answer(reference, partial(beat_of_worker, self._actor), self._timeouts.silence)
+        return ray_cluster.answer(reference, self.actor, self._timeouts.silence)
 
     def _running_strategy(self) -> ParameterServerBase:
         strategy = self._strategy()
         assert strategy is not None, "its closures refer to it"
         return strategy
 
-    def _count(self, done: Done) -> None:
+    def _count(self, done: ms.Done) -> None:
         with _counting:
             self._traffic.closures += 1
             self._traffic.bytes_read += done.bytes_read
             self._traffic.bytes_written += done.bytes_written
             self._traffic.written_twice += done.was_written_before
 
-    def _error(self, outcome: ClosureFailed | ServerIsLost) -> BaseException:
+    def _error(self, outcome: ms.ClosureFailed | ServerIsLost) -> BaseException:
         if isinstance(outcome, ServerIsLost):
             return self._running_strategy().lost(outcome)
         outcome.error.add_note(f"in a worker:\n{outcome.traceback}")
@@ -282,9 +247,9 @@ class Serving:
         beat, last_error = None, ""
         while module.is_initialized() and not self._queue.is_closed:
             try:
-                beat = beat or beat_of_worker(self._actor)
-                wait_for([beat], _SECONDS_OF_A_WAIT)
-                self._place = value_of(beat)
+                beat = beat or ray_cluster.beat_of_worker(self.actor)
+                ray_cluster.wait_for([beat], _SECONDS_OF_A_WAIT)
+                self._place = ray_cluster.value_of(beat)
                 self._missing.pop(self._index, None)
                 return
             except ProcessIsSilent:
@@ -297,7 +262,7 @@ class Serving:
                 late_at = time.monotonic() + self._timeouts.start
 
     def _miss(self, last_error: str) -> None:
-        """Restart a worker that does not start; cancel waiting closures if there is no other."""
+        """Restart a worker that does not start; cancel waiting closures if all are missing."""
         why = f"has not started within {self._timeouts.start:g} s"
         if last_error:
             why += f" ({last_error})"
@@ -320,11 +285,11 @@ class Serving:
 
         Raises `WorkerTimeoutError` if the limit passes first.
         """
-        if not isinstance(result, LargeResult):
+        if not isinstance(result, ms.LargeResult):
             return result
         reference, seconds = result.reference, limit.left()
         try:
-            if seconds is None or comes([reference], seconds):
+            if seconds is None or ray_cluster.comes([reference], seconds):
                 return self._answer(reference)
         except (ray().exceptions.RayError, ProcessIsSilent) as error:
             why = SHUT_DOWN if self._queue.is_closed else "the worker that had it is lost"

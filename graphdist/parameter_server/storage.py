@@ -32,9 +32,8 @@ class ServerStorage(Storage):
 
     @property
     def server(self) -> int:
-        """Return the index of the server, as this process knows it."""
-        home: int = self.strategy.servers.home(self.key)
-        return home
+        """Return the index of the server, as far as this process knows."""
+        return self.strategy.servers.home(self.key)
 
     def copy(self) -> jax.Array:
         """Return a copy of the value on this process's devices."""
@@ -52,7 +51,7 @@ class ServerStorage(Storage):
         return True
 
     def require_not_donated(self, of: StoredValue, *, waits: bool = False) -> None:
-        """Do nothing, since a request finds out whether the server is there."""
+        """Do nothing, since a request to a lost server raises an error."""
 
     def write(self, array: Any) -> None:
         """Replace the value on the server."""
@@ -65,8 +64,7 @@ class ServerStorage(Storage):
 
     def copied(self) -> ServerStorage:
         """Return new storage with a copy of the value."""
-        copied: ServerStorage = self.strategy.storage_elsewhere(self.name, self.host_copy())
-        return copied
+        return self.strategy.storage_elsewhere(self.name, self.host_copy())
 
 
 def on_server(variable: Variable) -> ServerStorage:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import count
 from secrets import token_bytes
 from threading import Lock
@@ -27,12 +27,13 @@ from graphdist.config import worker_timeouts
 from graphdist.context import current_entry
 from graphdist.data.input_options import InputContext
 from graphdist.errors import ArgumentError, ContextError, ServerLostError
+from graphdist.parameter_server import ray_cluster
 from graphdist.parameter_server.closures import with_line_of_user
 from graphdist.parameter_server.connections import ServerIsLost
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import Key
 from graphdist.parameter_server.program import ProgramOnServers
-from graphdist.parameter_server.ray_cluster import GROUP, Cluster, ask, close_at_exit, kill, ray
+from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import Servers
 from graphdist.parameter_server.storage import ServerStorage, on_server, require_storable
@@ -74,10 +75,6 @@ class StrategyOnServers(CommonStrategy):
     def asking_servers(self) -> Iterator[Servers]:
         """Yield the servers, for requests; raises `ServerIsLost` for a lost one."""
         yield self.servers
-
-    def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
-        """Ensure that the variables of each group are on one server."""
-        raise NotImplementedError
 
 
 class ParameterServerExtended(StrategyExtended):
@@ -134,22 +131,24 @@ class ParameterServerBase(StrategyOnServers):
         """The names of the variables that the servers have."""
         self._keys = count()
         self._is_splitting = False
-        self._cluster = Cluster(self.num_workers + num_servers, address)
+        self._cluster = ray_cluster.Cluster(self.num_workers + num_servers, address)
         options = {"num_cpus": 0} if address is None else {}
         actor = ray().remote(max_restarts=0, **options)(ParameterServer)
-        settings: Any = jax.config
         # Workers find servers by name, since a restarted actor cannot receive handles.
         self.server_names = [f"graphdist-server-{uuid4().hex}" for _ in range(num_servers)]
         self.key = token_bytes(32)
         """The secret that all processes of the strategy know."""
-        given = settings.jax_enable_x64, self.key, self._cluster.is_started_here
-        actors = [ask(actor.options(name=name), *given) for name in self.server_names]
+        given = jax.enable_x64.value, self.key, self._cluster.is_started_here
+        actors = [ray_cluster.ask(actor.options(name=name), *given) for name in self.server_names]
         self.servers = Servers(actors, self.key, self.timeouts)
-        self.closing: list[Callable[[], None]] = []
-        """Functions to call when the strategy is closed."""
-        given_back = self._cluster, self.servers, self.closing
-        self._close = weakref.finalize(self, _close, *given_back)
-        close_at_exit(self._close)
+        self.closing = ExitStack()
+        """The functions to call when the strategy is closed, the last one first."""
+        self.closing.callback(self._cluster.close)
+        self.closing.callback(self.servers.close)
+        for server in actors:
+            self.closing.callback(ray_cluster.kill, server)
+        self._close = weakref.finalize(self, self.closing.close)
+        ray_cluster.close_at_exit(self._close)
 
     def shutdown(self) -> None:
         """End the servers and workers, and the cluster if no other strategy uses it.
@@ -182,7 +181,6 @@ class ParameterServerBase(StrategyOnServers):
         storage = ServerStorage(name, key, self)
         if beside is not None:
             self.servers.moved[key] = beside.storage.server
-            self.servers.moves += 1
         self.names[key] = name
         with self.asking_servers() as servers:
             servers.create(key, np.asarray(value))
@@ -328,25 +326,15 @@ class WorkerStrategy(StrategyOnServers, Strategy):
             raise VariablesApart(apart)
 
 
+@dataclass(eq=False)
 class VariablesApart(BaseException):
-    """Variables must be on one server before a step can run; the coordinator moves them.
+    """Variables must be on one server before a step can run; the coordinator moves the variables.
 
-    It is no `Exception`, so that the user's handlers do not catch it.
+    The class is no `Exception`, so that the user's handlers do not catch it.
     """
 
-    def __init__(self, groups: Sequence[tuple[Key, ...]]) -> None:
-        """Keep the groups of variables that must be on one server."""
-        super().__init__(groups)
-        self.groups = groups
-
-
-def _close(cluster: Cluster, servers: Servers, closing: list[Callable[[], None]]) -> None:
-    for call in closing:
-        call()
-    for actor in servers.actors:
-        kill(actor)
-    servers.close()
-    cluster.close()
+    groups: Sequence[tuple[Key, ...]]
+    """The groups of variables that must be on one server."""
 
 
 def _forget(names: dict[Key, str], servers: Servers, key: Key) -> None:
@@ -362,7 +350,7 @@ JOBS = ("chief", "evaluator", "ps", "worker")
 OWN: Mapping[str, Any] = {
     "max_restarts": -1,
     "max_task_retries": 0,
-    "concurrency_groups": {GROUP: 1},
+    "concurrency_groups": {ray_cluster.GROUP: 1},
 }
 """The options of all workers."""
 
@@ -394,10 +382,6 @@ def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[
     return found["worker"], found["ps"]
 
 
-class _Actor:
-    """A stand-in for a worker, since Ray checks options when it registers a class."""
-
-
 def checked_worker_options(given: Any) -> dict[str, Any]:
     """Return the user's options; raise `ArgumentError` for options that Ray does not accept."""
     hint = 'worker_options are Ray\'s options of an actor, such as {"num_gpus": 1}'
@@ -410,9 +394,8 @@ def checked_worker_options(given: Any) -> dict[str, Any]:
                 f"worker_options has {name!r}, which is {value!r} for all workers",
                 hint="leave it out",
             )
-    module = ray()
-    try:
-        module.remote(**OWN, **options)(_Actor)
+    try:  # Ray checks options when it registers a class
+        ray().remote(**OWN, **options)(ray_cluster.BeatingProcess)
     except (TypeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         raise ArgumentError(

@@ -2,8 +2,8 @@
 
 Functions run on one thread, not the main thread; another one sends beats (`ray_cluster.py`).
 
-A worker keeps the functions and per-worker values that it was sent. After a restart it has none:
-when a closure needs one, the worker reports it as missing, and receives it again.
+A worker keeps the functions and per-worker values that it was sent. After a restart it has none.
+When a closure needs a function or value, the worker reports it as missing, and receives it again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeAlias  # Any: objects of users, and Ray's handles
@@ -25,17 +25,10 @@ from graphdist.context import Scope
 from graphdist.errors import ContextError, RuntimeFailure
 from graphdist.ir.graph import GraphVariable
 from graphdist.options import VariableSynchronization
+from graphdist.parameter_server import messages as ms
 from graphdist.parameter_server.connections import ServerIsLost
-from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements, WorkerIterator
-from graphdist.parameter_server.messages import (
-    ClosureFailed,
-    Done,
-    Key,
-    LargeResult,
-    NotSentYet,
-    Origin,
-    SentAs,
-)
+from graphdist.parameter_server.input import WorkerIterator, made_value
+from graphdist.parameter_server.messages import Key
 from graphdist.parameter_server.ray_cluster import BeatingProcess, ray
 from graphdist.parameter_server.servers import Servers
 from graphdist.parameter_server.storage import ServerStorage
@@ -50,14 +43,13 @@ imported_by_workers: list[str] = []
 """Names of modules; higher packages whose objects are sent to workers add theirs."""
 
 
-Outcome: TypeAlias = Done | ClosureFailed | NotSentYet | VariablesApart | ServerIsLost
+Outcome: TypeAlias = ms.Done | ms.ClosureFailed | ms.NotSentYet | VariablesApart | ServerIsLost
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings with which a worker starts."""
+    """The settings with which all workers start."""
 
-    index: int
     num_devices: int
     enable_x64: bool
     servers: list[str]
@@ -76,13 +68,13 @@ class Settings:
 class ClosureWorker(BeatingProcess):
     """The actor; see the module."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, index: int, settings: Settings) -> None:
         """Make the strategy on this process's devices."""
         global _worker
         sys.path += [folder for folder in settings.path if folder not in sys.path]
         jax.config.update("jax_enable_x64", settings.enable_x64)
         set_logical_cpu_devices(settings.num_devices)
-        self.index = settings.index
+        self.index = index
         for module in settings.modules:
             import_module(module)
         found = working_devices().devices
@@ -94,55 +86,46 @@ class ClosureWorker(BeatingProcess):
         servers = Servers(actors, settings.key, timeouts)
         devices = Devices(found[: settings.num_devices])
         self.strategy = WorkerStrategy(servers, devices, settings.refuses_lost_updates)
-        self.values: dict[int, Any] = {}
+        self.objects: dict[int, Any] = {}
+        """The functions and per-worker values by their ids."""
         self.variables: WeakValueDictionary[Key, Variable] = WeakValueDictionary()
-        self._functions: dict[int, FunctionOfElements] = {}
         _worker = self
 
-    def add(self, number: int, data: bytes, kind: SentAs) -> ClosureFailed | None:
-        """Load a function, or make a per-worker value; return its error if that fails."""
+    def add(self, number: int, data: bytes, make: Callable[[Any], Any]) -> ms.ClosureFailed | None:
+        """Make a function or per-worker value of a pickled object; return the error if it fails."""
         try:
-            if kind is SentAs.FUNCTION:
-                self._functions[number] = FunctionOfElements(pickle.loads(data))
-                return None
             with Scope(self.strategy):
-                made = pickle.loads(data)
-                made = made() if callable(made) else made
-                if isinstance(made, DatasetOfWorkers):
-                    made = made.make(self.strategy)
-                self.values[number] = WorkerIterator(made) if kind is SentAs.ITERATOR else made
+                self.objects[number] = make(pickle.loads(data))
         except BaseException as error:
             return failed(error)
         return None
 
     def run(
         self,
-        origin: Origin,
+        origin: ms.Origin,
         function: int,
         arguments: bytes,
-        homes: tuple[int, Mapping[Key, int]],
+        moved: Mapping[Key, int],
         forgotten: Sequence[int],
     ) -> tuple[Outcome, Any]:
         """Run a function with its pickled arguments; return the outcome, and the result.
 
-        `homes` has the number of moves so far and the servers of variables that were moved,
-        `forgotten` the ids of functions and values that the coordinator no longer has.
+        `moved` has the servers of variables that were moved, `forgotten` the ids of functions and
+        values that the coordinator no longer has.
         """
         servers = self.strategy.servers
-        servers.know(homes)
+        servers.moved.update(moved)
         for number in forgotten:
-            self._functions.pop(number, None)
-            self.values.pop(number, None)
+            self.objects.pop(number, None)
         servers.origin = origin
-        servers.done = Done()
+        servers.done = ms.Done()
         try:
-            if function not in self._functions:
-                raise NotSentYet(function)
+            run = object_here(function)
             args, kwargs = pickle.loads(arguments)
             with Scope(self.strategy):
-                result = self._functions[function](args, kwargs)
+                result = run(args, kwargs)
             result = jax.tree.map(_on_host, result, is_leaf=lambda x: isinstance(x, PerReplica))
-        except (NotSentYet, VariablesApart, ServerIsLost) as outcome:
+        except (ms.NotSentYet, VariablesApart, ServerIsLost) as outcome:
             return outcome, None
         except BaseException as error:  # Ray would raise one that is no Exception as its own
             return failed(error), None
@@ -178,12 +161,22 @@ def variable_here(key: Key, declared: GraphVariable, synchronization: str) -> Va
     return found
 
 
-def value_here(number: int) -> Any:
-    """Return this worker's per-worker value with an id."""
+def object_here(number: int) -> Any:
+    """Return this worker's function or per-worker value with an id; may raise `NotSentYet`."""
     try:
-        return _here().values[number]
+        return _here().objects[number]
     except KeyError:
-        raise NotSentYet(number) from None
+        raise ms.NotSentYet(number) from None
+
+
+def value_made_here(value: Any) -> Any:
+    """Return this worker's per-worker value."""
+    return made_value(value, strategy_here())
+
+
+def iterator_made_here(dataset: Any) -> WorkerIterator:
+    """Return an iterator over this worker's dataset."""
+    return WorkerIterator(value_made_here(dataset))
 
 
 def current_worker_index() -> int:
@@ -199,11 +192,11 @@ def current_worker_index() -> int:
     return _worker.index
 
 
-def failed(error: BaseException) -> ClosureFailed:
+def failed(error: BaseException) -> ms.ClosureFailed:
     """Return an error in a form that can be pickled, a `RuntimeFailure` if necessary.
 
-    `SystemExit` and other errors that are no `Exception` become one, too, since raising them would
-    end the program.
+    `SystemExit` and other errors that are no `Exception` become a `RuntimeFailure`, too, since
+    raising these errors would end the program.
     """
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError):
@@ -217,26 +210,26 @@ def failed(error: BaseException) -> ClosureFailed:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return ClosureFailed(RuntimeFailure(said), text)
-    return ClosureFailed(error, text)
+        return ms.ClosureFailed(RuntimeFailure(said), text)
+    return ms.ClosureFailed(error, text)
 
 
 def _without_module(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the error with what to do: the module may be on the coordinator's machine alone."""
+    """Return the error with a hint, since the module may be on the coordinator's machine alone."""
     worker = _here()
     text = (
         f"{error}: worker {worker.index}, {worker.place()}, cannot import it\n  hint: send your "
         'modules to the workers: ray.init(runtime_env={"working_dir": "."}) before the strategy is '
         "made; or install them on the workers' machines"
     )
-    found = ModuleNotFoundError(text, name=error.name, path=error.path)
-    return found.with_traceback(error.__traceback__)
+    explained = ModuleNotFoundError(text, name=error.name, path=error.path)
+    return explained.with_traceback(error.__traceback__)
 
 
 def _kept_if_large(result: Any) -> Any:
     """Return a result or, if it is large, a reference to it."""
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(result) if isinstance(leaf, np.ndarray))
-    return LargeResult(ray().put(result)) if size > _LARGEST_SENT else result
+    return ms.LargeResult(ray().put(result)) if size > _LARGEST_SENT else result
 
 
 def _on_host(leaf: Any) -> Any:

@@ -9,11 +9,8 @@ last three, worker 0 prints which one on stderr.
 
 from __future__ import annotations
 
-import json
-import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any  # Any: what users pass as resolver
 
 import jax
@@ -40,10 +37,9 @@ from graphdist.config import (
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.runtime.devices import backends_are_started
 from graphdist.runtime.extras import require_package
-from graphdist.runtime.processes.addresses import ReservedPort, join_address
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.jax_service import LaunchedJaxService
-from graphdist.runtime.processes.joining import current_workers, join_named, join_workers
+from graphdist.runtime.processes.joining import current_workers, join_cluster, shared_server
 from graphdist.runtime.processes.processes_of_jax import is_one_of_several, join_processes_of_jax
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type
@@ -127,18 +123,10 @@ def _of_jax() -> ClusterWorkers | None:
 
 def _of_ray_train(task: RayTrainWorker) -> ClusterWorkers:
     _require_unused_devices(f"the {task.size} workers of Ray Train")
-    job, port, announced = job_identity(), None, {}
-    if task.rank == 0:
-        host = own_address()
-        port = ReservedPort(host)
-        token = "" if job.token else secrets.token_hex(16)  # a token that all have is not sent
-        announced = {"server": join_address(host, port.number), "token": token}
-    shared = json.loads(from_rank_zero(json.dumps(announced)))
-    if port is not None:
-        port.close()
+    server, job = shared_server(job_identity(), own_address(), task.rank, from_rank_zero)
     names = [f"rank {rank} of Ray Train" for rank in range(task.size)]
-    own = replace(job, token=job.token or shared["token"])
-    workers = join_named(names, task.rank, shared["server"], worker_timeouts(), own, at=here())
+    described = ClusterWorkers(names, task.rank, worker_timeouts(), job, server=server)
+    workers = join_cluster(described, here())
     _say(workers, "Ray Train")
     return workers
 
@@ -189,8 +177,8 @@ def _of_resolver(resolver: ClusterResolver) -> ClusterWorkers | None:
 def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
     if not jax.distributed.is_initialized():
         _require_unused_devices(f"{len(addresses)} workers: {spec}")
-    timeouts, job = worker_timeouts(), job_identity()
-    return join_workers(addresses, index, timeouts, job, worker_bind_address(), here())
+    timeouts, job, bind = worker_timeouts(), job_identity(), worker_bind_address()
+    return join_cluster(ClusterWorkers(addresses, index, timeouts, job, bind), here())
 
 
 def _require_unused_devices(workers: str) -> None:

@@ -1,9 +1,9 @@
 """Operations that change a variable element by element: the part of a step that servers compute.
 
-An element of the result is computed from one element of the variable, and from other values.
-Besides elementwise operations (`ir/operation_table.py`) these are operations that only rearrange
-elements, scatters into the variable, which leave its other elements unchanged, and branches of such
-operations.
+An element of the result is computed from one element of the variable, and from other values. The
+operations are elementwise operations (`ir/operation_table.py`), operations that only rearrange
+elements, scatters into the variable, which leave its other elements unchanged, and branches that
+consist of these operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Matrix products are not among them, since one server works for many workers."""
 
 
 def is_scatter(node: Node) -> bool:
-    """Return whether a node changes some elements of its first operand, and keeps the others."""
+    """Return whether a node changes some elements of its first operand, and keeps the rest."""
     return node.op.name.startswith(("jax.scatter", "jax.dynamic_update_slice"))
 
 
@@ -37,9 +37,9 @@ def is_rearranged(node: Node) -> bool:
 
 
 def is_by_element(node: Node, of: Collection[Operand], sizes: Collection[int]) -> bool:
-    """Return whether a node changes values element by element.
+    """Return whether a node changes the values `of` element by element.
 
-    `of` are values computed from variables, whose numbers of elements are `sizes`.
+    These values are computed from variables whose numbers of elements are `sizes`.
     """
     if any(result.type.size not in sizes for result in node.results):
         return False

@@ -36,8 +36,8 @@ from graphdist.ir.types import Type
 class ServerRead:
     """A value that a worker reads: a variable, or rows of a table that consists of variables.
 
-    `type` is the type of the value. `fill` is the element of rows out of range; None reads the
-    nearest row. `source` is the user's line.
+    `type` is the type of the value. `fill` is the element of rows out of range; if it is None, an
+    index out of range reads the nearest row. `source` is the user's line.
     """
 
     variables: tuple[GraphVariable, ...]
@@ -48,7 +48,7 @@ class ServerRead:
 
     @property
     def server(self) -> int | None:
-        """Return the index of the server; None if there are several or it is not known."""
+        """Return the index of the server; None for several servers, or an unknown server."""
         return _server_of(self.variables)
 
 
@@ -71,7 +71,7 @@ class Update:
 
     @property
     def server(self) -> int | None:
-        """Return the index of the server; None if it is not known."""
+        """Return the index of the server; None for an unknown server."""
         return _server_of(self.graph.variables[:1])
 
     @property
@@ -102,11 +102,6 @@ class CutStep:
     notes: tuple[str, ...] = ()
 
     @property
-    def of_worker(self) -> tuple[Graph, ...]:
-        """Return the graphs that the worker runs."""
-        return (self.worker,) if self.rows is None else (self.rows, self.worker)
-
-    @property
     def read(self) -> tuple[Value, ...]:
         """Return the inputs of the worker's graph that are read, one per read of `reads`."""
         return self.worker.inputs[len(self.worker.inputs) - len(self.reads) :]
@@ -133,7 +128,7 @@ class CutStep:
 
     @property
     def bytes_written(self) -> int:
-        """Return the bytes that the worker sends; a value counts once per update that takes it."""
+        """Return the bytes that the worker sends; a value counts once for each of its updates."""
         return sum(update.bytes_written for update in self.updates)
 
     @property
@@ -177,7 +172,8 @@ def graphs_of(step: Graph | CutStep) -> tuple[Graph, ...]:
     """Return the graphs of a step, cut or not, in the order in which they run."""
     if isinstance(step, Graph):
         return (step,)
-    return (*step.of_worker, *(update.graph for update in step.updates))
+    of_rows = () if step.rows is None else (step.rows,)
+    return (*of_rows, step.worker, *(update.graph for update in step.updates))
 
 
 def _server_of(variables: Sequence[GraphVariable]) -> int | None:

@@ -17,10 +17,11 @@ After:   (%x, %w)  %g = jax.dot_general(%x, %w)  return %loss, %g
 How it works.
 
 1. *Which variables belong together.* A variable is *read by the worker* if a result of the step
-   depends on it, if the worker combines it with arguments, or if the new values of several
-   variables that are read by the worker depend on it. These are the parameters, and the count of
-   steps that many updates use. Every other variable is a slot. It is updated together with the one
-   variable read by the worker whose new value depends on the slot (`ir/flow.py`).
+   depends on the variable, if the worker combines the variable with arguments, or if the new
+   values of several variables that are read by the worker depend on it. Parameters, and a count of
+   steps that many updates use, are read by the worker. Every other variable is a slot. A slot is
+   updated together with the one variable read by the worker whose new value depends on the slot
+   (`ir/flow.py`).
 2. *Which nodes the server computes.* From the new values backwards, a node belongs to an update if
    it depends on a slot; or on the variables of the update alone; or if it changes a variable, or
    the result of another such node, element by element (`passes/servers/by_element.py`). So an
@@ -28,12 +29,12 @@ How it works.
    and scalars that depend on several gradients, such as a global norm. A gradient that is computed
    element by element and added to a variable is computed by the worker if the gradient has fewer
    bytes than the values from which it is computed.
-3. *Which values are sent.* An update needs values that are computed outside of it. A server may
-   also run some of the operations that compute them. A minimum cut finds the values with the
-   fewest bytes from which the server can compute the rest. So a gradient that is used twice is
-   sent once; a table of gradients that was scattered from the rows of an embedding is sent as rows
-   and indices, and a broadcast scalar as the scalar; a constant is not sent. On one replica a
-   reduction returns its operand, so that the rows before it are found.
+3. *Which values are sent.* An update needs values that are computed outside of the update. A
+   server may also run some of the operations that compute these values. A minimum cut gives the
+   values with the fewest bytes from which the server can compute the rest. So a gradient that is
+   used twice is sent once; a table of gradients that was scattered from the rows of an embedding
+   is sent as rows and indices, and a broadcast scalar as the scalar; a constant is not sent. On one
+   replica a reduction returns its operand, so that the rows before the reduction can be sent.
 4. *Which values are read.* An entire variable, or only the rows that the worker looks up
    (`passes/servers/server_reads.py`).
 
@@ -41,19 +42,20 @@ A count of steps that several updates need is read by the worker, which sends th
 from it, such as a learning rate. The count has its own update. If several workers run at once,
 these scalars may be behind by the number of steps in progress.
 
-A branch over several variables is split first, one for each (`passes/servers/split_branches.py`),
-and values that join several variables are split (`passes/servers/joined_variables.py`). Left alone:
-loops that update several variables at once. The worker reads their slots, and sends new values of
-the variables. `CutStep.notes` reports this, with the user's line, and
-`passes/servers/lost_writes.py` finds which of these updates undo what other workers write.
+A branch over several variables is first split into one branch for each variable
+(`passes/servers/split_branches.py`), and values that join several variables are split
+(`passes/servers/joined_variables.py`). Left alone: loops that update several variables at once. The
+worker reads the slots of these variables, and sends new values of the variables. `CutStep.notes`
+reports this, with the user's line, and `passes/servers/lost_writes.py` finds the updates that undo
+what other workers write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from itertools import chain
 
 from graphdist.ir.analyses import has_effect, producers, users
 from graphdist.ir.errors import VerifyError
@@ -99,7 +101,7 @@ class CutUpdates:
 
 
 def cut_graph(graph: Graph) -> CutStep:
-    """Return the step of a placed or SPMD graph, whose variables are all on servers.
+    """Return the cut step of a placed or SPMD graph whose variables are all on servers.
 
     Raises `VerifyError` for a logical graph, and for a graph that sends a per-replica value.
     """
@@ -114,68 +116,45 @@ def cut_graph(graph: Graph) -> CutStep:
     return min(found, other.run(), key=lambda cut: cut.bytes_read + cut.bytes_written)
 
 
-@dataclass
-class _Group:
-    """Variables that are updated together; the first one names the group."""
-
-    names: list[str]
-    region: set[Node] = field(default_factory=set)
-    """The nodes of the update. The worker computes those of them that it needs, too."""
-
-
 class _Cut:
     """The cut of one graph."""
 
     def __init__(self, graph: Graph, *, reads_all: bool = False) -> None:
         self.graph = graph = split_branches(graph, reads_all=reads_all)
-        self.count = len(graph.variables)
         self.is_alone = graph.num_replicas == 1
         self.producers = producers(graph)
         self.found = UpdateGroups(graph, reads_all=reads_all)
         self.held, self.inputs = self.found.held, self.found.inputs
         self.new, self.results = self.found.new, self.found.results
-        self.groups = list(map(_Group, self.found.groups))
+        self.of_arguments = self._reachable(graph.inputs[len(graph.variables) :])
+        """The values that depend on arguments of the step."""
+        self.of_servers: set[Node] = set()
+        """The nodes of all updates. The worker also computes those that it needs itself."""
         self.sent: dict[Operand, int] = {}
 
     def run(self) -> CutStep:
         """Return the graphs of the step."""
-        updates = tuple(map(self._update, self.groups))
+        updates = tuple(map(self._update, self.found.groups))
         worker, rows, reads = with_reads(self._worker())
         cut = CutStep(worker, rows, reads, updates)
         return replace(cut, notes=tuple(self._notes(cut.variables_read)))
 
-    @cached_property
-    def of_arguments(self) -> set[Operand]:
-        """Return the values that depend on arguments of the step."""
-        return set(self._reachable(self.graph.inputs[self.count :]))
-
     def _reachable(self, starts: Iterable[Operand]) -> set[Operand]:
+        """Return the values that depend on these values."""
         values = [value for value in starts if isinstance(value, Value)]
         return {v for v in reachable(uses(self.graph), values) if isinstance(v, Value)}
 
-    def _grow(self, group: _Group, candidates: set[Node], end: Collection[Operand]) -> set[Node]:
-        """Return the candidates that compute the group's new values, but not values in `end`."""
-        region = set[Node]()
-        pending: list[Operand] = [self.new[name] for name in group.names]
-        while pending:
-            value = pending.pop()
-            node = self.producers.get(value) if isinstance(value, Value) else None
-            if node in candidates and node not in region and value not in end:
-                region.add(node)
-                pending += node.operands
-        return region
-
-    def _candidates(self, group: _Group) -> tuple[set[Node], set[Operand]]:
-        """Return the nodes that the server may compute for the group's new values, and the changes.
+    def _candidates(self, names: Sequence[str]) -> tuple[set[Node], set[Operand]]:
+        """Return the nodes that a server may compute for an update of variables, and the changes.
 
         A change is an operand that is added to a value made of the state alone. The worker may
-        compute it instead if it reads the variable, but not if the change depends on slots.
+        compute the change instead, if it reads the variable and the change depends on no slot.
         """
-        state = {self.inputs[name] for name in group.names}
-        slots = {self.inputs[name] for name in group.names if name in self.found.slots}
+        state = {self.inputs[name] for name in names}
+        slots = {self.inputs[name] for name in names if name in self.found.slots}
         others = [value for value in self.held if value not in state]
         of_slots, foreign = self._reachable(slots), self._reachable(others)
-        of_their_slots = self._reachable(
+        of_other_slots = self._reachable(
             value for value in others if self.held[value].name in self.found.slots
         )
         sizes = {value.type.size for value in state}
@@ -186,7 +165,7 @@ class _Cut:
             if has_effect(node) or node.op.is_collective or not self._is_equal(node):
                 continue
             results = set(node.results)
-            is_of_slots = not results.isdisjoint(of_slots) and results.isdisjoint(of_their_slots)
+            is_of_slots = not results.isdisjoint(of_slots) and results.isdisjoint(of_other_slots)
             is_of_state = results.isdisjoint(self.of_arguments) and results.isdisjoint(foreign)
             if not is_of_slots and (
                 fresh.isdisjoint(node.operands)
@@ -201,120 +180,102 @@ class _Cut:
                 changes.update(value for value in node.operands if value not in alone | of_slots)
         return found, changes
 
-    def _update(self, group: _Group) -> Update:
-        """Return the group's update, which takes the values that the worker sends.
+    def _update(self, names: Sequence[str]) -> Update:
+        """Return the update of a group of variables, which takes the values that the worker sends.
 
         The server computes all candidates, unless fewer bytes are sent if the worker computes the
         changes.
         """
-        candidates, changes = self._candidates(group)
-        regions = [self._grow(group, candidates, ()), self._grow(group, candidates, changes)]
-        found = [self._closed(group, region) for region in regions[: 1 + bool(changes)]]
-        region, sent = min(found, key=lambda plan: sum(value.type.bytes for value in plan[1]))
-        group.region |= region
-        return self._graph_of(group, [value for value in self._in_order if value in sent])
+        candidates, changes = self._candidates(names)
+        plans = [self._plan(names, candidates, set())]
+        if changes:
+            plans.append(self._plan(names, candidates, changes))
+        nodes, sent = min(plans, key=lambda plan: sum(value.type.bytes for value in plan[1]))
+        self.of_servers |= nodes
+        return self._graph_of(names, nodes, sorted(sent, key=self._positions.__getitem__))
 
-    def _closed(self, group: _Group, region: set[Node]) -> tuple[set[Node], set[Value]]:
-        """Return the nodes of an update, and the values that are sent for it.
+    def _plan(
+        self, names: Sequence[str], candidates: set[Node], ends: set[Operand]
+    ) -> tuple[set[Node], set[Value]]:
+        """Return the nodes of an update, and the values that are sent for the update.
 
-        The nodes include the makers of values that are not sent.
+        The nodes are the candidates that compute the new values of the variables `names`, but not
+        the values `ends`, and the nodes that make their other operands of the values that are sent.
         """
-        region = set(region)
-        inside: set[Operand] = {result for node in region for result in node.results}
-        inside |= {self.inputs[name] for name in group.names}
-        wanted = [operand for node in region for operand in node.operands]
-        wanted += [self.new[name] for name in group.names]
-        outside = {value for value in wanted if isinstance(value, Value) and value not in inside}
+        new = [value for name in names if isinstance(value := self.new[name], Value)]
+        made_of = {v: operands for v, operands in _made_of(candidates).items() if v not in ends}
+        nodes = {self.producers[value] for value in reachable(made_of, new) if value in made_of}
+        inside = {result for node in nodes for result in node.results}
+        inside.update(self.inputs[name] for name in names)
+        outside = {*new, *chain.from_iterable(_made_of(nodes).values())} - inside
         sent = self._fewest_bytes(outside, inside)
-        pending = list(outside)
-        while pending:
-            value = pending.pop()
-            if value in sent or value in inside:
-                continue
-            node = self.producers[value]
-            inside.update(node.results)
-            region.add(node)
-            pending += [operand for operand in node.operands if isinstance(operand, Value)]
-        return region, sent
+        made = reachable(self._made_by_servers, outside - sent, without=inside | sent)
+        return nodes | {self.producers[value] for value in made}, sent
 
-    def _fewest_bytes(self, outside: set[Value], inside: set[Operand]) -> set[Value]:
+    def _fewest_bytes(self, outside: set[Value], inside: set[Value]) -> set[Value]:
         """Return the values to send so that the server can compute the values `outside`.
 
-        These values are a minimum cut. Of several minimum cuts, the one farthest from the update is
-        chosen, since several updates of a server may share its values.
+        The server has the values `inside`. The result is a minimum cut. Of several minimum cuts,
+        the one farthest from the update is chosen, since several updates of a server may share its
+        values.
         """
-        if not any(map(self._is_made_by_servers, outside)):
-            return outside
-        used_by: dict[Value | None, list[Value | None]] = {None: []}  # None is the update
-        pending: list[tuple[Value, Value | None]] = [(value, None) for value in outside]
-        while pending:
-            value, user = pending.pop()
-            is_new = value not in used_by
-            used_by.setdefault(value, []).append(user)
-            if is_new and self._is_made_by_servers(value):
-                operands = self.producers[value].operands
-                pending += [(operand, value) for operand in operands if isinstance(operand, Value)]
-        values = [value for value in used_by if value is not None]
-        sizes: dict[Value | None, float] = {
-            value: 0 if value in inside else value.type.bytes for value in values
+        made_of = {
+            value: self._made_by_servers.get(value, [])
+            for value in reachable(self._made_by_servers, outside, without=inside)
+            if self._made_by_servers.get(value) != []  # a server makes a constant of nothing
         }
-        sent_by = [value for value in values if not self._is_made_by_servers(value)]
-        cut = minimum_cut(sent_by, used_by, {**sizes, None: inf})
-        return {value for value in cut if value is not None and value not in inside}
+        sizes = {value: value.type.bytes for value in made_of}
+        return minimum_cut(outside & made_of.keys(), made_of, sizes, nearest_to_sources=True)
 
-    def _is_made_by_servers(self, value: Value) -> bool:
-        """Return whether a server may compute a value instead of receiving it."""
-        node = self.producers.get(value)
-        if node is None or not self._is_equal(node):
-            return False
-        plain = node.op.name in MOVABLE and not node.op.has_effect and not node.op.varies
-        return plain or (self.is_alone and node.op in _NOTHING_ON_ONE_REPLICA)
+    @cached_property
+    def _made_by_servers(self) -> Mapping[Value, list[Value]]:
+        """Return the operands of each value that a server may compute instead of receiving it."""
+        return _made_of(filter(self._is_made_by_servers, self.graph.nodes))
+
+    def _is_made_by_servers(self, node: Node) -> bool:
+        if self.is_alone and node.op in _NOTHING_ON_ONE_REPLICA:
+            return True
+        is_plain = node.op.name in MOVABLE and not node.op.has_effect and not node.op.varies
+        return is_plain and self._is_equal(node)
 
     def _is_equal(self, node: Node) -> bool:
         """Return whether the results of a node are equal on all replicas of the worker."""
         return self.is_alone or all(value.type.layout is MIRRORED for value in node.results)
 
     @cached_property
-    def _in_order(self) -> list[Value]:
+    def _positions(self) -> Mapping[Value, int]:
+        """Return the position of each value among the inputs and results of the graph."""
         results = (result for node in self.graph.nodes for result in node.results)
-        return [*self.graph.inputs, *results]
+        return {value: position for position, value in enumerate([*self.graph.inputs, *results])}
 
-    def _graph_of(self, group: _Group, taken: list[Value]) -> Update:
-        nodes = [node for node in self.graph.nodes if node in group.region]
-        outputs = tuple(self.new[name] for name in group.names)
-        declared = {variable.name: variable for variable in self.graph.variables}
-        inputs: list[Value] = [self.inputs[name] for name in group.names]
+    def _graph_of(self, names: Sequence[str], nodes: set[Node], taken: list[Value]) -> Update:
+        """Return the update of variables that runs these nodes on the values `taken`."""
         for value in taken:
             if value.type.layout is not MIRRORED and not self.is_alone:
-                raise self._refused(value, group)
-            inputs.append(value)
+                raise self._refused(value, names[0])
+        inputs = [*(self.inputs[name] for name in names), *taken]
+        fresh = tuple(Value(value.type.with_layout(MIRRORED), value.hint) for value in inputs)
         copier = Copier(NAME)
-        fresh = [Value(value.type.with_layout(MIRRORED), value.hint) for value in inputs]
         copier.put(inputs, fresh)
-        for node in nodes:
-            if node.op in _NOTHING_ON_ONE_REPLICA:
+        for node in self.graph.nodes:
+            if node in nodes and node.op in _NOTHING_ON_ONE_REPLICA:
                 copier.put(node.results, copier.now(node.operands))
-            else:
+            elif node in nodes:
                 copier.copy(node)
-        graph = Graph(
-            f"update_{group.names[0]}",
-            self.graph.stage,
-            1,
-            tuple(fresh),
-            tuple(copier.nodes),
-            copier.now(outputs),
-            tuple(declared[name] for name in group.names),
-        )
+        outputs = copier.now([self.new[name] for name in names])
+        variables = tuple(self.held[self.inputs[name]] for name in names)
+        name, stage, copied = f"update_{names[0]}", self.graph.stage, tuple(copier.nodes)
+        graph = Graph(name, stage, 1, fresh, copied, outputs, variables)
         sent = tuple(self.sent.setdefault(value, len(self.sent)) for value in taken)
         makers = [self.producers[value] for value in taken if value in self.producers]
-        sources = [node.source for node in [*reversed(copier.nodes), *makers]]
+        sources = [node.source for node in [*reversed(copied), *makers]]
         source = next((source for source in sources if source.frame), UNKNOWN)
         return Update(simplify(restage(graph, Stage.SPMD)), sent, source)
 
-    def _refused(self, value: Value, group: _Group) -> VerifyError:
+    def _refused(self, value: Value, variable: str) -> VerifyError:
         node = self.producers.get(value)
         return VerifyError(
-            f"the update of variable {group.names[0]!r} takes a value that differs between "
+            f"the update of variable {variable!r} takes a value that differs between "
             f"the {self.graph.num_replicas} replicas of a worker",
             source=None if node is None else node.source,
             hint="reduce it over the replicas first: "
@@ -323,28 +284,19 @@ class _Cut:
 
     def _worker(self) -> Graph:
         """Return the worker's graph, which has all variables as inputs."""
-        graph = self.graph
+        returned = (*self.graph.returns_per_replica, *(False for _ in self.sent))
+        outputs = (*self.results, *self.sent)
         return eliminate_dead_code(
-            Graph(
-                graph.name,
-                graph.stage,
-                graph.num_replicas,
-                graph.inputs,
-                graph.nodes,
-                (*self.results, *self.sent),
-                graph.variables,
-                (*graph.returns_per_replica, *(False for _ in self.sent)),
-            )
+            replace(self.graph, outputs=outputs, returns_per_replica=returned)
         )
 
     def _notes(self, reads: Collection[str]) -> Iterable[str]:
         """Yield the slots that the worker has to read, and why."""
-        inside = {node for group in self.groups for node in group.region}
         for name in self.new:
             value = self.inputs[name]
             if name not in reads or name in self.found.parameters or value.type.size == 1:
                 continue
-            using = [node for node in users(self.graph)[value] if node not in inside]
+            using = [node for node in users(self.graph)[value] if node not in self.of_servers]
             for node in using[:1]:
                 yield (
                     f"variable {name!r} is read by the worker: {node.op.name} at {node.source} "
@@ -362,3 +314,12 @@ class _Cut:
             return "is needed by a result of the step"
         shown = ", ".join(map(repr, named[:3])) + (" and others" if len(named) > 3 else "")
         return f"makes new values of {shown} together"
+
+
+def _made_of(nodes: Iterable[Node]) -> dict[Value, list[Value]]:
+    """Return the values from which each result of some nodes is computed."""
+    return {
+        result: [operand for operand in node.operands if isinstance(operand, Value)]
+        for node in nodes
+        for result in node.results
+    }

@@ -9,11 +9,11 @@ Before:  %f = jax.concatenate(%w, %v)   %n = jax.sub(%f, %g)   %a, %b = jax.spli
 After:   %g1, %g2 = jax.split(%g)   %a = jax.sub(%w, %g1)   %b = jax.sub(%v, %g2)
 
 The nodes are visited in order, and the parts of each value that has the shape of a joined value are
-recorded. The parts of a concatenation are its operands. The parts of an elementwise operation are
-its results on the operands' parts. If rows are added to a table of zeros, as in the gradient of a
-lookup, they are added to each part, with their indices in that part; rows out of range are dropped.
-The parts of all other values are slices, made where a part is needed. Joined values without uses
-are removed.
+recorded. The parts of a concatenation are its operands. An elementwise operation is applied to each
+part of its operands. If rows are added to a table of zeros, as in the gradient of a lookup, the
+rows are added to each part, with their indices in that part; rows out of range are dropped. The
+parts of all other values are slices, made where a part is needed. Joined values without uses are
+removed.
 
 Left alone: loops and branches over joined values, and joined values of one shape that are split at
 different indices.
@@ -112,7 +112,7 @@ class _Parts:
             if _partition(node) == partition:
                 self.parts[result] = list(operands)
         elif node.op.name in ELEMENTWISE:
-            of_operands = [self._parts_of(operand, partition, node) for operand in operands]
+            of_operands = [self._parts_of(operand, partition) for operand in operands]
             self.parts[result] = [
                 self._again(node, of_part, partition.shape(result.type.shape, index))
                 for index, of_part in enumerate(zip(*of_operands, strict=True))
@@ -123,8 +123,8 @@ class _Parts:
         elif _adds_rows(node) and partition.dimension == 0 and self.adds is not None:
             self.parts[result] = self._rows_added(node, operands, partition)
 
-    def _parts_of(self, value: Operand, partition: _Partition, node: Node) -> Sequence[Operand]:
-        """Return the parts of an operand: known parts or slices, a scalar again for each part."""
+    def _parts_of(self, value: Operand, partition: _Partition) -> Sequence[Operand]:
+        """Return the parts of an operand: known parts or slices; a scalar is its own part."""
         count = len(partition.lengths)
         if not value.type.shape:
             return [value] * count
@@ -152,9 +152,9 @@ class _Parts:
         return parts[bool(start)]
 
     def _split(self, value: Operand, dimension: int, lengths: Sequence[int]) -> list[Operand]:
-        """Return slices of these lengths, without empty ones, of a value along a dimension.
+        """Return slices of these lengths of a value along a dimension; empty slices are left out.
 
-        They are made by the operation of the node `cut`: jax.split, or jax.slice for each.
+        The slices are made by the operation of the node `cut`: one jax.split, or several jax.slice.
         """
         shape = value.type.shape
         at = self.cut.source
@@ -196,12 +196,12 @@ class _Parts:
     def _rows_added(
         self, node: Node, operands: Sequence[Operand], partition: _Partition
     ) -> list[Operand]:
-        """Add the rows to each part; rows of other parts are out of range, and are dropped."""
+        """Add the rows to each part; rows of other parts are out of range, and dropped."""
         full, indices, rows = operands
         assert self.adds is not None
         sign = 1 if self.adds.name == "jax.sub" else -1
         found = []
-        tables = self._parts_of(full, partition, node)
+        tables = self._parts_of(full, partition)
         for table, start in zip(tables, partition.ends[:-1], strict=True):
             shift = Literal.of(sign * start, indices.type.shaped(()))
             of_part = indices
@@ -215,7 +215,7 @@ class _Parts:
 
 
 def _adds_rows(node: Node) -> bool:
-    """Return whether a node adds full rows, and drops rows that are out of range."""
+    """Return whether a node adds entire rows, and drops rows that are out of range."""
     if not node.op.name.startswith("jax.scatter") or len(node.operands) != 3:
         return False
     table, indices, rows = node.operands

@@ -2,30 +2,30 @@
 
 A server applies an update to the current value of a variable, so that the changes of all workers
 are kept. If a worker computes the new value itself, from the value that it has read, the server can
-only replace the variable: what other workers have written since that read is lost.
+only replace the variable. Everything that other workers have written since that read is lost.
 
 Each value of an update's graph has a kind:
 
-* it *keeps* the variable if the server computes it from the variable's current value;
-* it is *old* if the worker has computed it from the value that it has read;
-* it is *new* in all other cases.
+* a value *keeps* the variable if the server computes the value from the variable's current value;
+* a value is *old* if the worker has computed it from the variable's value that the worker has read;
+* a value is *new* in all other cases.
 
-Arithmetic with a value that keeps the variable keeps it: an old gradient may be subtracted from it.
-If an operation takes elements from one of several values (a choice, a branch, a scatter or a
-concatenation), the result is old if one of them is. Writes are lost if the new value of a variable
-is old. A variable is not reported if its new value does not depend on it: the last write wins, as
-the program says.
+The result of arithmetic keeps the variable if one operand does: an old gradient may be subtracted
+from the variable. If an operation takes elements from one of several values (a choice, a branch, a
+scatter or a concatenation), the result is old if one of these values is old. Writes are lost if the
+new value of a variable is old. A variable is not reported if its new value does not depend on its
+old value, because the program itself says that the last write wins.
 
 A choice can lose writes, too. Suppose that workers change a variable in every tenth step, and that
-a worker decides this only by a count that it has read. Other workers change the count meanwhile. So
-it may happen that no worker sees the tenth step, or that two workers do. Then gradients that were
-added up are lost. A choice of a scalar, such as a learning rate, is not reported, because the
-scalar is only behind by some steps.
+a worker recognizes this step only by a count that it has read. Other workers change the count
+meanwhile. So it may happen that no worker sees the tenth step, or that two workers see it, and
+gradients that were added up are lost. A choice of a scalar, such as a learning rate, is not
+reported, because the scalar is only behind by some steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -50,7 +50,7 @@ class Kind(IntEnum):
 class LostWrite:
     """A variable whose new value a worker computes from the values that it has read.
 
-    With `is_chosen` these values only decide whether the variable is changed.
+    If `is_chosen`, the read values only decide whether the variable is changed.
     """
 
     variable: str
@@ -120,11 +120,9 @@ def _of_update(worker: _Worker, update: Update) -> Iterator[LostWrite]:
         after = worker.computed_of([variable])
         old = [(i, sent) for i, sent in worker.sent_to(update) if sent in after]
         for i, sent in old:  # a single old input can make the new value old
-            kinds = dict.fromkeys(update.graph.inputs, Kind.NEW)
-            kinds[update.graph.inputs[position]], kinds[i] = Kind.KEEPS, Kind.OLD
-            if _kinds(update.graph, list(kinds.values()))[position] is Kind.OLD:
-                line = _line_behind(worker.graph, sent) or update.source
-                yield LostWrite(variable, line)
+            kinds = [(update.graph.inputs[position], Kind.KEEPS), (i, Kind.OLD)]
+            if _kinds(update.graph, kinds)[position] is Kind.OLD:
+                yield LostWrite(variable, _line_behind(worker.graph, sent) or update.source)
                 found = True
                 break
     if not found and (source := _choice_by_state(worker, update)) is not None:
@@ -180,9 +178,9 @@ def _line_behind(graph: Graph, value: Value) -> Source | None:
     return None
 
 
-def _kinds(graph: Graph, given: Sequence[Kind]) -> list[Kind]:
-    """Return the kind of each output of a graph, from the kinds of its inputs."""
-    kinds: dict[Operand, Kind] = dict(zip(graph.inputs, given, strict=True))
+def _kinds(graph: Graph, of_inputs: Iterable[tuple[Operand, Kind]]) -> list[Kind]:
+    """Return the kind of each output of a graph; an input without a kind is new."""
+    kinds = dict(of_inputs)
     for node in graph.nodes:
         kinds.update(zip(node.results, _of_node(node, kinds), strict=True))
     return [kinds.get(output, Kind.NEW) for output in graph.outputs]
@@ -192,7 +190,7 @@ def _of_node(node: Node, kinds: Mapping[Operand, Kind]) -> Sequence[Kind]:
     operands = [kinds.get(operand, Kind.NEW) for operand in node.operands]
     name = node.op.name
     if node.op is COND:
-        branches = [_kinds(branch, operands[1:]) for branch in node.graphs]
+        branches = [_kinds(b, zip(b.inputs, operands[1:], strict=True)) for b in node.graphs]
         return [max(of_result) for of_result in zip(*branches, strict=True)]
     if name == "jax.select_n":
         found = max(operands[1:])

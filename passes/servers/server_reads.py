@@ -1,10 +1,10 @@
 """What a worker reads from variables on servers: the full value, or rows that its step looks up.
 
-A variable is read by rows if its only uses are lookups of rows along dimension 0, and these have
-fewer bytes than the variable. A table whose shards are variables, which the step joins along
-dimension 0, is read like one variable. Of all other variables the full value is read. The values
-that are read are inputs of the worker's graph. A separate graph computes the indices of the rows
-and runs before it.
+A variable is read by rows if its only uses are lookups of rows along dimension 0, and these rows
+have fewer bytes than the variable. If the step joins variables along dimension 0 to a table, the
+table is read like one variable. Of all other variables the full value is read. The values that are
+read are inputs of the worker's graph. A separate graph computes the indices of the rows, and runs
+before the worker's graph.
 
 Before:  (%t = @t, %x) %i = jax.reshape(%x)  %r = jax.gather(%t, %i)  %y = jax.neg(%r)
 After:   (%x) %i = jax.reshape(%x)  return %i
@@ -18,7 +18,7 @@ per-replica indices on a worker with several replicas.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 from graphdist.ir.analyses import has_effect, producers, users, values_behind
@@ -47,7 +47,10 @@ def with_reads(graph: Graph) -> tuple[Graph, Graph | None, tuple[ServerRead, ...
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """The rows that a node looks up: their indices, and the element of rows out of range."""
+    """The rows that a node looks up: the indices of the rows, and the element of rows out of range.
+
+    If `fill` is None, an index out of range reads the nearest row.
+    """
 
     indices: Value
     fill: float | bool | None
@@ -84,25 +87,22 @@ class _Reads:
         known: dict[tuple[Operand, Value, str], Value] = {}
         for node in self.graph.nodes:
             if node in self.lookups:
-                lookup, table = self.lookups[node], node.operands[0]
+                lookup, table, (rows,) = self.lookups[node], node.operands[0], node.results
                 key = table, lookup.indices, str(lookup.fill)
                 if key not in known:
-                    of_rows = self._read_of_rows(node)
-                    known[key] = Value(of_rows.type, of_rows.variables[0].name)
-                    read[known[key]] = of_rows
+                    shards = tuple(self.variables[shard] for shard in self.tables[table])
+                    known[key] = Value(rows.type, shards[0].name)
+                    read[known[key]] = ServerRead(
+                        shards, rows.type, node.source, is_of_rows=True, fill=lookup.fill
+                    )
                 copier.put(node.results, (known[key],))
             elif not self._is_table(node):
                 copier.copy(node)
         inputs = (*self.arguments, *read)
         worker = copier.changed(self.graph).replace(inputs=inputs, variables=())
         wanted = [(indices, read[value].source) for (_, indices, _), value in known.items()]
-        rows = self._of_indices(wanted) if wanted else None
-        return eliminate_dead_code(worker), rows, tuple(read.values())
-
-    def _read_of_rows(self, node: Node) -> ServerRead:
-        shards = tuple(self.variables[shard] for shard in self.tables[node.operands[0]])
-        fill = self.lookups[node].fill
-        return ServerRead(shards, node.results[0].type, node.source, is_of_rows=True, fill=fill)
+        indices = self._of_indices(wanted) if wanted else None
+        return eliminate_dead_code(worker), indices, tuple(read.values())
 
     def _of_indices(self, wanted: Sequence[tuple[Value, Source]]) -> Graph:
         """Return the graph that computes the indices of rows from the arguments."""
@@ -113,15 +113,11 @@ class _Reads:
             if not indices.type.shape:  # the index of a single row
                 (indices,) = builder.add(RESHAPE, [indices], Reshaping((1, 1)), at=source)
             returned.append(indices)
-        return Graph(
-            f"{self.graph.name}_rows",
-            self.graph.stage,
-            self.graph.num_replicas,
-            self.arguments,
-            tuple(builder.nodes),
-            tuple(returned),
-            (),
-            (False,) * len(returned),
+        return replace(
+            self.graph.replace(inputs=self.arguments, nodes=tuple(builder.nodes), variables=()),
+            name=f"{self.graph.name}_rows",
+            outputs=tuple(returned),
+            returns_per_replica=(False,) * len(returned),
         )
 
     def _joins_rows(self, node: Node) -> bool:
@@ -139,7 +135,7 @@ class _Reads:
             self.lookups.update(found)
 
     def _lookups_of(self, table: Value) -> Mapping[Node, _Lookup]:
-        """Return the lookups of a table; {} if the worker reads the entire table."""
+        """Return the lookups of a table by node; {} if the worker reads the entire table."""
         using = users(self.graph)[table]
         found = {node: lookup for node in using if (lookup := _lookup(node, table)) is not None}
         if table in self.graph.outputs or len(found) < len(using):
@@ -151,7 +147,7 @@ class _Reads:
         return found if all(map(self._is_computed_before, rows)) else {}
 
     def _is_computed_before(self, indices: Value) -> bool:
-        """Return whether the worker can compute indices before it has read anything."""
+        """Return whether the worker can compute indices before it reads variables."""
         if indices.type.layout is not MIRRORED and self.graph.num_replicas > 1:
             return False
         made = producers(self.graph)

@@ -2,8 +2,8 @@
 
 An update that is made only if a condition holds, such as "all gradients are finite", is a `cond`
 that returns new values of all variables. No server has all variables. So the results are grouped by
-the variables whose new values need them, and each group gets its own `cond`, with the operands that
-it needs. All of them take the same index of the branch.
+the variables whose new values need the results. Each group gets its own `cond`, with the operands
+that the group needs. All these `cond` take the same index of the branch.
 
 Before:  %w1, %v1 = cond(%i, %w, %v, %g, %h)
 After:   %w1 = cond(%i, %w, %g)   %v1 = cond(%i, %v, %h)
@@ -13,9 +13,10 @@ Left alone: branches with effects or collectives, and results that several updat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import compress
 
-from graphdist.ir.analyses import collectives, has_effect
+from graphdist.ir.analyses import collectives, has_effect, use_counts
 from graphdist.ir.builder import Builder
 from graphdist.ir.flow import reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
@@ -32,12 +33,14 @@ def split_branches(graph: Graph, *, reads_all: bool = False) -> Graph:
 
     `reads_all` is passed to `UpdateGroups`.
     """
-    parts = _Parts(graph, reads_all).found
-    if not parts:
+    branches = [node for node in graph.nodes if _is_splittable(node)]
+    if not branches:
         return graph
+    groups = _groups_of_outputs(graph, reads_all)
+    parts = {node: _parts(graph, node, groups) for node in branches}
     copier = Copier(NAME)
     for node in graph.nodes:
-        if node not in parts:
+        if len(parts.get(node, ())) < 2:
             copier.copy(node)
             continue
         for positions in parts[node]:
@@ -46,33 +49,22 @@ def split_branches(graph: Graph, *, reads_all: bool = False) -> Graph:
     return copier.changed(graph)
 
 
-class _Parts:
-    """The branches of a graph to split, with the indices of the results of each part."""
+def _groups_of_outputs(graph: Graph, reads_all: bool) -> Sequence[tuple[Operand, int]]:
+    """Return each output with the index of its variable's group; a result of the step has -1."""
+    found = UpdateGroups(graph, reads_all=reads_all)
+    indices = {name: index for index, names in enumerate(found.groups) for name in names}
+    of_new = [(output, indices[name]) for name, output in found.new.items()]
+    return [*of_new, *((result, -1) for result in found.results)]
 
-    def __init__(self, graph: Graph, reads_all: bool) -> None:
-        self.graph, self.reads_all = graph, reads_all
-        branches = [node for node in graph.nodes if _is_splittable(node)]
-        self.found: Mapping[Node, Sequence[Sequence[int]]] = {}
-        if branches:
-            self._groups = self._group_of_outputs()
-            split = {node: self._of(node) for node in branches}
-            self.found = {node: parts for node, parts in split.items() if len(parts) > 1}
 
-    def _group_of_outputs(self) -> Mapping[Operand, int]:
-        """Return, for each new value, the index of the group of its variable."""
-        found = UpdateGroups(self.graph, reads_all=self.reads_all)
-        indices = {name: index for index, names in enumerate(found.groups) for name in names}
-        return {output: indices[name] for name, output in found.new.items()}
-
-    def _of(self, node: Node) -> list[list[int]]:
-        parts: dict[frozenset[int], list[int]] = {}
-        for position, result in enumerate(node.results):
-            ends = reachable(uses(self.graph), [result])
-            needed = {group for output, group in self._groups.items() if output in ends}
-            if any(output in ends for output in self.graph.outputs[len(self._groups) :]):
-                needed.add(-1)
-            parts.setdefault(frozenset(needed), []).append(position)
-        return list(parts.values())
+def _parts(graph: Graph, node: Node, groups: Sequence[tuple[Operand, int]]) -> list[list[int]]:
+    """Return the positions of a node's results, split by the groups that need the results."""
+    parts: dict[frozenset[int], list[int]] = {}
+    for position, result in enumerate(node.results):
+        ends = reachable(uses(graph), [result])
+        needed = frozenset(group for output, group in groups if output in ends)
+        parts.setdefault(needed, []).append(position)
+    return list(parts.values())
 
 
 def _is_splittable(node: Node) -> bool:
@@ -84,22 +76,18 @@ def _is_splittable(node: Node) -> bool:
 def _add_part(
     builder: Builder, node: Node, operands: Sequence[Operand], positions: Sequence[int]
 ) -> tuple[Value, ...]:
-    """Add a branch that returns the results at `positions`, and takes the operands they need."""
+    """Add a `cond` that returns the results at `positions`, and takes the operands they need."""
     branches = [
         eliminate_dead_code(branch.replace(outputs=tuple(branch.outputs[p] for p in positions)))
         for branch in node.graphs
     ]
-    taken = [
-        index
-        for index in range(len(operands) - 1)
-        if any(_takes(branch, branch.inputs[index]) for branch in branches)
+    used = [use_counts(branch) for branch in branches]
+    is_taken = [
+        any(value in counts for value, counts in zip(values, used, strict=True))
+        for values in zip(*(branch.inputs for branch in branches), strict=True)
     ]
     narrow = tuple(
-        branch.replace(inputs=tuple(branch.inputs[index] for index in taken)) for branch in branches
+        branch.replace(inputs=tuple(compress(branch.inputs, is_taken))) for branch in branches
     )
-    needed = (operands[0], *(operands[1 + index] for index in taken))
+    needed = (operands[0], *compress(operands[1:], is_taken))
     return builder.add(COND, needed, node.params, narrow, at=node.source)
-
-
-def _takes(branch: Graph, value: Operand) -> bool:
-    return value in branch.outputs or any(value in node.operands for node in branch.nodes)

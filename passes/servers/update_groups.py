@@ -10,6 +10,7 @@ from functools import cached_property
 
 from graphdist.ir.flow import Vertex, reachable, uses
 from graphdist.ir.graph import Graph, Value
+from graphdist.ir.minimum_cut import connected_values
 from graphdist.ir.ops import COND
 from graphdist.passes.servers.by_element import is_by_element, is_movable
 
@@ -18,9 +19,9 @@ class UpdateGroups:
     """The variables of a placed graph, grouped by the values that depend on them."""
 
     def __init__(self, graph: Graph, *, reads_all: bool = False) -> None:
-        """Store the graph; each property is computed when it is first used.
+        """Store the graph.
 
-        With `reads_all` the worker reads all variables that it combines with arguments.
+        If `reads_all`, the worker reads all variables that it combines with arguments.
         """
         self.graph = graph
         self.reads_all = reads_all
@@ -48,9 +49,8 @@ class UpdateGroups:
     def parameters(self) -> frozenset[str]:
         """Return the variables that the worker reads, since results or gradients depend on them.
 
-        A variable that the worker combines with arguments is still a slot if the new value of a
-        variable on which results depend is computed from it: some optimizers multiply gradients
-        with such statistics.
+        Some optimizers multiply gradients with statistics. So a variable that the worker combines
+        with arguments is still a slot, if it changes a variable on which results depend.
         """
         of_results = {name for name in self.new if "" in self.reached[name]}
         return frozenset(
@@ -66,10 +66,9 @@ class UpdateGroups:
     @cached_property
     def _from_outside(self) -> set[Vertex]:
         """Return the values that depend on arguments, or on variables that the step only reads."""
-        count = len(self.held)
-        read = [value for value, variable in self.held.items() if variable.name not in self.new]
-        starts = [*self.graph.inputs[count:], *read]
-        return reachable(uses(self.graph), [v for v in starts if isinstance(v, Value)])
+        assigned = {self.inputs[name] for name in self.new}
+        starts = [value for value in self.graph.inputs if value not in assigned]
+        return reachable(uses(self.graph), starts)
 
     def _is_combined_with_arguments(self, name: str) -> bool:
         """Return whether a node combines a variable and values from outside, as gradients do.
@@ -79,17 +78,15 @@ class UpdateGroups:
         after = reachable(uses(self.graph), [self.inputs[name]])
         values = {value for value in after if isinstance(value, Value)}
         sizes = {self.new[other].type.size for other in self.reached[name] if other}
-        return any(
-            any(
-                value in self._from_outside and value not in values and value.type.size > 1
-                for value in node.operands
-                if isinstance(value, Value)
-            )
+        combined = [
+            node
             for node in self.graph.nodes
             if not values.isdisjoint(node.results)
             and not is_by_element(node, values, sizes)
             and not (node.op is COND and is_movable(node))
-        )
+        ]
+        operands = {value for node in combined for value in node.operands}
+        return any(value.type.size > 1 for value in operands & (self._from_outside - values))
 
     @cached_property
     def slots(self) -> Mapping[str, str]:
@@ -112,27 +109,21 @@ class UpdateGroups:
 
         In each group a parameter comes first, if there is one.
         """
-        leaders = {name: name for name in self.new}
-
-        def leader(name: str) -> str:
-            while leaders[name] != name:
-                name = leaders[name]
-            return name
-
+        together = {name: self._followers(name) for name in self.new}
         for slot, owner in self.slots.items():
-            for other in (owner, *(self.reached[slot] - self.parameters - {""})):
-                leaders[leader(other)] = leader(slot)
-        for name in self.new:  # followers are, for example, averages of a parameter's new values
-            for other in self._followers(name):
-                leaders[leader(other)] = leader(name)
-        groups: dict[str, list[str]] = {}
-        for name in sorted(self.new, key=lambda name: name not in self.parameters):
-            groups.setdefault(leader(name), []).append(name)
+            together[slot] += [owner, *(self.reached[slot] - self.parameters - {""})]
         order = {name: index for index, name in enumerate(self.new)}
-        return sorted(groups.values(), key=lambda names: order[names[0]])
+        groups = [
+            sorted(names, key=lambda name: (name not in self.parameters, order[name]))
+            for names in connected_values(together)
+        ]
+        return sorted(groups, key=lambda names: order[names[0]])
 
     def _followers(self, name: str) -> list[str]:
-        """Return the variables, other than parameters, computed from a variable's new value."""
+        """Return the variables, other than parameters, computed from a variable's new value.
+
+        A follower is, for example, the average of a parameter's new values.
+        """
         output = self.new[name]
         if not isinstance(output, Value) or output in self.held or output.type.size == 1:
             return []

@@ -1,4 +1,4 @@
-"""Calls that may never return if another worker fails: they run on a thread, and the caller raises.
+"""Calls that may never return if another worker fails, and therefore run on a thread.
 
 A wait for other workers inside JAX or XLA cannot be interrupted: joining JAX's service, starting
 the devices, a collective on CPUs. A compilation blocks its thread for minutes. So the call runs on
@@ -19,7 +19,7 @@ SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Runner:
-    """One thread that makes calls, in order. A new thread replaces it when a call is abandoned."""
+    """One thread that makes calls, in order. After a call is abandoned, a new thread is used."""
 
     def __init__(self, name: str) -> None:
         """Name the thread."""
@@ -28,9 +28,9 @@ class Runner:
         self._calls: SimpleQueue[Any] | None = None
 
     def start(self, call: Future[Any], fn: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function on the thread; `call` gets its result.
+        """Call `fn` on the thread, and set the result of the future `call`.
 
-        The caller makes `call`, so that it has the future even if Ctrl-C interrupts `start`.
+        The caller makes the future, and so has the future even if Ctrl-C interrupts `start`.
         """
         with self._lock:
             if self._calls is None:
@@ -48,7 +48,7 @@ class Runner:
 
 def _make_calls(calls: SimpleQueue[Any]) -> None:
     while True:
-        _make(*calls.get())  # no name here keeps arguments and results, which may be large
+        _make(*calls.get())  # a local variable would keep arguments, which may be large
 
 
 def _make(call: Future[Any], fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -59,7 +59,7 @@ def _make(call: Future[Any], fn: Callable[..., Any], arguments: tuple[Any, ...])
 
 
 def has_ended(call: Future[Any], seconds: float) -> bool:
-    """Return whether a call ends within some time."""
+    """Return whether a call ends within `seconds`."""
     try:
         call.exception(seconds)
     except TimeoutError:

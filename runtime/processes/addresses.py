@@ -5,8 +5,8 @@ A worker listens only at its own address in the cluster. A name may not resolve 
 * Debian and other systems resolve a machine's own name to 127.0.1.1, which other machines cannot
   reach. If the cluster has several machines, a worker uses its address on the route to another
   worker.
-* In a container, or behind a load balancer, a worker does not have the address that other workers
-  connect to. Then the user sets the address to listen at.
+* In a container, or behind a load balancer, other workers connect to an address that the worker
+  itself does not have. Then the user sets the address at which the worker listens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WorkerError(RuntimeFailure):
 
 
 def split_address(address: str, at: Source = UNKNOWN) -> tuple[str, int]:
-    """Return host and port of an address like "host:port"; raises `WorkerError` for another text.
+    """Return host and port of an address like "host:port"; raise `WorkerError` for another text.
 
     >>> split_address("10.0.0.1:2222"), split_address("[fd00::1]:2222")
     (('10.0.0.1', 2222), ('fd00::1', 2222))
@@ -91,9 +91,10 @@ def join_address(host: str, port: int) -> str:
 
 
 def numeric_addresses(address: str, cluster: Sequence[str], at: Source = UNKNOWN) -> list[str]:
-    """Return the IP addresses at which this process can reach the worker with an address.
+    """Return the IP addresses at which this process can reach a worker.
 
-    `cluster` has the addresses of all workers. Raises `OSError` for a name that does not resolve.
+    `address` is the worker's address, `cluster` has the addresses of all workers. Raises `OSError`
+    for a name that does not resolve.
     """
     host, port = split_address(address, at)
     addresses = resolved(host, port)
@@ -160,13 +161,13 @@ _HINTS = {
 class ReservedPort:
     """A port of an IP address that the system reserves until `close`.
 
-    A program that knows the port's number can listen at the port before `close`, if it sets
-    `SO_REUSEADDR`. Systems other than Linux do not allow this. There, the port was free when it was
-    chosen, but is not reserved.
+    A program that knows the port's number can listen at the port before `close`, if the program
+    sets `SO_REUSEADDR`. Systems other than Linux do not allow this. On these systems the port was
+    free when it was chosen, but is not reserved.
     """
 
     def __init__(self, host: str) -> None:
-        """Choose a port; raises OSError for an address of another machine."""
+        """Choose a port; raises `OSError` for an address of another machine."""
         self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -7,11 +7,11 @@ a port, a missing worker) is an error within a time limit.
 
 Failure. After the rendezvous this package reports failures, not JAX (`jax_service.py`). When the
 coordination server reports that a worker failed, this process has a `failure`, and every call that
-waits for other workers raises it. A thread of this package that fails has the same effect.
+waits for other workers raises the failure. A thread of this package that fails has the same effect.
 
-End. A worker tells the server that it leaves. Worker 0 stays until the others have left, because
-they disconnect from JAX's service in worker 0 and wait for its answer. If worker 0 failed, the
-others end without disconnecting.
+End. A worker tells the server that it leaves. Worker 0 stays until the other workers have left,
+because these disconnect from JAX's service in worker 0 and wait for an answer of the service. If
+worker 0 failed, the other workers end without disconnecting.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
+from typing import Any, NoReturn, TypeVar  # Any: JSON, and the arguments of handlers
 
 import jax
 
@@ -39,7 +38,7 @@ from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
 from graphdist.runtime.processes.process_end import leaves_at_exit
 from graphdist.runtime.processes.rendezvous import Rendezvous
 from graphdist.runtime.processes.server import Server
-from graphdist.runtime.processes.workers import WorkerTimeouts
+from graphdist.runtime.processes.workers import Workers, WorkerTimeouts
 
 SECONDS_TO_LEAVE = 5.0
 """How long a failing worker 0 keeps JAX's service, and other workers wait for its answer."""
@@ -58,7 +57,7 @@ class CollectiveTimeoutError(WorkerError, TimeoutError):
     """Workers did not arrive in time at a point where other workers wait for them."""
 
 
-class ClusterWorkers:
+class ClusterWorkers(Workers):
     """All workers of a cluster, and this worker's connection to the others."""
 
     def __init__(
@@ -75,7 +74,8 @@ class ClusterWorkers:
         `bind` is the address at which worker 0 listens; the default is its own. `server` is the
         address of worker 0's server, if `addresses` are names only.
         """
-        self.addresses, self.index, self.timeouts = tuple(addresses), index, timeouts
+        self.addresses, self.timeouts = tuple(addresses), timeouts
+        self.index, self.count = index, len(addresses)
         self.failure: WorkerError | None = None
         self._job, self._bind, self._server_address = job or JobIdentity(), bind, server
         self._connection: Any = None  # from `start` on
@@ -91,7 +91,7 @@ class ClusterWorkers:
         """The reasons why workers have failed."""
 
     def __len__(self) -> int:
-        return len(self.addresses)
+        return self.count
 
     def name(self, worker: int) -> str:
         """Return the name of a worker in errors."""
@@ -110,13 +110,11 @@ class ClusterWorkers:
         leaves_at_exit(self)
         hook = sys.excepthook
 
-        def report(
-            kind: type[BaseException], error: BaseException, where: TracebackType | None
-        ) -> None:
+        def report(*raised: Any) -> None:
             try:
-                hook(kind, error, where)
+                hook(*raised)
             finally:  # stderr may be closed
-                self._crashed(error)
+                self._crashed(raised[1])
 
         sys.excepthook = report
         raise_ignored_interrupts()
@@ -128,9 +126,9 @@ class ClusterWorkers:
         service = self._jax = JaxService(place, len(self), self.index, self.thread_failed)
         try:
             self.supervise(lambda: service.join(timeouts.start))
+        except WorkerError:
+            raise
         except (RuntimeError, ValueError) as error:
-            if isinstance(error, WorkerError):
-                raise
             raise self.failure_behind(error) or error from None
         finally:
             self._close_port()
@@ -158,13 +156,10 @@ class ClusterWorkers:
 
         Raises `WorkerError` if the workers do not all arrive.
         """
-        seconds = self.timeouts.start
-        deadline = time.monotonic() + seconds
         server = self._server_address or self.addresses[0]
         cluster = (server,) if self._server_address else self.addresses
-        names = [self.name(worker) for worker in range(len(self))]
-        job = self._job
-        rendezvous = Rendezvous(names, server, cluster, self.index, job, deadline, seconds, at)
+        names, seconds = list(map(self.name, range(len(self)))), self.timeouts.start
+        rendezvous = Rendezvous(names, server, cluster, self.index, self._job, seconds, at)
         try:
             return self._joined(rendezvous)
         except BaseException as error:
@@ -177,23 +172,21 @@ class ClusterWorkers:
             raise
 
     def _joined(self, rendezvous: Rendezvous) -> ServiceAddress:
-        listener = None
+        silence = self.timeouts.silence
         if self.index == 0:
             listener = rendezvous.listener(self._bind)
-            silence = self.timeouts.silence
             self._server = Server(listener, len(self), silence, self._job, self.thread_failed)
             self._server.start()
-            bound = str(listener.getsockname()[0])
-            if not self._job.token and len(self) > 1 and not is_loopback(bound):
+            if not self._job.token and len(self) > 1 and not is_loopback(rendezvous.bound):
                 _log.warning(
                     "worker 0 listens at %s and the job has no token: any program that reaches it "
                     "can join. Give all workers the same secret in GRAPHDIST_JOB_TOKEN",
-                    bound,
+                    rendezvous.bound,
                 )
-        stream = rendezvous.connection(listener)
-        own, host = rendezvous.own_address(stream, listener), str(stream.getpeername()[0])
-        self._connection = Connection(stream, self._set_failure, self.timeouts.silence)
-        bind = host if listener is None else bound
+        stream = rendezvous.connection()
+        own, host = rendezvous.own_address(stream), str(stream.getpeername()[0])
+        self._connection = Connection(stream, self._set_failure, silence)
+        bind = rendezvous.bound or host
         if self.index == 0:
             self._jax_port = ReservedPort(bind)
         self._connection.put("start", self._jax_port.number if self._jax_port else 0)
@@ -232,11 +225,6 @@ class ClusterWorkers:
             )
         return values
 
-    @property
-    def count(self) -> int:
-        """Return how many workers there are."""
-        return len(self)
-
     def publish(self, name: str, value: str) -> None:
         """Send a text to all workers; only the first text under a name is kept."""
         self._connection.say(name, value)
@@ -246,7 +234,7 @@ class ClusterWorkers:
 
         Raises `WorkerError` if a worker has failed.
         """
-        return cast("str | None", self._connection.hear(name, timeout_seconds, self._raise_failure))
+        return self._connection.hear(name, timeout_seconds, self._raise_failure)
 
     def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
         """Return the text of a worker under a name; None if it does not arrive in time.
@@ -260,19 +248,17 @@ class ClusterWorkers:
             if self._connection.is_gone(worker):
                 raise self._gone_error(worker)
 
-        text = self._connection.hear(f"{name}/{worker}", timeout_seconds, stop)
-        return cast("str | None", text)
+        return self._connection.hear(f"{name}/{worker}", timeout_seconds, stop)
 
     def ordinal(self, kind: str) -> int:
         """Return how often this was called for `kind` before. All workers get the same count."""
-        number = self._ordinals[kind] = self._ordinals.get(kind, -1) + 1
-        return number
+        self._ordinals[kind] = self._ordinals.get(kind, -1) + 1
+        return self._ordinals[kind]
 
     def begin_step(self) -> int:
         """Count a step that begins, and return its index."""
         self._connection.steps += 1
-        number: int = self._connection.steps
-        return number
+        return self._connection.steps
 
     def is_check_due(self, every: int | None) -> bool:
         """Return whether values are compared before the next step.
@@ -307,7 +293,7 @@ class ClusterWorkers:
             self._raise_failure()
 
     def fail(self, error: WorkerError) -> NoReturn:
-        """Make an error the failure of all workers, and raise it."""
+        """Make an error the failure of all workers, and raise the error."""
         self.failure = error
         self._connection.tell_failed(f"gave up: {error.what}")
         raise error
@@ -323,7 +309,7 @@ class ClusterWorkers:
         return None if self.failure is error else self.failure
 
     def leave(self) -> None:
-        """Tell the others that this worker leaves, and close the connection."""
+        """Tell the other workers that this worker leaves, and close the connection."""
         self._close_port()
         self._connection.leave()
         self._connection.close()
@@ -385,24 +371,23 @@ class ClusterWorkers:
             raise kind(failure.what, source=failure.source, hint=failure.hint)
 
     def _crashed(self, error: BaseException) -> None:
-        """Tell the others of an exception that ends this worker. Print the failure behind it."""
+        """Tell the other workers that `error` ends this worker; print the failure behind it."""
         self._crash = f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if isinstance(error, KeyboardInterrupt):
             self._was_interrupted, self._crash = True, "was interrupted"
         self._connection.tell_failed(self._crash)
         if isinstance(error, WorkerError):
             return
-        if isinstance(error, ValueError | RuntimeError) and "Gloo" in str(error):
-            behind = self.failure_behind(error)
-            if behind is not None:
-                self._print(behind)
+        is_of_collective = isinstance(error, ValueError | RuntimeError) and "Gloo" in str(error)
+        if is_of_collective and (behind := self.failure_behind(error)):
+            self._print(behind)
 
     # The end of the process.
 
     def leave_at_exit(self) -> None:
         """Leave the job, and wait for workers that need this process.
 
-        Then let Python end the process. If Python cannot, end the process at once.
+        Afterwards Python ends the process. If Python cannot, end the process at once.
         """
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -431,13 +416,13 @@ class ClusterWorkers:
             print(f"graphdist.errors.{type(failure).__name__}: {failure}", file=sys.stderr)
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets: the job is its parent's."""
+        """Close a forked child's copies of the sockets, since only the parent is in the job."""
         self._connection.abandon()
         if self._server is not None:
             self._server.abandon()
 
     def _wait_for_others(self, seconds: float | None) -> None:
-        """Keep JAX's service running while others need it, for at most `seconds` if not None."""
+        """Wait while other workers need JAX's service; at most `seconds`, None for no limit."""
         began = time.monotonic()
         while self._server is not None and self._server.has_others():
             if self._is_interrupted_at_end:
@@ -447,8 +432,8 @@ class ClusterWorkers:
                 return
             time.sleep(0.02)
 
-    def _end_interrupted(self, number: int, frame: FrameType | None) -> None:
-        """Handle Ctrl-C in `leave_at_exit`, where an exception would skip what is still to do.
+    def _end_interrupted(self, *_: Any) -> None:
+        """Handle Ctrl-C in `leave_at_exit`, where an exception would skip the rest of the function.
 
         Other workers need worker 0 while they write checkpoints. After a second Ctrl-C worker 0
         does not wait for them.

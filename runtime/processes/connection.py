@@ -1,10 +1,10 @@
 """A worker's connection to the coordination server: exchanges, announcements, heartbeats.
 
-Any thread may send; the lock `_sending` keeps the lines of two threads apart. One thread receives.
-Only this thread reads the socket. It changes the connection's state under the lock `_changed`, and
-wakes the threads that wait for a change. Another thread sends heartbeats. If the server is silent,
-worker 0 counts as dead. An error of the receiving or the heartbeat thread ends the job, with the
-error as the reason. Otherwise every wait would last for ever.
+Any thread may send; the lock `_sending` keeps the lines of two threads apart. Only one thread reads
+the socket. The reading thread changes the connection's state under the lock `_changed`, and wakes
+the threads that wait for a change. Another thread sends heartbeats. If the server is silent, worker
+0 counts as dead. An error of the reading thread ends the job, with the error as the reason, because
+otherwise every wait would last for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any  # Any: JSON
 
@@ -44,10 +44,8 @@ class Connection:
         self._silence_seconds = silence_seconds
         self._sending = threading.Lock()
         self._changed = threading.Condition()
-        self._answers: dict[str, list[str]] = {}
-        self._given: dict[str, list[int]] = {}
-        self._never: dict[str, int] = {}
-        self._said: dict[str, str] = {}
+        self._arrived: dict[tuple[type[ms.Message], str], Any] = {}
+        """The messages of exchanges and announcements, by class and by key or name."""
         self._gone: set[int] = set()
         self._is_closed = self._is_cut_off = False
         self.steps = 0
@@ -67,36 +65,36 @@ class Connection:
         self._send(ms.Put(key, json.dumps(value)))
 
     def take(self, key: str, seconds: float, stop: Callable[[], None]) -> list[Any] | None:
-        """Return all workers' values of an exchange, None if not all arrive in time.
+        """Return all workers' values of an exchange; None if not all values arrive in time.
 
-        `stop()` is called after each message, and may raise. Raises `LeftError` if a worker has
-        left, including this one.
+        `stop()` is called after each message, and may raise an error. Raises `LeftError` if a
+        worker has left, or this worker.
         """
 
         def stop_or_left() -> None:
             stop()
-            if key in self._never:
-                raise LeftError(self._never.pop(key))
+            if never := self._arrived.pop((ms.Never, key), None):
+                raise LeftError(never.worker)
             if self._is_closed:
                 raise LeftError(-1)
 
         with self._changed:
-            if not self._arrives(self._answers, key, seconds, stop_or_left):
+            if not self._arrives(ms.All, key, seconds, stop_or_left):
                 return None
-            return [json.loads(value) for value in self._answers.pop(key)]
+            return [json.loads(value) for value in self._arrived.pop((ms.All, key)).values]
 
     def say(self, name: str, value: str) -> None:
         """Send a text to all workers, unless the name has a text already."""
         self._send(ms.Say(name, value))
 
     def hear(self, name: str, seconds: float, stop: Callable[[], None]) -> str | None:
-        """Return the text under a name, None if it does not arrive in time.
+        """Return the text under a name; None if it does not arrive in time.
 
-        `stop()` is called after each message, and may raise.
+        `stop()` is called after each message, and may raise an error.
         """
         with self._changed:
-            self._arrives(self._said, name, seconds, stop)
-            return self._said.get(name)
+            has_arrived = self._arrives(ms.Said, name, seconds, stop)
+            return self._arrived[ms.Said, name].value if has_arrived else None
 
     def is_gone(self, worker: int) -> bool:
         """Return whether no more messages can come from a worker, or from the server."""
@@ -109,15 +107,15 @@ class Connection:
         """
         self._send(ms.Ask(key))
         with self._changed:
-            self._arrives(self._given, key, 4 * BEAT_SECONDS, lambda: None)
-            return self._given.pop(key, None)
+            has_arrived = self._arrives(ms.Given, key, 4 * BEAT_SECONDS, lambda: None)
+            return self._arrived.pop((ms.Given, key)).workers if has_arrived else None
 
     def _arrives(
-        self, messages: Mapping[str, Any], key: str, seconds: float, stop: Callable[[], None]
+        self, kind: type[ms.Message], key: str, seconds: float, stop: Callable[[], None]
     ) -> bool:
-        """Wait for a message under a key; return whether it arrives in time."""
+        """Wait for a message of a class under a key; return whether it arrives in time."""
         deadline = time.monotonic() + seconds
-        while key not in messages:
+        while (kind, key) not in self._arrived:
             stop()
             left = deadline - time.monotonic()
             if left <= 0:
@@ -130,7 +128,7 @@ class Connection:
         self._send(ms.Fail(why))
 
     def leave(self) -> None:
-        """Tell the server that this worker leaves: then the end of the connection is no failure."""
+        """Tell the server that this worker leaves, and that the connection will end."""
         self._send(ms.Bye(self.steps))
 
     def close(self) -> None:
@@ -141,9 +139,10 @@ class Connection:
         self._socket.close()
 
     def abandon(self) -> None:
-        """Close a forked child's copy of the socket without a message: its parent uses it.
+        """Close a forked child's copy of the socket without a message.
 
-        While a child has it open, the server would not notice the end of the parent.
+        The parent uses the socket. While a child has the socket open, the server would not notice
+        the end of the parent.
         """
         self._is_closed, self._sending = True, threading.Lock()  # another thread may have held it
         os.close(self._socket.detach())
@@ -181,14 +180,8 @@ class Connection:
         self.heard = time.monotonic()
         with self._changed:
             match message:
-                case ms.All(key, values):
-                    self._answers[key] = values
-                case ms.Never(key, worker):
-                    self._never[key] = worker
-                case ms.Said(name, value):
-                    self._said[name] = value
-                case ms.Given(key, workers):
-                    self._given[key] = workers
+                case ms.All(key) | ms.Never(key) | ms.Said(key) | ms.Given(key):
+                    self._arrived[type(message), key] = message
                 case ms.Left(worker, steps):
                     self.left[worker] = steps
                     self._gone.add(worker)

@@ -1,4 +1,4 @@
-"""Threads that run all their socket connections in one event loop, and block on none of them."""
+"""A thread that runs all its socket connections in one event loop, and blocks on no connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EventLoopThread(threading.Thread):
             self._loop.close()
 
     def report(self, error: Exception) -> str:
-        """Pass on the reason why the thread fails, and return it."""
+        """Call `crashed` with the reason why the thread fails, and return the reason."""
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         why = f"its {self._what} failed: {type(error).__name__}: {error}"
@@ -45,7 +45,7 @@ class EventLoopThread(threading.Thread):
         return why
 
     def stop(self) -> None:
-        """End the thread soon, and with it the connections."""
+        """Let the thread and its connections end soon."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._cancel)
 

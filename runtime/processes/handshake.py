@@ -41,15 +41,9 @@ class JobIdentity:
 
     def hello(self, challenge: Challenge, worker: int, workers: int) -> Hello:
         """Return a worker's answer."""
+        nonce = secrets.token_hex(16)
         unproven = Hello(
-            PROTOCOL,
-            self.id,
-            self.generation,
-            worker,
-            workers,
-            self.versions,
-            secrets.token_hex(16),
-            proof="",
+            PROTOCOL, self.id, self.generation, worker, workers, self.versions, nonce, proof=""
         )
         return replace(unproven, proof=self._proof_of(unproven, challenge))
 

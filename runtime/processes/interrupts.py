@@ -1,9 +1,9 @@
 """Ctrl-C in workers, at moments when Python cannot raise it.
 
 Python prints and ignores a `KeyboardInterrupt` within a destructor or a callback of the garbage
-collector. JAX has such a callback. About one Ctrl-C in some hundreds was lost in it, and the worker
-continued. So the interrupt is raised again, a moment later. `cluster_workers.py` handles Ctrl-C at
-the end of a worker, `supervised_steps.py` within a step.
+collector. JAX has a callback of the garbage collector, in which about one Ctrl-C in some hundreds
+was lost, so that the worker continued. So the interrupt is raised again, a moment later.
+`cluster_workers.py` handles Ctrl-C at the end of a worker, `supervised_steps.py` within a step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def raise_ignored_interrupts() -> None:
 
 
 def _interrupt_main_thread() -> None:
-    """Send SIGINT to the thread that handles it, so that it also ends a wait."""
+    """Send SIGINT to the main thread, which handles the signal, even while the thread waits."""
     main = threading.main_thread().ident
     if main is not None:
         signal.pthread_kill(main, signal.SIGINT)

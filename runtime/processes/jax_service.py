@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast  # Any: jaxlib has no types for it
+from typing import Any  # Any: jaxlib has no types for it
 
 import jax
 import jaxlib._jax as jaxlib_extension  # type: ignore[import-not-found]
@@ -56,15 +56,16 @@ class ServiceAddress:
 class JaxService:
     """The connection of this process, `index` of `count`, to the service of a cluster.
 
-    If the relay fails, it passes the reason to `crashed`, on its thread.
+    If the relay fails, its thread calls `crashed` with the reason.
     """
+
+    _relay: Relay | None = None
 
     def __init__(
         self, place: ServiceAddress, count: int, index: int, crashed: Callable[[str], None]
     ) -> None:
         """Describe the service; `join` connects to it."""
-        self._place, self._count, self._index = place, count, index
-        self._crashed, self._relay = crashed, cast("Relay | None", None)
+        self._place, self._count, self._index, self._crashed = place, count, index, crashed
 
     def join(self, start_seconds: float) -> None:
         """Start the service in process 0, join it, and start the devices of all processes.
@@ -99,7 +100,7 @@ class JaxService:
         return self._relay.address
 
     def leave(self, timeout_seconds: float) -> bool:
-        """Disconnect; return whether that succeeded in time. The service may end meanwhile."""
+        """Disconnect from the service; return whether that succeeded within `timeout_seconds`."""
 
         def shut_down() -> None:
             with suppress(Exception):  # the service of a job that fails may be gone already
@@ -124,7 +125,6 @@ class LaunchedJaxService(JaxService):
     def __init__(self, method: str | None, crashed: Callable[[str], None]) -> None:
         """Describe the service; `join` connects to it."""
         self._method, self._crashed = method, crashed
-        self._relay: Relay | None = None
 
     def _initialize(self, start_seconds: int) -> None:
         extension: Any = jaxlib_extension

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.processes.addresses import WorkerError
+from graphdist.runtime.processes.addresses import ReservedPort, WorkerError, join_address
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.jax_service import JaxService
-from graphdist.runtime.processes.workers import WorkerTimeouts, set_workers, worker_group
+from graphdist.runtime.processes.workers import set_workers, worker_group
 
 
 def current_workers() -> ClusterWorkers | None:
@@ -18,47 +21,42 @@ def current_workers() -> ClusterWorkers | None:
     return group if isinstance(group, ClusterWorkers) else None
 
 
-def join_named(
-    names: Sequence[str],
-    index: int,
-    server: str,
-    timeouts: WorkerTimeouts,
-    job: JobIdentity,
-    jax_service: JaxService | None = None,
-    at: Source = UNKNOWN,
+def join_cluster(
+    described: ClusterWorkers, at: Source = UNKNOWN, jax_service: JaxService | None = None
 ) -> ClusterWorkers:
-    """Connect to workers of which only the address of worker 0's server is known; return them.
+    """Connect this process to the workers `described`, or return its workers if it has connected.
 
-    `jax_service` is the connection to JAX's service if this package made one already.
-    """
-    workers = ClusterWorkers(names, index, timeouts, job, server=server)
-    workers.start(at, jax_service)
-    set_workers(workers)
-    return workers
-
-
-def join_workers(
-    addresses: Sequence[str],
-    index: int,
-    timeouts: WorkerTimeouts,
-    job: JobIdentity,
-    bind: str = "",
-    at: Source = UNKNOWN,
-) -> ClusterWorkers:
-    """Return the workers at these addresses; this process has the index `index`.
-
-    A process connects once. Raises `WorkerError` if it belongs to another cluster already.
+    `jax_service` is the connection to JAX's service if this package made one already. Raises
+    `WorkerError` if the process belongs to another cluster.
     """
     workers = current_workers()
     if workers is None:
-        workers = ClusterWorkers(addresses, index, timeouts, job, bind)
-        workers.start(at)
-        set_workers(workers)
-    elif (workers.addresses, workers.index) != (tuple(addresses), index):
+        described.start(at, jax_service)
+        set_workers(described)
+        return described
+    if (workers.addresses, workers.index) != (described.addresses, described.index):
         raise WorkerError(
             f"this process is {workers.name(workers.index)} of {len(workers)} already, and cannot "
-            f"be worker {index} of {len(addresses)} too",
+            f"be worker {described.index} of {len(described)} too",
             source=at,
             hint="give all strategies of a process the same cluster",
         )
     return workers
+
+
+def shared_server(
+    job: JobIdentity, host: str, index: int, share: Callable[[str], str]
+) -> tuple[str, JobIdentity]:
+    """Return the address of worker 0's server, and the job with the token that all workers have.
+
+    Worker 0 chooses a port of its address `host` and, unless the job has one, a token. `share`
+    returns worker 0's text in all workers.
+    """
+    port = ReservedPort(host) if index == 0 else None
+    # A token that all workers have is not sent.
+    token = "" if job.token else secrets.token_hex(16)
+    announced = {"server": join_address(host, port.number), "token": token} if port else {}
+    first = json.loads(share(json.dumps(announced)))
+    if port is not None:
+        port.close()
+    return first["server"], replace(job, token=job.token or first["token"])

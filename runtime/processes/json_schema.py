@@ -57,47 +57,39 @@ def _inside(at: str, key: str) -> str:
 
 
 def wrong(at: str, actual: Any, why: str) -> str:
-    """Return what is wrong with a value, which may be large or deeply nested."""
+    """Return the text that a value is wrong; the value may be large or deeply nested."""
     return f"{at} is {quoted(actual, 60)}, {why}"
+
+
+def _check(is_right: Callable[[Any], bool], why: str) -> Check:
+    """Return a check for values that are right; `why` says what a wrong value is not."""
+    return lambda actual, at: None if is_right(actual) else wrong(at, actual, why)
 
 
 def integer(least: int, most: int) -> Check:
     """Return a check for integers of a range."""
-
-    def check(actual: Any, at: str) -> str | None:
-        if type(actual) is int and least <= actual <= most:
-            return None
-        return wrong(at, actual, f"not an integer from {least} to {most}")
-
-    return check
+    why = f"not an integer from {least} to {most}"
+    return _check(lambda actual: type(actual) is int and least <= actual <= most, why)
 
 
-def finite(actual: Any, at: str) -> str | None:
-    """Return what is wrong with a finite number, or None."""
-    is_finite = type(actual) in (int, float) and math.isfinite(actual)
-    return None if is_finite else wrong(at, actual, "not a finite number")
+finite = _check(
+    lambda actual: type(actual) in (int, float) and math.isfinite(actual), "not a finite number"
+)
+"""The check for finite numbers."""
 
 
 def one_of(*known: Any) -> Check:
-    """Return a check for some values."""
-
-    def check(actual: Any, at: str) -> str | None:
-        if any(actual == value and type(actual) is type(value) for value in known):
-            return None
-        return wrong(at, actual, f"not one of {', '.join(map(repr, known))}")
-
-    return check
+    """Return a check for values that are equal to one of `known`, and of the same type."""
+    pairs = [(type(value), value) for value in known]
+    why = f"not one of {', '.join(map(repr, known))}"
+    return _check(lambda actual: (type(actual), actual) in pairs, why)
 
 
 def text_like(pattern: str) -> Check:
     """Return a check for texts that a regular expression matches."""
-
-    def check(actual: Any, at: str) -> str | None:
-        if isinstance(actual, str) and re.fullmatch(pattern, actual, re.ASCII):
-            return None
-        return wrong(at, actual, f"not a text like {pattern}")
-
-    return check
+    matches = re.compile(pattern, re.ASCII).fullmatch
+    why = f"not a text like {pattern}"
+    return _check(lambda actual: isinstance(actual, str) and matches(actual) is not None, why)
 
 
 def or_none(wanted: Wanted) -> Check:

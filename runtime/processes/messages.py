@@ -69,13 +69,13 @@ class Hello(Message):
 
 
 class Welcome(Message):
-    """The server accepts the worker, and proves that it belongs to the job itself."""
+    """The server accepts the worker, and proves that the server belongs to the job."""
 
     proof: str
 
 
 class Refused(Message):
-    """The server does not accept the worker; `may_retry` if that can change."""
+    """The server does not accept the worker; `may_retry` is 1 if a later attempt may succeed."""
 
     why: str
     may_retry: int
@@ -178,7 +178,7 @@ class Left(Message):
 
 
 class Gone(Message):
-    """A failed worker sends no more messages: its connection has ended, or it is silent."""
+    """A failed worker sends no more messages: its connection ended, or the worker is silent."""
 
     worker: int
 

@@ -6,14 +6,14 @@ import atexit
 import os
 from typing import TYPE_CHECKING
 
-from graphdist.runtime.processes.workers import OneWorker, set_workers
+from graphdist.runtime.processes.workers import Workers, set_workers
 
 if TYPE_CHECKING:
     from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 
 
 def leaves_at_exit(member: ClusterWorkers) -> None:
-    """Let a member leave when this process ends; a forked child is no member."""
+    """Let a member of a job leave when this process ends; a forked child is no member."""
     _members.append(member)
 
 
@@ -24,8 +24,9 @@ _members: list[ClusterWorkers] = []
 def _leave() -> None:
     """Leave at the end of the process.
 
-    It is registered at the import, so that it runs after the exit functions of the program and of
-    `graphdist.train.writing`: a checkpoint that they write or wait for needs the other workers.
+    The function is registered at the import of this module, and therefore runs after the exit
+    functions of the program and of `graphdist.train.writing`. Those may write a checkpoint, which
+    needs the other workers.
     """
     for member in _members:
         member.leave_at_exit()
@@ -35,7 +36,7 @@ def _abandon() -> None:
     for member in _members:
         member.abandon()
     _members.clear()
-    set_workers(OneWorker())
+    set_workers(Workers())
 
 
 if hasattr(os, "register_at_fork"):

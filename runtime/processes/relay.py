@@ -2,9 +2,9 @@
 
 JAX's client ends the process, without an exception, as soon as its connection to the service
 breaks, and the service runs in worker 0. So on every other worker the client connects to a port of
-its own process, and the relay forwards its bytes to the service. When the service is gone, the
-client's side stays open and silent: `cluster_workers.py` reports the failure. JAX only gives up
-when its heartbeats get no answer for too long.
+its own process, and the relay forwards the client's bytes to the service. When the service is gone,
+the client's connection stays open and silent, and `cluster_workers.py` reports the failure. JAX
+only gives up when its heartbeats get no answer for too long.
 
 One thread owns all connections. There are few bytes to forward, most of them at the start of JAX
 and of collectives. Other programs of this machine can connect too, so the number of connections is

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from graphdist.ir.source import UNKNOWN, Source
@@ -36,12 +36,13 @@ _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rendezvous:
-    """The workers' names, this process's index among them, the job, and the deadline.
+    """The rendezvous of this process, which has the index `index` among the workers `names`.
 
-    `server` is the address of worker 0. `cluster` has the addresses of all workers, as far as they
-    are known. From them this process finds out which of its addresses other workers can reach.
+    `server` is the address of worker 0. `cluster` has the known addresses of workers, from which
+    this process finds out which of its own addresses other workers can reach. `seconds` is the time
+    limit.
     """
 
     names: Sequence[str]
@@ -49,42 +50,46 @@ class Rendezvous:
     cluster: Sequence[str]
     index: int
     job: JobIdentity
-    deadline: float
     seconds: float
     at: Source = UNKNOWN
+    bound: str = field(default="", init=False)
+    """The IP address at which this process listens as worker 0; "" before, and in other workers."""
+
+    def __post_init__(self) -> None:
+        self.deadline = time.monotonic() + self.seconds
+        self._port = split_address(self.server, self.at)[1]
 
     def listener(self, bind: str) -> socket.socket:
         """Return the listening socket of worker 0: at its address, or at `bind` if given.
 
-        Raises `WorkerError` for an address that is not this machine's, or in use.
+        Raises `WorkerError` if the address is in use, or is no address of this machine.
         """
-        port = split_address(self.server, self.at)[1]
         who = self.names[0]
 
         def candidates() -> list[str]:
             if bind:
-                return resolved(bind, port)
+                return resolved(bind, self._port)
             return numeric_addresses(self.server, self.cluster, self.at)
 
-        return listen(
-            self._until_deadline(candidates, f"{who} cannot listen")[0], port, who, self.at
-        )
+        address = self._until_deadline(candidates, f"{who} cannot listen")[0]
+        listener = listen(address, self._port, who, self.at)
+        self.bound = str(listener.getsockname()[0])
+        return listener
 
-    def connection(self, listener: socket.socket | None) -> socket.socket:
+    def connection(self) -> socket.socket:
         """Return a connection to worker 0's server, after the handshake.
 
-        `listener` is the listening socket of this process, if it is worker 0. Raises `WorkerError`
-        if there is no connection in time, or the server refuses.
+        Raises `WorkerError` if there is no connection in time, or the server refuses.
         """
-        port = split_address(self.server, self.at)[1]
-        who = self.names[self.index]
-        what = f"{who} cannot reach {self.names[0]}"
-        return self._until_deadline(lambda: self._connected(listener, port), what)
+        what = f"{self.names[self.index]} cannot reach {self.names[0]}"
+        return self._until_deadline(self._connected, what)
 
-    def own_address(self, stream: socket.socket, listener: socket.socket | None) -> str:
-        """Return the IP address at which the other workers reach this process."""
-        bound = "" if listener is None else str(listener.getsockname()[0])
-        if bound in _LOOPBACK_OF:
+    def own_address(self, stream: socket.socket) -> str:
+        """Return the IP address at which the other workers reach this process.
+
+        `stream` is the connection to worker 0's server.
+        """
+        if self.bound in _LOOPBACK_OF:
             for address in self.cluster[1:]:
                 towards = address_towards(split_address(address)[0])
                 if towards is not None:
@@ -92,7 +97,7 @@ class Rendezvous:
         return str(stream.getsockname()[0])
 
     def refused(self, what: str) -> WorkerError:
-        """Return the error of a worker that cannot join the others."""
+        """Return the error of a worker that cannot join the other workers."""
         return WorkerError(what, source=self.at, hint=HINT)
 
     def _until_deadline(self, attempt: Callable[[], Result], what: str) -> Result:
@@ -111,15 +116,13 @@ class Rendezvous:
                 raise self.refused(f"{what} within {self.seconds:g} s: {trouble}")
             time.sleep(_SECONDS_BETWEEN_TRIES)
 
-    def _connected(self, listener: socket.socket | None, port: int) -> socket.socket:
-        if listener is None:
+    def _connected(self) -> socket.socket:
+        candidates = [_LOOPBACK_OF.get(self.bound, self.bound)]
+        if not self.bound:
             candidates = numeric_addresses(self.server, self.cluster, self.at)
-        else:
-            bound = str(listener.getsockname()[0])
-            candidates = [_LOOPBACK_OF.get(bound, bound)]
         for number, address in enumerate(candidates):
             try:
-                stream = socket.create_connection((address, port), timeout=_SECONDS_TO_CONNECT)
+                stream = socket.create_connection((address, self._port), _SECONDS_TO_CONNECT)
                 break
             except OSError:
                 if number == len(candidates) - 1:
@@ -153,10 +156,9 @@ class Rendezvous:
             raise _RefusedError(ms.Refused(why, may_retry=0))
 
 
+@dataclass(eq=False)
 class _RefusedError(Exception):
-    def __init__(self, refused: ms.Refused) -> None:
-        super().__init__(refused.why)
-        self.refused = refused
+    refused: ms.Refused
 
 
 def _next(stream: socket.socket) -> ms.Message:

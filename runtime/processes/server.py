@@ -63,8 +63,8 @@ SECONDS_BETWEEN_WARNINGS = 60.0
 class CountedWarnings:
     """Warnings that may come thousands of times a second: a first line, then one line per minute.
 
-    A line has the last text and the count since the line before. `remind` writes a line that is
-    due, also if no more texts come. `warn` writes a line, `clock` returns seconds.
+    A line has the last text, and the number of texts since the previous line. `remind` writes a due
+    line even if no more texts come. `warn` writes a line, `clock` returns seconds.
 
     >>> seconds, lines = [0.0], []
     >>> refused = CountedWarnings(lines.append, lambda: seconds[0])
@@ -131,7 +131,7 @@ class Peer(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the server, whoever has ended the connection."""
+        """Tell the server that the connection has ended."""
         if error is not None and self.worker is not None:
             self._read_the_rest()
         self._server.lose(self)
@@ -156,9 +156,9 @@ class Peer(asyncio.Protocol):
 
 
 class Server(EventLoopThread):
-    """The server of a cluster; runs until `stop`.
+    """The server of a cluster, which runs until `stop`.
 
-    If the server fails, it calls `crashed` with the reason, on its own thread.
+    If the server fails, its thread calls `crashed` with the reason.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Server(EventLoopThread):
     def begin_handshake(self, peer: Peer) -> None:
         """Send the first message to a stranger."""
         self._strangers[peer] = None
-        self._send(peer, peer.challenge)
+        peer.send(peer.challenge.line())
 
     def _drop(self, peer: Peer) -> None:
         self._strangers.pop(peer, None)
@@ -258,15 +258,15 @@ class Server(EventLoopThread):
             self.refusals = [*self.refusals[-2:], text]
             self._refused.add(text)
             peer.is_refused = True
-            self._send(peer, refused)
+            peer.send(refused.line())
             peer.transport.close()
             return
         self._strangers.pop(peer, None)
         peer.worker = hello.worker
         self._peers[hello.worker] = peer
-        self._send(peer, self._job.welcome(hello, peer.challenge))
+        peer.send(self._job.welcome(hello, peer.challenge).line())
         for worker, why in self._failed.items():
-            self._send(peer, ms.Failed(worker, why))
+            peer.send(ms.Failed(worker, why).line())
 
     # Workers.
 
@@ -299,7 +299,7 @@ class Server(EventLoopThread):
                     self._said[name] = value
                     self._tell_all(ms.Said(name, value))
             case ms.Ask(key):
-                self._send(peer, ms.Given(key, sorted(self._exchanges.get(key, {}))))
+                peer.send(ms.Given(key, sorted(self._exchanges.get(key, {}))).line())
             case ms.Fail(why):
                 self._fail(worker, why)
             case ms.Bye(steps):
@@ -326,7 +326,7 @@ class Server(EventLoopThread):
                 del self._exchanges[key]
                 for index in values:
                     if index in self._peers:
-                        self._send(self._peers[index], ms.Never(key, worker))
+                        self._peers[index].send(ms.Never(key, worker).line())
 
     # Heartbeats, and the end of connections.
 
@@ -373,14 +373,11 @@ class Server(EventLoopThread):
         for peer in list(self._peers.values()):
             peer.send(line)
 
-    def _send(self, peer: Peer, message: ms.Message) -> None:
-        peer.send(message.line())
-
 
 def _fail_with(
     failed: asyncio.Future[None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """Pass on an exception of a callback."""
+    """Set the exception of a callback as the exception of `failed`."""
     error = context.get("exception")
     if isinstance(error, Exception) and not failed.done():
         failed.set_exception(error)

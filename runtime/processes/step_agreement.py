@@ -5,14 +5,14 @@ save after the same step, and no worker may wait in a collective that others do 
 
 1. The worker with the notice publishes a request. A thread of each worker waits for the request.
 2. This thread publishes the last step that its worker has begun or, between two steps, the next
-   step. At the end of the published step, the worker waits for the outcome of 3.
-3. When the thread has the counts of all workers, the largest is the agreed step: no worker is
-   beyond it, and all workers continue up to it.
+   step. At the end of the published step, the worker waits for the agreed step.
+3. When the thread has the published steps of all workers, the largest is the agreed step. No worker
+   is beyond the agreed step, and all workers continue up to it.
 
 In 1 and 2, threads answer for their workers, even while a worker is inside a step that cannot end
-before another worker begins it. So no worker waits for ever. Workers stop at the end of a step. If
-they stopped before a step, the batch of that step would be read from its iterator and lost. If a
-worker publishes nothing in time, the others raise an error that names this worker.
+before another worker begins the same step. So no worker waits for ever. Workers stop at the end of
+a step. If workers stopped before a step, the batch of that step would be read from its iterator and
+lost. If a worker publishes nothing in time, the others raise an error that names this worker.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class StepAgreement:
     `name` distinguishes the agreements of a program. `timeout_seconds` is how long to wait for the
     other workers.
 
-    >>> from graphdist.runtime.processes.workers import OneWorker
-    >>> agreement = StepAgreement(OneWorker(), "training")
+    >>> from graphdist.runtime.processes.workers import Workers
+    >>> agreement = StepAgreement(Workers(), "training")
     >>> agreement.begin_step()
     >>> agreement.request()
     >>> agreement.end_step()
@@ -68,7 +68,7 @@ class StepAgreement:
             self._is_inside = True
 
     def end_step(self) -> bool:
-        """Return whether this was the step after which all stop.
+        """Return whether this was the step after which all workers stop.
 
         After a request it waits for the agreement. Raises `WorkerTimeoutError` if a worker
         publishes nothing in time.
@@ -82,7 +82,7 @@ class StepAgreement:
             return self._agreed is not None and self._begun >= self._agreed
 
     def close(self) -> None:
-        """Stop taking part."""
+        """End the part of this worker in agreements."""
         self._is_closed = True
 
     def _waits(self) -> bool:

@@ -1,7 +1,7 @@
 """The index of this process among the program's processes, and messages between them.
 
 Code that must run once per job, not once per process, calls `worker_group()`. A strategy of several
-processes installs its group with `set_workers`; before that the group is a single process.
+processes installs their group with `set_workers`. Before, the group is a single process.
 
 Messages between workers are small and rare: texts under names, sent without the devices. Any thread
 may send one while a step runs, so no message may be a collective of the devices. A name is used
@@ -14,13 +14,13 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol  # Any: JSON
+from typing import Any  # Any: JSON
 
 from graphdist.ir.errors import GraphdistError
 
 
 class WorkerTimeoutError(GraphdistError, TimeoutError):
-    """A worker did not arrive, or did not send a message that others wait for, in time."""
+    """A worker did not arrive in time, or did not send a message that other workers wait for."""
 
 
 @dataclass(frozen=True)
@@ -36,72 +36,48 @@ class WorkerTimeouts:
     step: float | None = 1800.0
 
 
-class Workers(Protocol):
-    """The processes that run the program."""
+class Workers:
+    """The processes that run the program: here one process, in a subclass the workers of a cluster.
 
-    @property
-    def index(self) -> int:
-        """Return the index of this process."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """Return the number of processes."""
-        ...
-
-    def publish(self, name: str, value: str) -> None:
-        """Send a text to all workers; only the first text under a name is kept."""
-        ...
-
-    def heard(self, name: str, timeout_seconds: float) -> str | None:
-        """Return the text under a name; None if it does not arrive in time.
-
-        It may raise an error earlier, if a worker has failed.
-        """
-        ...
-
-    def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
-        """Return a worker's text under a name; None if it does not arrive in time.
-
-        It may raise an error earlier, if this worker sends no more messages. A worker that has
-        failed may still answer, for example to finish a checkpoint.
-        """
-        ...
-
-
-class OneWorker:
-    """The only process.
-
-    >>> alone = OneWorker()
+    >>> alone = Workers()
     >>> alone.publish("step", "3")
     >>> alone.heard("step", timeout_seconds=0)
     '3'
     """
 
     index = 0
+    """The index of this process."""
     count = 1
+    """The number of processes."""
 
     def __init__(self) -> None:
         """Start without texts."""
         self._said: dict[str, str] = {}
 
     def publish(self, name: str, value: str) -> None:
-        """Keep the first text under a name."""
+        """Send a text to all workers; only the first text under a name is kept."""
         self._said.setdefault(name, value)
 
     def heard(self, name: str, timeout_seconds: float) -> str | None:
-        """Return the text under a name; None if there is none in time."""
+        """Return the text under a name; None if it does not arrive in time.
+
+        With several workers this may raise an error earlier, if a worker has failed.
+        """
         deadline = time.monotonic() + timeout_seconds
         while name not in self._said and time.monotonic() < deadline:
             time.sleep(0.01)
         return self._said.get(name)
 
     def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
-        """Return the text of a worker under a name; None if there is none in time."""
+        """Return a worker's text under a name; None if it does not arrive in time.
+
+        With several workers this may raise an error earlier, if the worker sends no more messages.
+        A worker that has failed may still answer, for example to finish a checkpoint.
+        """
         return self.heard(f"{name}/{worker}", timeout_seconds)
 
 
-_workers: Workers = OneWorker()
+_workers: Workers = Workers()
 
 
 def worker_group() -> Workers:
@@ -114,7 +90,7 @@ def worker_group() -> Workers:
 
 
 def set_workers(others: Workers) -> Workers:
-    """Install the group that `worker_group()` returns; return the group before."""
+    """Install the group that `worker_group()` returns, and return the former group."""
     global _workers
     before, _workers = _workers, others
     return before
@@ -128,7 +104,7 @@ def exchange(group: Workers, name: str, value: Any, seconds: float, doing: str) 
     Raises `WorkerTimeoutError` for a worker that sends nothing, and the errors of
     `Workers.heard_from` for a worker that is gone.
 
-    >>> exchange(OneWorker(), "greeting", "hello", seconds=1, doing="workers start")
+    >>> exchange(Workers(), "greeting", "hello", seconds=1, doing="workers start")
     ['hello']
     """
     if group.count == 1:

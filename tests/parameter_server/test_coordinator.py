@@ -20,6 +20,7 @@ from graphdist.coordinator import (
 )
 from graphdist.parameter_server import worker as worker_process
 from graphdist.parameter_server.closures import ClosureQueue, Waiting
+from graphdist.parameter_server.input import FunctionOfElements
 from graphdist.parameter_server.storage import on_server
 
 Strategy = gd.ParameterServerStrategy
@@ -230,7 +231,12 @@ def test_what_nobody_uses_is_forgotten(coordinator: ClusterCoordinator) -> None:
         assert len(numbers() - before) == 2
         del iterator, step
         assert numbers() == before
-    held = gd.function(lambda: len(worker_process._here().values))
+
+    def num_values() -> int:
+        held = worker_process._here().objects.values()
+        return sum(not isinstance(each, FunctionOfElements) for each in held)
+
+    held = gd.function(num_values)
     of_workers = coordinator.fetch([coordinator.schedule(held) for _ in range(20)])
     assert max(of_workers) <= 1  # the resources
 

@@ -282,7 +282,7 @@ def test_passes_behind_the_cut_run_on_the_graphs_of_the_worker() -> None:
     assert before is not None
     assert after is not None
     assert history[-1].graph is after.worker
-    assert {part.stage for part in before.of_worker} == {Stage.PLACED}
+    assert {part.stage for part in (before.rows, before.worker) if part} == {Stage.PLACED}
     assert {part.stage for part in graphs_of(after)} == {Stage.SPMD}
     assert len(after.worker.nodes) < len(before.worker.nodes)
     assert after.updates is before.updates

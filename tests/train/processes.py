@@ -15,11 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from graphdist.runtime.processes.workers import Workers
+
 SIZES = {"a": 9, "b": 5, "c": 4, "d": 1}
 ROOT = Path(__file__).parents[2]
 
 
-class FileWorkers:
+class FileWorkers(Workers):
     """Workers that say things by linking files into a folder, which one of them does first."""
 
     def __init__(self, folder: str | Path, index: int, count: int) -> None:

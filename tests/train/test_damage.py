@@ -15,7 +15,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.files.checkpoint_index import INDEX, Index, sealed
-from graphdist.runtime.processes.workers import OneWorker, set_workers
+from graphdist.runtime.processes.workers import Workers, set_workers
 from tests.train.subjects import FORMAT_1, files_of, objects, refusal
 
 
@@ -181,7 +181,7 @@ def test_a_backup_and_a_handler_go_back(tmp_path: Path) -> None:
     handler.close()
 
 
-class Second(OneWorker):
+class Second(Workers):
     """The first of two workers, the second of which says what is in a table of words of names."""
 
     count = 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.runtime.files.checkpoint_disk import DiskFiles
-from graphdist.runtime.processes.workers import OneWorker
+from graphdist.runtime.processes.workers import Workers
 from graphdist.train.index import SavedCheckpoint, can_take, owners
 from graphdist.train.leaves import ArrayEntry, StateEntry, ValueEntry
 
@@ -21,7 +21,7 @@ def entry(name: str, size: int) -> ArrayEntry:
     return ArrayEntry(name, "float32", (size,), lambda: np.zeros(size, "f"), lambda array: None)
 
 
-class Workers(OneWorker):
+class SomeWorkers(Workers):
     """One of several workers, as far as a state is chosen for it."""
 
     def __init__(self, index: int, count: int) -> None:
@@ -91,12 +91,12 @@ def test_an_entry_of_another_kind_disagrees(saved: SavedCheckpoint) -> None:
 def test_each_worker_has_its_own_state(saved: SavedCheckpoint, count: int) -> None:
     saved.states["iterator"] = [{"taken": 1}, {"taken": 2}]
     if count == 2:
-        assert saved.state("iterator", Workers(1, count)) == {"taken": 2}
+        assert saved.state("iterator", SomeWorkers(1, count)) == {"taken": 2}
     else:
         with pytest.raises(gd.CheckpointError, match=f"by 2 workers .* restored on {count}"):
-            saved.state("iterator", Workers(0, count))
+            saved.state("iterator", SomeWorkers(0, count))
 
 
 def test_states_that_are_alike_are_for_any_number_of_workers(saved: SavedCheckpoint) -> None:
     saved.states["iterator"] = [{"taken": 2}] * 2
-    assert saved.state("iterator", Workers(2, 3)) == {"taken": 2}
+    assert saved.state("iterator", SomeWorkers(2, 3)) == {"taken": 2}

@@ -12,7 +12,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.processes.step_agreement import StepAgreement
-from graphdist.runtime.processes.workers import OneWorker
+from graphdist.runtime.processes.workers import Workers
 from graphdist.train import preemption
 
 
@@ -176,7 +176,7 @@ def test_refusals(tmp_path: Path) -> None:
         make(None, "folder")  # type: ignore[arg-type]
 
 
-class Silent(OneWorker):
+class Silent(Workers):
     """One of two workers, the other of which says nothing."""
 
     count = 2

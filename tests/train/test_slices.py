@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.runtime.files.checkpoint_disk import DiskFiles
-from graphdist.runtime.processes.workers import OneWorker, set_workers
+from graphdist.runtime.processes.workers import Workers, set_workers
 from graphdist.runtime.spans import Span
 from graphdist.train import index as train_index
 from graphdist.train.index import SavedCheckpoint
@@ -103,7 +103,7 @@ def test_a_file_of_another_slice_is_damage(path: Path) -> None:
     assert "part-1/100" in refusal(path)
 
 
-class TwoWorkers(OneWorker):
+class TwoWorkers(Workers):
     """The first of two workers; the other has said something already."""
 
     count = 2

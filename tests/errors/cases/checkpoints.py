@@ -17,7 +17,7 @@ import numpy as np
 import graphdist as gd
 from graphdist.runtime.files import checkpoint as checkpoints
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess
-from graphdist.runtime.processes.workers import OneWorker, set_workers
+from graphdist.runtime.processes.workers import Workers, set_workers
 from tests.errors.programs import pair
 from tests.errors.refusal import Refused
 
@@ -221,7 +221,7 @@ def position_of_another_dataset(refused: Refused) -> None:
     assert next(iterator) == 0
 
 
-class _Alone(OneWorker):
+class _Alone(Workers):
     """One of two workers, the other of which is never there."""
 
     count = 2

@@ -75,7 +75,7 @@ class _WithoutServer(ClusterWorkers):
     """A second process that takes itself for worker 0, whose port would be in use."""
 
     def _joined(self, rendezvous: Any) -> Any:
-        return rendezvous.connection(None)
+        return rendezvous.connection()
 
 
 def test_a_worker_of_a_later_start_waits_for_its_server() -> None:

@@ -11,30 +11,21 @@ from contextlib import contextmanager
 import pytest
 
 from graphdist.runtime.processes.step_agreement import StepAgreement
-from graphdist.runtime.processes.workers import OneWorker
+from graphdist.runtime.processes.workers import Workers
 
 SECONDS = 10.0
 
 
-class ThreadWorker:
+class ThreadWorker(Workers):
     """A worker on a thread of this process: all of them share what is said."""
 
-    def __init__(self, index: int, count: int, said: OneWorker) -> None:
+    def __init__(self, index: int, count: int, said: dict[str, str]) -> None:
         self.index, self.count, self._said = index, count, said
-
-    def publish(self, name: str, value: str) -> None:
-        self._said.publish(name, value)
-
-    def heard(self, name: str, timeout_seconds: float) -> str | None:
-        return self._said.heard(name, timeout_seconds)
-
-    def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
-        return self.heard(f"{name}/{worker}", timeout_seconds)
 
 
 @contextmanager
 def agreements(count: int) -> Iterator[list[StepAgreement]]:
-    said = OneWorker()
+    said: dict[str, str] = {}
     made = [
         StepAgreement(ThreadWorker(index, count, said), "training", SECONDS)
         for index in range(count)
