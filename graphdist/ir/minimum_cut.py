@@ -48,12 +48,14 @@ def minimum_cut(
     edges: Mapping[V, Sequence[V]],
     bytes_of: Mapping[V, float],
     ends: Collection[V] | None = None,
+    *,
+    nearest_to_ends: bool = False,
 ) -> set[V]:
     """Return the values of fewest total bytes that separate `starts` from the ends.
 
     `edges` maps each value to the values that follow it. If `ends` is None, the ends are the values
     that no value follows. The cut may contain starts and ends. Of several minimum cuts, the one
-    nearest to the starts is returned.
+    nearest to the starts is returned, or with `nearest_to_ends` the one nearest to the ends.
 
     >>> made_of = {"narrow": ["wide"], "rounded": ["wide"], "wide": []}
     >>> sorted(minimum_cut(["narrow", "rounded"], made_of, {"wide": 4, "narrow": 1, "rounded": 2}))
@@ -72,6 +74,9 @@ def minimum_cut(
     while _END in reached:
         _augment(residual, reached)
         reached = _reached(residual)
+    if nearest_to_ends:
+        reaching = _reaching(residual)
+        return {v for v in edges if (v, "exit") in reaching and (v, "entry") not in reaching}
     return {v for v in edges if (v, "entry") in reached and (v, "exit") not in reached}
 
 
@@ -94,6 +99,16 @@ def _reached(residual: _Residual) -> dict[_Vertex, _Vertex]:
                 reached[end] = start
                 pending.append(end)
     return reached
+
+
+def _reaching(residual: _Residual) -> set[_Vertex]:
+    """Return the vertices from which the sink is reachable in the residual graph."""
+    before: dict[_Vertex, list[_Vertex]] = {}
+    for start, ends in residual.items():
+        for end, capacity in ends.items():
+            if capacity > 0:
+                before.setdefault(end, []).append(start)
+    return reachable(before, [_END])
 
 
 def _augment(residual: _Residual, reached: Mapping[_Vertex, _Vertex]) -> None:

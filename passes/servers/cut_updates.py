@@ -225,7 +225,7 @@ class _Cut:
             if self._made_by_servers.get(value) != []  # a server makes a constant of nothing
         }
         sizes = {value: value.type.bytes for value in made_of}
-        return minimum_cut(outside & made_of.keys(), made_of, sizes, nearest_to_sources=True)
+        return minimum_cut(outside & made_of.keys(), made_of, sizes, nearest_to_ends=True)
 
     @cached_property
     def _made_by_servers(self) -> Mapping[Value, list[Value]]:
