@@ -91,7 +91,7 @@ class _Compilation:
         """Compile the function; `moved` is why it is compiled again."""
         traced = self.traced
         if traced.devices.is_absent:
-            traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
+            traced.devices.refuse_to_run(f"running {traced.graph.name!r}")
         lowered = traced.lower()
         values = {name: each.stored for name, each in traced.named_variables.items()}
         storage = ProgramStorage(lowered.graph, values, traced.interface.strategy)

@@ -22,7 +22,7 @@ from graphdist.program.jax_settings import checked_numbers
 from graphdist.program.stages import Lowered
 from graphdist.runtime.executable import Step, preceded
 from graphdist.runtime.interpreted_step import interpreted_step
-from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
+from graphdist.runtime.invalid_numbers import Named, NumberCheck
 from graphdist.runtime.value_agreement import ValueAgreement
 
 
@@ -52,7 +52,7 @@ def step_of(lowered: Lowered, require: Callable[[], None]) -> Step:
             step.function = preceded(require, step.function)
     if refused:
         inputs, outputs = _names(graph, interface, lowered.logical)
-        step.check = NumberCheck(CheckedProgram(graph, devices, refused, inputs, outputs))
+        step.check = NumberCheck(graph, devices, refused, inputs, outputs)
         step.function = step.check.watched(step.function)
     return step
 
