@@ -34,7 +34,7 @@ from types import FrameType
 from typing import TextIO, cast
 
 INTERRUPTED = 128 + signal.SIGINT
-"""The exit status of a command that was interrupted, as shells have it."""
+"""The exit status that shells report for a command that was interrupted."""
 _SCRIPT = re.compile(r"(graphdist-(?:compile|run|viz))(?:\.exe)?")
 _MODULE = re.compile(r"(?:-\w*m)?(graphdist\.tools\.[\w.]+)")
 
@@ -98,19 +98,13 @@ def _end_if_interrupted(dropped: sys.UnraisableHookArgs) -> None:
 
 
 def _buffered(number: int, stream: TextIO | None) -> TextIO:
-    """Return a stream that keeps what it could not write, and escapes what it cannot encode."""
+    """Return a stream that keeps text that it could not write, and escapes unknown characters."""
     text = cast("TextIOWrapper | None", stream)  # as Python opened it, when the process starts
     if text is not None and not text.write_through:
         text.reconfigure(errors="backslashreplace")
         return text
-    return open(
-        number,
-        "w",
-        buffering=1,
-        encoding=text.encoding if text else None,
-        errors="backslashreplace",
-        closefd=False,
-    )
+    encoding = text.encoding if text else None
+    return open(number, "w", 1, encoding, "backslashreplace", closefd=False)  # 1: buffers lines
 
 
 COMMAND = _command()

@@ -89,10 +89,10 @@ def _require_positive(count: object, what: str) -> None:
 
 @contextmanager
 def at_least_cpu_devices(count: int) -> Iterator[None]:
-    """Have `count` logical CPU devices in a `with` block, even if a program there asks for fewer.
+    """Keep at least `count` logical CPU devices in a `with` block, if a program asks for fewer.
 
-    This is for commands that load a program and need devices of their own for it. If JAX was
-    started with fewer devices, their number does not change.
+    Commands that load a program use this if they need devices of their own for the program. If JAX
+    was started with fewer devices, the number of devices does not change.
     """
     global _least_cpu_devices
     before, _least_cpu_devices = _least_cpu_devices, count
@@ -141,7 +141,7 @@ def set_dump(folder: str | os.PathLike[str] | None) -> None:
     >>> set_dump(None)
     """
     _require_path(folder, 'set_dump("pages")')
-    _dump["folder"] = Path(folder).absolute() if folder else None
+    _chosen["dump"] = Path(folder).absolute() if folder else None
 
 
 def _require_path(folder: object, call: str) -> None:
@@ -152,25 +152,25 @@ def _require_path(folder: object, call: str) -> None:
         )
 
 
-_dump: dict[str, Path | None] = {}
+_chosen: dict[str, Any] = {}
+"""The settings that the program has made, which have precedence over the environment."""
 
 
 def dump_folder() -> Path | None:
     """Return the folder for pages of compiled functions; None if there is none."""
-    if "folder" in _dump:
-        return _dump["folder"]
     named = os.environ.get("GRAPHDIST_DUMP_DIR")
-    return Path(named) if named else None
+    folder: Path | None = _chosen.get("dump", Path(named) if named else None)
+    return folder
 
 
 def set_compilation_cache(folder: str | os.PathLike[str] | None) -> None:
     """Keep compiled programs in a folder, where the next start of a program finds them.
 
-    It is JAX's persistent compilation cache, which then keeps small programs too, those of
-    `jax.jit` and of single operations included. All workers of a job name one folder that all of
-    them reach; worker 0 writes to it. None keeps nothing; the default is
-    `GRAPHDIST_COMPILATION_CACHE` of the environment, or what JAX is set to. Raises `ArgumentError`
-    for anything but a path.
+    The folder becomes JAX's persistent compilation cache, which from now on keeps small programs
+    too, programs of `jax.jit` and of single operations included. All workers of a job name the same
+    folder, to which worker 0 writes. None keeps no programs. The default is
+    `GRAPHDIST_COMPILATION_CACHE` of the environment, or else JAX's own setting. Raises
+    `ArgumentError` for anything but a path.
 
     >>> set_compilation_cache(None)
     """
@@ -193,15 +193,12 @@ def show_compilation(shown: bool = True) -> None:
     False
     >>> show_compilation()
     """
-    _shown["compilation"] = bool(shown)
-
-
-_shown: dict[str, bool] = {}
+    _chosen["progress"] = bool(shown)
 
 
 def shows_compilation() -> bool:
-    """Return whether a compilation that takes long is shown on a terminal."""
-    return _shown.get("compilation", os.environ.get("GRAPHDIST_PROGRESS", "1") != "0")
+    """Return whether a terminal shows that a compilation takes long."""
+    return bool(_chosen.get("progress", os.environ.get("GRAPHDIST_PROGRESS", "1") != "0"))
 
 
 def prepare_compilers() -> None:
@@ -226,8 +223,8 @@ def prepare_compilers() -> None:
 
 def compiler_flags() -> dict[str, str]:
     """Return the flags that the environment sets for XLA's compilers, by variable."""
-    names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-    return {name: os.environ[name] for name in names if os.environ.get(name)}
+    flags = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    return {name: text for name, text in flags.items() if text}
 
 
 def wants_no_colour() -> bool:
@@ -260,12 +257,12 @@ def slurm_variable(name: str) -> str | None:
 
 
 def visible_gpus() -> str | None:
-    """Return the ids of the GPUs this process may use, as written; None for all there are."""
+    """Return the text with the ids of the GPUs that this process may use; None for all GPUs."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def set_visible_gpus(ids: Iterable[int]) -> None:
-    """Let this process see these GPUs alone; it has no effect once devices are in use."""
+    """Let this process see these GPUs alone. This has no effect after devices are in use."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, ids))
 
 
@@ -322,12 +319,11 @@ def set_worker_timeouts(
     limits = {"start": start_seconds, "silence": silence_seconds, "step": step_seconds}
     for name, seconds in limits.items():
         if seconds is not None:
-            _worker_seconds[name] = _seconds(seconds, f"{name}_seconds", name)
+            _chosen[name] = _seconds(seconds, f"{name}_seconds", name)
 
 
-_worker_seconds: dict[str, float] = {}
 _MOST_SECONDS = 1e7
-"""Four months. Far beyond it the timers of the system and of JAX overflow."""
+"""Four months. Timers of the system and of JAX overflow far beyond that time."""
 
 
 def worker_timeouts() -> WorkerTimeouts:
@@ -339,13 +335,20 @@ def worker_timeouts() -> WorkerTimeouts:
     limits: dict[str, Any] = {}
     for name in ("start", "silence", "step"):
         variable = f"GRAPHDIST_WORKER_{name.upper()}_SECONDS"
-        text = os.environ.get(variable)
-        if text:
+        if text := os.environ.get(variable):
             limits[name] = _seconds(_number_or_text(text), variable, name)
-    limits |= _worker_seconds
+        if name in _chosen:
+            limits[name] = _chosen[name]
     if limits.get("step") == float("inf"):
         limits["step"] = None
     return WorkerTimeouts(**limits)
+
+
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _seconds(seconds: Any, variable: str, name: str) -> float:
@@ -360,44 +363,30 @@ def _seconds(seconds: Any, variable: str, name: str) -> float:
     return float(seconds)
 
 
-def _number_or_text(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def set_value_checks(every_steps: int | None) -> None:
     """Set after how many steps the workers of a cluster compare the values they should all have.
 
-    Mirrored arguments, Python numbers and variables have one value. They are compared before
+    Mirrored arguments, Python numbers and variables have one value. The values are compared before
     the first call of each program, and again after every `every_steps` steps, 1000 by default. With
-    None they are compared before the first call only. All workers must set the same number, before
-    they compile. Raises `ArgumentError` for anything else.
+    None the values are compared before the first call only. All workers must set the same number,
+    before they compile. Raises `ArgumentError` for anything else.
 
     >>> set_value_checks(every_steps=100)
     >>> set_value_checks(every_steps=1000)
     """
     if every_steps is not None:
         _require_steps(every_steps, "every_steps")
-    _value_checks["every"] = every_steps
-
-
-_value_checks: dict[str, int | None] = {}
+    _chosen["every"] = every_steps
 
 
 def value_check_interval() -> int | None:
     """Return the number of steps between two comparisons; None if there is only the first.
 
-    Raises `ArgumentError` where the environment has no positive number.
+    Raises `ArgumentError` if the environment has a text that is no positive number.
     """
-    if "every" in _value_checks:
-        return _value_checks["every"]
-    text = os.environ.get("GRAPHDIST_VALUE_CHECK_STEPS")
-    if not text:
-        return 1000
-    if text == "0":
-        return None
+    text = os.environ.get("GRAPHDIST_VALUE_CHECK_STEPS") or "1000"
+    if "every" in _chosen or text == "0":
+        return _chosen.get("every")
     return _require_steps(int(text) if text.isdecimal() else text, "GRAPHDIST_VALUE_CHECK_STEPS")
 
 
@@ -423,17 +412,13 @@ def job_identity() -> JobIdentity:
     variables = ("GRAPHDIST_JOB_GENERATION", "SLURM_RESTART_COUNT")
     set_one = next((name for name in variables if os.environ.get(name)), None)
     generation = whole_number(os.environ[set_one], set_one) if set_one else 0
-    installed = versions()
-    return JobIdentity(
-        job,
-        generation,
-        os.environ.get("GRAPHDIST_JOB_TOKEN", ""),
-        f"graphdist {installed['graphdist']}, jax {installed['jax']}",
-    )
+    token, installed = os.environ.get("GRAPHDIST_JOB_TOKEN", ""), versions()
+    made_with = f"graphdist {installed['graphdist']}, jax {installed['jax']}"
+    return JobIdentity(job, generation, token, made_with)
 
 
 _LONGEST_JOB = 256
-"""The largest length of a job's id. It is limited since the first message, which has the id, is."""
+"""The largest length of a job's id. The first message has the id, and its length is limited."""
 
 
 def ray_authenticates() -> bool:
@@ -481,7 +466,6 @@ def worker_environment(
         environment["JAX_NUM_CPU_DEVICES"] = str(devices_per_worker)
         gpus = [gpu for gpu in (visible_gpus() or "").split(",") if gpu]
         if len(gpus) >= len(addresses) * devices_per_worker:
-            first = index * devices_per_worker
-            own = gpus[first : first + devices_per_worker]
+            own = gpus[index * devices_per_worker :][:devices_per_worker]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return environment

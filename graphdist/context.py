@@ -2,8 +2,8 @@
 
 One entry is current at a time. `Strategy.scope()` enters cross-replica context, the tracing of a
 replica function enters replica context, and `merge_call` enters cross-replica context again.
-Outside all of these the default strategy is current, whose context counts as replica context, as in
-`tf.distribute`. A new thread starts outside all of these.
+Without an entry the default strategy is current, whose context counts as replica context, as in
+`tf.distribute`. A new thread starts without an entry.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def entered(entry: Entry) -> Iterator[None]:
 class Scope(Generic[Entered]):
     """The context manager of `Strategy.scope()`: cross-replica context of a strategy.
 
-    It may be entered again inside its own `with` block, but not after this block has ended.
+    A scope may be entered again inside its own `with` block, but not after this block has ended.
     """
 
     def __init__(self, strategy: Entered, leaving: Callable[[], None] | None = None) -> None:
@@ -176,8 +176,8 @@ def missing_context(error: AttributeError) -> ContextError | None:
     """Return the error for an attribute of a replica context that is looked up on None.
 
     Returns None for any other `AttributeError`. `get_replica_context()` returns None in
-    cross-replica context. If the attribute exists only in replica contexts, it was probably looked
-    up on this None.
+    cross-replica context. An attribute that exists only in replica contexts was probably looked up
+    on this None.
     """
     known = ("all_reduce", "all_gather", "merge_call", "num_replicas_in_sync", _NUMBER)
     if getattr(error, "obj", error) is not None or error.name not in known:

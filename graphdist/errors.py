@@ -126,7 +126,7 @@ class UnmatchedError(CheckpointError, AssertionError):
 
 
 class OutOfRangeError(_ErrorAtUsersLine, IndexError):
-    """An iterator is asked for an element past its last."""
+    """An iterator has no further element."""
 
 
 class ClosureCancelledError(GraphdistError, RuntimeError):
@@ -138,7 +138,7 @@ class ClosureCancelledError(GraphdistError, RuntimeError):
 
 
 class ServerLostError(GraphdistError, RuntimeError):
-    """A parameter server has died, and the values of its variables with it."""
+    """A parameter server has died, so that the values of its variables are lost."""
 
 
 class ClusterError(ArgumentError, KeyError):

@@ -1,8 +1,8 @@
 """Garbage collection is put off while a program is compiled.
 
 Tracing and lowering make many long-lived objects and almost no cyclic garbage. The collector would
-visit an ever larger heap and free nothing. It took a third of the time in which 5,000 equations
-were traced and lowered.
+visit an ever larger heap and free nothing. The collector took a third of the time in which 5,000
+equations were traced and lowered.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
@@ -149,7 +150,7 @@ class RunOptions(NamedTuple):
 
 
 class CommunicationImplementation(Enum):
-    """Which library moves data between devices: a hint, since XLA has one for each platform."""
+    """The library that moves data between devices: a hint, because XLA chooses the library."""
 
     AUTO = "AUTO"
     RING = "RING"
@@ -233,16 +234,14 @@ def _float_dtype(dtype: Any) -> Any:
     """Return `reduce_dtype` as a dtype; raises `ArgumentError` unless it is a dtype of floats."""
     if dtype is None:
         return None
-    try:
+    with suppress(TypeError):
         chosen = jnp.dtype(dtype)
-    except TypeError:
-        chosen = None
-    if chosen is None or not jnp.issubdtype(chosen, jnp.floating):
-        raise ArgumentError(
-            f"reduce_dtype is {dtype!r}: it is the dtype of floats, or None for the values' own",
-            hint='write reduce_dtype="float32" or "bfloat16"',
-        )
-    return chosen
+        if jnp.issubdtype(chosen, jnp.floating):
+            return chosen
+    raise ArgumentError(
+        f"reduce_dtype is {dtype!r}: it is the dtype of floats, or None for the values' own",
+        hint='write reduce_dtype="float32" or "bfloat16"',
+    )
 
 
 def _check_number(name: str, value: Any, kind: Any) -> None:

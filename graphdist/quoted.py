@@ -1,6 +1,6 @@
 """Foreign values in messages, such as text from users and the network, and names like them.
 
-Foreign values may have any length and any characters. In a message they are short and on one line.
+Foreign values may have any length and any characters. Messages show them short and on one line.
 """
 
 from __future__ import annotations

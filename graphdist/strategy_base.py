@@ -1,6 +1,7 @@
 """The part of a strategy that variables, values and programs use: devices, buffers and options.
 
-These modules import this class alone. `graphdist.strategies` derives the users' strategies from it.
+The modules of variables, values and programs import this class alone. `graphdist.strategies`
+derives the users' strategies from this class.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class StrategyBase:
     axis_name = AXIS_NAME
     """The axis name of the replicas in collectives of JAX: `lax.psum(x, strategy.axis_name)`."""
     shard_update: bool | None = False
-    """Whether each replica updates its own shard of variables; None: only where it saves time."""
+    """Whether each replica updates its own shard of variables; None: only if that saves time."""
     shard_parameters = False
     """Whether mirrored variables are stored in shards, one per replica, from their creation."""
     local_steps: LocalSteps | None = None
-    """The pass that lets replicas take local steps; None: all replicas make the same step."""
+    """The pass that lets replicas run local steps; None: all replicas run the same step."""
     keeps_one_value = False
     """Whether variables have one value for all replicas, whatever their synchronization."""
     isolates_session_state = False
@@ -51,7 +52,7 @@ class StrategyBase:
         self.devices = devices
         self.buffers = BufferStore()
         self.global_batch_sizes: set[int] = set()
-        """The numbers of rows of the first global batches of the datasets that it distributed."""
+        """The numbers of rows of the first global batch of each dataset that was distributed."""
 
     @property
     def num_replicas_in_sync(self) -> int:

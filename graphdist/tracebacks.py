@@ -62,7 +62,7 @@ ValueError: a mistake of the user's
 def hide_frames(error: Exception) -> None:
     """Hide frames in the tracebacks of an error and of its causes; the caller raises it again.
 
-    While a function is traced, nothing is done, since the caller of that function hides all frames.
+    While a function is traced, this does nothing: the caller of that function hides all frames.
     """
     mode = _mode()
     if mode == "off" or current_trace() is not None:

@@ -1,4 +1,4 @@
-"""Warnings at the user's line. Each older name warns once, and says which name replaced it."""
+"""Warnings at the user's line. Each older name warns once, and the warning says the newer name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Devices that stand for the accelerators of a topology that is not present.
 
-The compilers come in separate packages, libtpu and the CUDA plugin, and need no hardware. Programs
-can be compiled for these devices, but not run on them.
+Programs can be compiled for these devices, but not run on them. The compilers come in separate
+packages, libtpu and the CUDA plugin, and need no hardware.
 """
 
 from __future__ import annotations
@@ -52,33 +52,24 @@ def _tpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
         settings["num_slices"] = topology.num_slices
     if topology.chip.configuration:
         settings["chip_config_name"] = topology.chip.configuration
+    first, second, *_ = topology.shape
     found = topologies.get_topology_desc(
         platform="tpu",
         topology_name=topology.name,
-        chips_per_host_bounds=_host_bounds(topology),
+        chips_per_host_bounds=(min(first, 2), min(second, 2), 1),  # a host has 2 x 2 chips
         wrap=(*topology.wraps, False)[:3],
         **settings,
     ).devices
     return tuple(sorted(found, key=lambda device: getattr(device, "slice_index", 0) or 0))
 
 
-def _host_bounds(topology: Topology) -> tuple[int, int, int]:
-    """Return the chips of one host along each dimension: 2 x 2, or fewer in a smaller topology."""
-    first, second, *_ = topology.shape
-    return min(first, 2), min(second, 2), 1
-
-
 @cache
 def _gpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
     hosts, gpus = topology.shape
-    return tuple(
-        topologies.get_topology_desc(
-            topology_name="",
-            platform="cuda",
-            target_config=GPU_TARGETS[topology.chip.name].as_text(),
-            topology=f"1x{hosts}x{gpus}",
-        ).devices
-    )
+    target = GPU_TARGETS[topology.chip.name].as_text()
+    shape = f"1x{hosts}x{gpus}"
+    found = topologies.get_topology_desc("", "cuda", target_config=target, topology=shape)
+    return tuple(found.devices)
 
 
 _COMPILERS = {

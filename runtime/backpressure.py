@@ -1,4 +1,4 @@
-"""The limit on the number of dispatched steps that are not finished.
+"""Limits the number of dispatched steps that are not finished.
 
 JAX dispatches without waiting. On CPU that can deadlock: when two steps with collectives over
 several devices run on few cores, the threads of each can wait for ever for threads of the other,
@@ -8,14 +8,14 @@ order, and the bound only keeps the host from running so far ahead that inputs f
 
 No thread waits for a step while it holds the lock of the variables, because the step may call back
 code that needs the lock. So several threads may wait for the same step, and all of them continue
-when it ends. Each takes the lock and checks again whether there is room; the first one dispatches,
-the others wait again.
+when the step ends. Each thread acquires the lock and checks again whether there is room. The first
+thread dispatches its step, and all other threads wait again.
 
-A step's token is one of its outputs; it is ready when the step is finished. If the token was a
-variable's buffer, a later step may have consumed it. Then the caller waits for the next token
-instead, because the step that consumed the token ends later. A failed step counts as finished. Its
-error is kept for the next step of its own program, since the waiting thread may run another
-program.
+The token of a step is one of the step's outputs, which is ready when the step is finished. If the
+token was a variable's buffer, a later step may have consumed the token. In this case the caller
+waits for the next token, because the step that consumed the first token ends later. A failed step
+counts as finished. The error of the failed step is kept for the next step of the same program,
+because the waiting thread may run another program.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Backpressure:
             return self.tokens[0] if len(self.tokens) >= bound else None
 
     def dispatched(self, token: jax.Array, failures: list[Exception]) -> None:
-        """Add a step that was dispatched; its error is appended to `failures` if it fails."""
+        """Add a step that was dispatched. If the step fails, append its error to `failures`."""
         self.tokens.append((token, failures))
 
 
@@ -80,10 +80,10 @@ _by_kind: dict[tuple[str, bool], Backpressure] = {}
 
 
 def backpressure(platform: str, *, spans_devices: bool) -> Backpressure:
-    """Return the `Backpressure` of a platform; all its programs share it.
+    """Return the `Backpressure` that all programs of a platform share.
 
-    Steps on a single device have a `Backpressure` of their own: they wait for no other device, so
-    they cannot deadlock.
+    Steps on a single device have a `Backpressure` of their own. Such steps cannot deadlock, because
+    they wait for no other device.
     """
     found = _by_kind.get((platform, spans_devices))
     if found is None:

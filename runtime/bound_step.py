@@ -1,10 +1,10 @@
 """A step bound to the buffers of its variables.
 
-A call waits until there is room for another step, takes the lock of the stores, and checks that the
-variables are still stored in the form that the step was compiled for. Then it reads their buffers,
-dispatches the step, and writes the new buffers back. The lock is held from the read to the write,
-because the step may donate the buffers: another thread must find either the old buffers or the new
-ones, never donated ones.
+A call waits until there is room for another step, acquires the lock of the stores, and checks that
+the variables are still stored in the form that the step was compiled for. After that, the call
+reads the variables' buffers, dispatches the step, and writes the new buffers back. The step may
+donate the buffers, so the lock is held from the read to the write: another thread must read either
+the old buffers or the new buffers, never donated buffers.
 
 This code runs at every step, with cold caches: each call of a Python function costs a microsecond
 or two (see the dispatch benchmark). So `run` is a single function.
@@ -30,10 +30,10 @@ from graphdist.runtime.interrupts import interrupts_held_back
 
 
 class BoundStep:
-    """A step with the buffers that it reads and replaces."""
+    """A step, and the buffers that the step reads and replaces."""
 
     def __init__(self, step: Step, state: StateInPlace | StateElsewhere, version: int) -> None:
-        """Bind the step to the buffers of its variables, `state`; nothing runs yet.
+        """Bind a step to `state`, the buffers of the step's variables, without running the step.
 
         `version` is the value of `BufferStore.version` for which `state` was made. If
         `BufferStore.version` has changed, the step must not run, because a variable may be stored
@@ -48,10 +48,10 @@ class BoundStep:
         """Errors of earlier steps of this program, appended by the thread that waited for them."""
 
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
-        """Run the step and return all its outputs; None if variables have moved since the binding.
+        """Run the step and return all outputs. Return None if a variable's storage has changed.
 
-        Raises the errors of the step, and the error of an earlier step that lost the values of its
-        variables.
+        Raise the errors of the step, and the error of an earlier step that has failed and lost the
+        values of the variables.
         """
         steps, token = self._backpressure, self._token
         while True:

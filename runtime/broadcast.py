@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any  # Any: arrays of any dtype, compiled functions
 from zlib import crc32
 
@@ -95,14 +95,12 @@ def _sum_of_words(devices: Devices, size: int) -> tuple[WorkerStep, NamedShardin
     count = len(devices) // len(devices.workers)
     firsts = np.array(devices.devices[::count])
     mesh = Mesh(firsts, (WORKER,), axis_types=(AxisType.Auto,))
-    function: Any = jax.jit(
-        jax.shard_map(
-            lambda rows: [jax.lax.psum(rows[0], WORKER)],
-            mesh=mesh,
-            in_specs=PartitionSpec(WORKER),
-            out_specs=[PartitionSpec()],
-            check_vma=False,
-        )
-    )
+    by_worker = PartitionSpec(WORKER)
+
+    def summed(rows: jax.Array) -> list[jax.Array]:
+        return [jax.lax.psum(rows[0], WORKER)]
+
+    mapped: Any = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    function: Any = jax.jit(mapped(summed, in_specs=by_worker, out_specs=[PartitionSpec()]))
     step = WorkerStep(function, "broadcast", devices, lambda: ("", UNKNOWN))
-    return step, NamedSharding(mesh, PartitionSpec(WORKER))
+    return step, NamedSharding(mesh, by_worker)

@@ -6,8 +6,8 @@ variables were made one after the other. For 100 variables the two calls take 4 
 attribute access per variable would take 12 us.
 
 A strategy with a parameter device keeps the buffers on that device, and a step may use variables of
-several strategies. Such steps get copies on the devices that compute, and the new values are copied
-back.
+several strategies. In both cases the step gets copies on the devices that compute, and the new
+values are copied back.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ Every step looks this up: `isinstance` with JAX's types would run Python code of
 class BufferStore:
     """Buffers by index.
 
-    All stores share one lock, since a step may take variables of several strategies. A step holds
-    the lock from the read of the old buffers to the write of the new ones: in between the old
-    buffers may already be donated. Variables are moved, read and assigned under the lock for the
-    same reason. The lock is reentrant, since code that holds it calls methods that also take it.
+    All stores share one lock, because a step may use variables of several strategies. A step holds
+    the lock from the read of the old buffers to the write of the new buffers, because between the
+    two the old buffers may already be donated. For the same reason, variables are moved, read and
+    assigned under the lock. The lock is reentrant, because code that holds the lock calls methods
+    that acquire it.
 
-    No thread waits for a device under the lock, unless a step has failed: the step may call back
-    code that reads a variable in another thread, which would wait for the lock for ever.
+    No thread waits for a device under the lock, unless a step has failed. Otherwise a callback of
+    the step that reads a variable in another thread would wait for the lock for ever.
 
     >>> store = BufferStore()
     >>> place = store.add(jax.numpy.ones(2))
@@ -55,13 +56,16 @@ class BufferStore:
 
     lock: ClassVar = RLock()
     version: ClassVar = 0
-    """The count of moves of variables to other storage, in all stores. Each step compares it."""
+    """The number of times that a variable of any store was moved to other storage.
+
+    Each step compares this number with the number at its binding.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
         self.buffers: list[Any] = []
         self.writers: WeakSet[Any] = WeakSet()
-        """The programs that assign some of the buffers; errors name the last one."""
+        """The programs that assign some of the buffers. Errors name the last program."""
         self._released: list[int] = []
 
     def add(self, buffer: jax.Array) -> int:
@@ -80,7 +84,7 @@ class BufferStore:
 
 
 Home: TypeAlias = tuple[BufferStore, int]
-"""Where a buffer is: its store, and its index there."""
+"""The place of a buffer: its store, and its index in the store."""
 
 
 def is_donated_or_failed(buffer: jax.Array) -> bool:
@@ -105,7 +109,7 @@ def reader(places: Sequence[int]) -> Callable[[list[Any]], Sequence[jax.Array]]:
 
 
 def writer(places: Sequence[int]) -> Callable[[list[Any], Sequence[jax.Array]], None]:
-    """Return a function that writes the first of some arrays to these indices of a list.
+    """Return a function that writes arrays to these indices of a list, and ignores further arrays.
 
     >>> buffers = ["a", "b", "c"]
     >>> writer([1, 2])(buffers, ["x", "y", "z"])
@@ -135,11 +139,12 @@ def _is_run(places: Sequence[int]) -> bool:
 class StateInPlace:
     """The buffers of a step's variables in a store on the step's own devices.
 
-    `read` returns all of them, `write` replaces the assigned ones by a step's first outputs.
+    `read` returns all buffers. `write` replaces the buffers of assigned variables by a step's first
+    outputs.
     """
 
     def __init__(self, store: BufferStore, places: Sequence[int], assigned: Sequence[int]) -> None:
-        """Take the indices of all buffers, and of the assigned ones."""
+        """Store the indices of all buffers, and the indices of the buffers that are assigned."""
         self.read = partial(reader(places), store.buffers)
         self.write = partial(writer(assigned), store.buffers)
 
@@ -148,14 +153,13 @@ class StateElsewhere:
     """The buffers of a step's variables on other devices than the step's.
 
     The step may donate the copies that `read` returns. The buffers themselves stay, even if the
-    step fails.
-    `write` copies a step's first outputs to the devices of the assigned buffers.
+    step fails. `write` copies a step's first outputs to the devices of the assigned buffers.
     """
 
     def __init__(
         self, homes: Sequence[Home], assigned: Sequence[Home], shardings: Sequence[Sharding]
     ) -> None:
-        """Take all buffers, the assigned ones, and the shardings in which the step takes them."""
+        """Store the places of all buffers and of the assigned buffers, and the step's shardings."""
         self._homes, self._assigned, self._shardings = homes, assigned, list(shardings)
 
     def read(self) -> Sequence[jax.Array]:

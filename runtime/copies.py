@@ -1,8 +1,8 @@
 """Copies of one value, one per replica, as one sharded array.
 
-The array concatenates the replicas' copies along dimension 0, scalars as one element each, which is
-how steps take a per-replica value. All processes of a cluster call these functions together; no
-value passes through the host.
+The array concatenates the replicas' copies along dimension 0. The copy of a scalar is one element.
+Steps expect per-replica values in this form. All processes of a cluster call these functions
+together; no value passes through the host.
 """
 
 from __future__ import annotations

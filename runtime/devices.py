@@ -2,14 +2,15 @@
 
 Devices are named "cpu:0", "gpu:1" (also "GPU:1", "/gpu:1", and TensorFlow's full names), or given
 as `jax.Device`. A mirrored array is replicated over the mesh. A per-replica value is one array: the
-replicas' parts are concatenated along dimension 0, and the array is sharded along it, so that each
-shard is a replica's part. One device needs no mesh.
+replicas' parts are concatenated along dimension 0, and the array is sharded along dimension 0, so
+that each shard is a replica's part. One device needs no mesh.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn  # Any: JAX's settings
 
@@ -29,14 +30,16 @@ from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, sharded
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.targets.topologies import DeviceError, Topology
+from graphdist.tracing.user_lines import here
 
 
+@dataclass(eq=False, repr=False)
 class Devices:
-    """The devices that replicas run on, one replica each, in order.
+    """The devices that replicas run on, one replica each, in order; `find_devices` checks names.
 
-    With a `parameter_device` variables are stored there between steps, in a single copy. With a
-    `topology` the devices stand for hardware that is not present: programs are compiled for them
-    but not run, and arrays on them have a shape and no values.
+    With a `parameter_device` variables are stored on that device between steps, in a single copy.
+    With a `topology` the devices stand for hardware that is not present: programs are compiled for
+    the devices but not run, and arrays on the devices have a shape and no values.
 
     `num_groups` is the number of groups of consecutive replicas; each group holds all shards of a
     sharded value.
@@ -45,21 +48,15 @@ class Devices:
     process holds only the parts of its own replicas. A step may take `timeout_seconds` at most.
     """
 
-    def __init__(
-        self,
-        devices: Sequence[jax.Device],
-        parameter_device: jax.Device | None = None,
-        topology: Topology | None = None,
-        workers: ClusterWorkers | None = None,
-        timeout_seconds: float | None = None,
-        num_groups: int = 1,
-    ) -> None:
-        """Store the devices without a check; `find_devices` checks names."""
-        self.devices = tuple(devices)
-        self.parameter_device = parameter_device
-        self.topology = topology
-        self.workers, self.timeout_seconds = workers, timeout_seconds
-        self.num_groups = num_groups
+    devices: Sequence[jax.Device]
+    parameter_device: jax.Device | None = None
+    topology: Topology | None = None
+    workers: ClusterWorkers | None = None
+    timeout_seconds: float | None = None
+    num_groups: int = 1
+
+    def __post_init__(self) -> None:
+        self.devices = tuple(self.devices)
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -75,8 +72,7 @@ class Devices:
     @property
     def platform(self) -> str:
         """Return the platform of the devices: "cpu", "gpu" or "tpu"."""
-        platform = self.devices[0].platform
-        return "gpu" if platform in ("cuda", "rocm") else platform
+        return _platform_of(self.devices[0])
 
     @property
     def kind(self) -> str:
@@ -113,14 +109,7 @@ class Devices:
 
     def in_groups_of(self, group_size: int) -> Devices:
         """Return the devices with values sharded over groups of `group_size` replicas."""
-        return Devices(
-            self.devices,
-            self.parameter_device,
-            self.topology,
-            self.workers,
-            self.timeout_seconds,
-            len(self) // group_size,
-        )
+        return replace(self, num_groups=len(self) // group_size)
 
     @property
     def memory_bytes(self) -> int:
@@ -146,12 +135,12 @@ class Devices:
     def __str__(self) -> str:
         return ", ".join(self.names) if self.topology is None else str(self.topology)
 
-    def refuse_to_run(self, what: str, at: Source) -> NoReturn:
+    def refuse_to_run(self, what: str) -> NoReturn:
         """Raise the error for an action, `what`, that needs the hardware."""
+        only = "of which only the topology is here: programs are compiled for it, not run"
         raise DeviceError(
-            f"{what} needs {self}, of which only the topology is here: programs are compiled for "
-            f"it, not run",
-            source=at,
+            f"{what} needs {self}, {only}",
+            source=here(),
             hint="stop at .trace(..).lower().compile(); to run, make the strategy without a "
             "topology where the devices are",
         )
@@ -196,10 +185,10 @@ class Devices:
         """Return the partition spec of a value with this layout."""
         if layout is MIRRORED:
             return PartitionSpec()
-        dimension = (layout and layout.dimension) or 0
-        is_of_groups = layout is not None and layout.axis == MEMBER
+        layout = layout or PER_REPLICA
+        is_of_groups = layout.axis == MEMBER
         axes = REPLICA if self.num_groups == 1 else MEMBER if is_of_groups else (GROUP, MEMBER)
-        return PartitionSpec(*[None] * dimension, axes)
+        return PartitionSpec(*[None] * (layout.dimension or 0), axes)
 
 
 _NAME = re.compile(
@@ -209,32 +198,24 @@ _NAME = re.compile(
 
 
 def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN) -> Devices:
-    """Return the named devices; None or an empty sequence names all local ones.
+    """Return the named devices; None or an empty sequence names all local devices.
 
-    Raises `DeviceError`, with `at` as the user's line, for a name that is malformed, a device that
-    does not exist or is named twice.
+    Raise `DeviceError`, with `at` as the user's line, for a name that is malformed, and for a
+    device that does not exist or is named twice.
     """
     if not isinstance(names, Sequence | None) or isinstance(names, str):
-        raise DeviceError(
-            f"devices is {names!r}, not a sequence of devices",
-            source=at,
-            hint=f"write devices={_listed(names)}",
-        )
+        what = f"devices is {names!r}, not a sequence of devices"
+        raise DeviceError(what, source=at, hint=f"write devices={_listed(names)}")
     found = [find_device(name, at) for name in names] if names else list(jax.local_devices())
     for device in found:
-        if found.count(device) > 1:
-            raise DeviceError(
-                f"device {device_name(device)!r} is given {found.count(device)} times",
-                source=at,
-                hint="give each device once: a device runs one replica",
-            )
+        if (times := found.count(device)) > 1:
+            what = f"device {device_name(device)!r} is given {times} times"
+            hint = "give each device once: a device runs one replica"
+            raise DeviceError(what, source=at, hint=hint)
     platforms = sorted({device.platform for device in found})
     if len(platforms) > 1:
-        raise DeviceError(
-            f"the devices are of {len(platforms)} platforms, {' and '.join(platforms)}: "
-            f"replicas run on one",
-            source=at,
-        )
+        of = f"{len(platforms)} platforms, {' and '.join(platforms)}"
+        raise DeviceError(f"the devices are of {of}: replicas run on one", source=at)
     return Devices(found)
 
 
@@ -272,14 +253,10 @@ def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
         return name
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
-        is_several = isinstance(name, str) and "," in name
-        raise DeviceError(
-            f"{name!r} does not name a device",
-            source=at,
-            hint=f"it names several: write each on its own, {_listed(name)}"
-            if is_several
-            else "name it like 'cpu:0' or 'gpu:1', or give a jax.Device",
-        )
+        hint = "name it like 'cpu:0' or 'gpu:1', or give a jax.Device"
+        if isinstance(name, str) and "," in name:
+            hint = f"it names several: write each on its own, {_listed(name)}"
+        raise DeviceError(f"{name!r} does not name a device", source=at, hint=hint)
     platform, index = match["platform"].lower(), int(match["index"])
     try:
         present = jax.local_devices(backend=platform)
@@ -290,27 +267,26 @@ def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
     local = [device_name(device) for device in jax.local_devices()]
     hint = f"choose from {local[0]!r} to {local[-1]!r}" if local[1:] else f"use {local[0]!r}"
     if platform == "cpu":
-        hint = (
-            f"call gd.config.set_logical_cpu_devices({index + 1}) first, before any array is made"
-        )
-    raise DeviceError(
-        f"device {name!r} is not there: the number of local {platform} devices is {len(present)}",
-        source=at,
-        hint=hint,
-    )
+        call = f"gd.config.set_logical_cpu_devices({index + 1})"
+        hint = f"call {call} first, before any array is made"
+    there = f"the number of local {platform} devices is {len(present)}"
+    raise DeviceError(f"device {name!r} is not there: {there}", source=at, hint=hint)
 
 
 def device_name(device: jax.Device) -> str:
     """Return the name of a device, such as "cpu:0"."""
-    platform = "gpu" if device.platform in ("cuda", "rocm") else device.platform
     process = device.process_index
     others = jax.local_devices(process, backend=device.platform)
-    name = f"{platform}:{others.index(device)}"
+    name = f"{_platform_of(device)}:{others.index(device)}"
     return name if process == jax.process_index() else f"/task:{process}/{name}"
 
 
+def _platform_of(device: jax.Device) -> str:
+    return "gpu" if device.platform in ("cuda", "rocm") else str(device.platform)
+
+
 def backends_are_started() -> bool:
-    """Return whether JAX has started to use devices; from then on it cannot join a cluster."""
+    """Return whether JAX has started to use devices, after which it cannot join a cluster."""
     settings: Any = jax.config
     count = settings.jax_num_cpu_devices
     try:

@@ -1,8 +1,8 @@
 """SPMD graph -> a function of JAX arrays: the program of one device, node by node.
 
 Every node is bound once, in order, and nothing is added. A collective node becomes one collective
-in the module, or one for each of its `stages`. Collectives run over the axes of the mesh
-(`graphdist.ir.mesh`).
+in the module, or one collective for each of its `stages`. Collectives run over the axes of the
+mesh (`graphdist.ir.mesh`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
-    """Return the results of an operation of graphdist, as opposed to one of JAX."""
+    """Return the results of an operation of graphdist, not of JAX."""
     rule = _RULES.get(node.op)
     if rule is None:
         raise VerifyError(
@@ -65,9 +65,10 @@ def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
 
 
 def _scope(node: Node, names_lines: bool) -> Any:  # Any: the two managers share no public type
-    """Return a scope that names operations in the module after the user's line.
+    """Return a scope that names operations of the module after the user's line.
 
-    It also has the kind of a collective, or the phase of the step. XLA ends a name at its first @.
+    The name also has the kind of a collective, or the phase of the step. XLA ends a name at its
+    first @.
     """
     if not (names_lines or node.op.is_collective):
         return _NO_SCOPE
@@ -80,7 +81,7 @@ def _scope(node: Node, names_lines: bool) -> Any:  # Any: the two managers share
 def lines_named(names_lines: bool) -> Iterator[None]:
     """Name all operations in the module after the user's lines, or only collectives.
 
-    Names lengthen a compilation, so only programs compiled ahead of time have them all.
+    Names lengthen a compilation, so only programs compiled ahead of time name all operations.
     """
     before = _names_lines.set(names_lines)
     try:
@@ -104,36 +105,32 @@ def _members(node: Node) -> str | tuple[str, ...]:
     return _replicas() if ops.is_over_all(node) else MEMBER
 
 
+_REDUCERS = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
+
+
 def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
-    x = jnp.asarray(operands[0])
-    reduce: dict[str, Any] = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
-    reducer = reduce[ops.ALL_REDUCE.of(node).reducer]
+    x, axes = jnp.asarray(operands[0]), _members(node)
+    reducer: Any = _REDUCERS[ops.ALL_REDUCE.of(node).reducer]
     if x.dtype == jnp.bool_:
-        return [reducer(x.astype(jnp.int32), _members(node)).astype(jnp.bool_)]
+        return [reducer(x.astype(jnp.int32), axes).astype(jnp.bool_)]
     if reducer in (lax.pmax, lax.pmin) and jnp.issubdtype(x.dtype, jnp.floating):
-        return [extreme(x, reducer, _members(node))]
-    return [reducer(x, _members(node))]
+        return [extreme(x, reducer, axes)]
+    return [reducer(x, axes)]
 
 
 def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
-    params, gathered = ops.ALL_GATHER.of(node), operands[0]
+    params, gathered, axes = ops.ALL_GATHER.of(node), operands[0], _members(node)
     for groups in reversed(_groups(params.stages)):
-        gathered = lax.all_gather(
-            gathered, _members(node), axis=params.axis, tiled=True, axis_index_groups=groups
-        )
+        staged = {"axis": params.axis, "axis_index_groups": groups}
+        gathered = lax.all_gather(gathered, axes, tiled=True, **staged)
     return [gathered]
 
 
 def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
-    params, total = ops.REDUCE_SCATTER.of(node), operands[0]
+    params, total, axes = ops.REDUCE_SCATTER.of(node), operands[0], _members(node)
     for groups in _groups(params.stages):
-        total = lax.psum_scatter(
-            total,
-            _members(node),
-            scatter_dimension=params.axis,
-            tiled=True,
-            axis_index_groups=groups,
-        )
+        staged = {"scatter_dimension": params.axis, "axis_index_groups": groups}
+        total = lax.psum_scatter(total, axes, tiled=True, **staged)
     if params.num_groups > 1:
         total = lax.psum(total, GROUP)
     if params.reducer == "mean":
@@ -156,35 +153,28 @@ def _groups(stages: tuple[int, ...]) -> list[Any]:
     if not stages:
         return [None]
     numbers = np.arange(np.prod(stages)).reshape(stages)
-    return [
-        np.moveaxis(numbers, stage, -1).reshape(-1, size).tolist()
-        for stage, size in enumerate(stages)
-    ]
+    moved = (np.moveaxis(numbers, stage, -1) for stage in range(len(stages)))
+    return [each.reshape(-1, size).tolist() for each, size in zip(moved, stages, strict=True)]
 
 
 def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
-    axis = ops.OWN_SLICE.of(node).axis
-    return [lax.dynamic_slice_in_dim(operands[0], *_start_and_length(node, axis), axis)]
+    axis, own = ops.OWN_SLICE.of(node).axis, lax.axis_index(_members(node))
+    return [lax.dynamic_slice_in_dim(operands[0], *_start_and_length(node, axis, own), axis)]
 
 
 def _random_shard(node: Node, operands: list[Array]) -> list[Array]:
-    params = ops.RANDOM_SHARD.of(node)
-    return [random_shard(operands[0], params, *_start_and_length(node, params.axis))]
+    params, own = ops.RANDOM_SHARD.of(node), lax.axis_index(_members(node))
+    return [random_shard(operands[0], params, *_start_and_length(node, params.axis, own))]
 
 
-def _start_and_length(node: Node, axis: int) -> tuple[Array, int]:
-    """Return the start and the length of the replica's shard along a dimension."""
+def _start_and_length(node: Node, axis: int, number: Array) -> tuple[Array, int]:
+    """Return the start and the length, along a dimension, of the part with this number."""
     length = node.results[0].type.shape[axis]
-    return lax.axis_index(_members(node)) * length, length
-
-
-def _replica_id(node: Node, operands: list[Array]) -> list[Array]:
-    return [lax.axis_index(_replicas())]
+    return number * length, length
 
 
 def _select_replica(node: Node, operands: list[Array]) -> list[Array]:
-    (x,) = operands
-    return [_on_one_replica(x, ops.SELECT_REPLICA.of(node).replica)]
+    return [_on_one_replica(operands[0], ops.SELECT_REPLICA.of(node).replica)]
 
 
 def _on_one_replica(x: Array, replica: int) -> Array:
@@ -212,14 +202,10 @@ def _pack(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _unpack(node: Node, operands: list[Array]) -> list[Array]:
-    shapes = [result.type.shape for result in node.results]
     sizes = [result.type.size for result in node.results]
-    at_run_time = ops.UNPACK.of(node).starts_at_run_time
-    pieces = unpack(operands[0], sizes, at_run_time=at_run_time)
-    return [
-        piece if piece.shape == shape else lax.reshape(piece, shape)
-        for piece, shape in zip(pieces, shapes, strict=True)
-    ]
+    pieces = unpack(operands[0], sizes, at_run_time=ops.UNPACK.of(node).starts_at_run_time)
+    shapes = [result.type.shape for result in node.results]
+    return list(map(lax.reshape, pieces, shapes))
 
 
 def _pack_slices(node: Node, operands: list[Array]) -> list[Array]:
@@ -242,26 +228,14 @@ def _unpack_slices(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.UNPACK_SLICES.of(node)
     count = params.group_size
     sizes = [result.type.size // count for result in node.results]
-    rows = unpack(
-        lax.reshape(operands[0], (count, sum(sizes))),
-        sizes,
-        axis=1,
-        at_run_time=params.starts_at_run_time,
-    )
+    joined = lax.reshape(operands[0], (count, sum(sizes)))
+    rows = unpack(joined, sizes, axis=1, at_run_time=params.starts_at_run_time)
     arrays = []
     for row, result, axis in zip(rows, node.results, params.axes, strict=True):
         shape = result.type.shape
         slices = lax.reshape(row, (count, *shape[:axis], shape[axis] // count, *shape[axis + 1 :]))
         arrays.append(lax.reshape(jnp.moveaxis(slices, 0, axis), shape))
     return arrays
-
-
-def _concatenate(node: Node, operands: list[Array]) -> list[Array]:
-    return [lax.concatenate(operands, ops.CONCATENATE.of(node).axis)]
-
-
-def _reshape(node: Node, operands: list[Array]) -> list[Array]:
-    return [jnp.reshape(operands[0], node.results[0].type.shape)]
 
 
 def _take_step(node: Node, operands: list[Array]) -> list[Array]:
@@ -272,8 +246,7 @@ def _take_step(node: Node, operands: list[Array]) -> list[Array]:
 def _take_part(node: Node, operands: list[Array]) -> list[Array]:
     x, number = operands
     axis = ops.TAKE_PART.of(node).axis
-    length = node.results[0].type.shape[axis]
-    start = number * length
+    start, length = _start_and_length(node, axis, number)
     return [lax.dynamic_slice_in_dim(x, start, length, axis, allow_negative_indices=False)]
 
 
@@ -304,14 +277,8 @@ def _scan(node: Node, operands: list[Array]) -> list[Array]:
         following, stacked = returned_parts(params, emit(body, [*constants, *carry, *x]))
         return list(following), list(stacked)
 
-    carry, ys = lax.scan(
-        step,
-        [jnp.asarray(x) for x in first],
-        scanned,
-        length=params.length,
-        reverse=params.reverse,
-        unroll=params.unroll or 1,
-    )
+    first, unroll = list(map(jnp.asarray, first)), params.unroll or 1
+    carry, ys = lax.scan(step, first, scanned, params.length, params.reverse, unroll)
     return [*carry, *ys]
 
 
@@ -321,7 +288,7 @@ def _while(node: Node, operands: list[Array]) -> list[Array]:
     return lax.while_loop(
         lambda carry: emit(condition, [*of_condition, *carry])[0],
         lambda carry: emit(body, [*of_body, *carry]),
-        [jnp.asarray(x) for x in first],
+        list(map(jnp.asarray, first)),
     )
 
 
@@ -341,7 +308,7 @@ _RULES: dict[Op, Rule] = {
     ops.ALL_TO_ALL: _all_to_all,
     ops.OWN_SLICE: _own_slice,
     ops.RANDOM_SHARD: _random_shard,
-    ops.REPLICA_ID: _replica_id,
+    ops.REPLICA_ID: lambda node, xs: [lax.axis_index(_replicas())],
     ops.SELECT_REPLICA: _select_replica,
     ops.TO_PARTIAL: _to_partial,
     ops.SCALE: _scale,
@@ -349,13 +316,13 @@ _RULES: dict[Op, Rule] = {
     ops.UNPACK: _unpack,
     ops.PACK_SLICES: _pack_slices,
     ops.UNPACK_SLICES: _unpack_slices,
-    ops.CONCATENATE: _concatenate,
-    ops.RESHAPE: _reshape,
+    ops.CONCATENATE: lambda node, xs: [lax.concatenate(xs, ops.CONCATENATE.of(node).axis)],
+    ops.RESHAPE: lambda node, xs: [jnp.reshape(xs[0], node.results[0].type.shape)],
     ops.TAKE_STEP: _take_step,
     ops.TAKE_PART: _take_part,
     ops.JOIN_PARTS: _join_parts,
     ops.COUNT_STEP: _count_step,
-    ops.BARRIER: lambda node, operands: list(lax.optimization_barrier(operands)),
+    ops.BARRIER: lambda node, xs: list(lax.optimization_barrier(xs)),
     ops.CONSTANT: _constant,
     ops.SCAN: _scan,
     ops.WHILE: _while,

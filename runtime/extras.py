@@ -1,6 +1,6 @@
 """The packages of extras, and the one error where such a package is missing.
 
-graphdist is imported without any extra. A feature that needs a package of one asks
+graphdist can be imported without any extra. A feature that needs a package of an extra calls
 `require_package` first.
 """
 
@@ -15,7 +15,8 @@ from graphdist.tracing.user_lines import here
 class MissingExtraError(GraphdistError, ImportError):
     """A package that an optional feature needs is not installed; `name` is the package.
 
-    The hint says which extra of graphdist brings it. Every feature with an extra raises this class.
+    The hint says which extra of graphdist installs the package. Every feature that needs an extra
+    raises this class.
     """
 
     default_source = staticmethod(here)
@@ -34,13 +35,13 @@ EXTRAS = {
     "ray": ("ps", "ray"),
     "tensorstore": ("checkpoint", "tensorstore"),
 }
-"""The extra that brings a module, and the name of the module's package."""
+"""The extra that installs a module, and the name of the module's package, by module."""
 
 
 def require_package(module: str, feature: str, *, otherwise: str = "") -> None:
-    """Raise `MissingExtraError` unless a module of `EXTRAS` is installed; it is not imported.
+    """Raise `MissingExtraError` unless a module of `EXTRAS` is installed. Do not import the module.
 
-    `feature` is what needs it; `otherwise` says what to do without it.
+    The error says that `feature` needs the module. `otherwise` is a way to do without the module.
     """
     if has_package(module):
         return

@@ -13,8 +13,8 @@ def extreme(x: Any, reducer: Any, axes: str | tuple[str, ...]) -> Any:
     """Reduce floats by max or min so that the result is nan if any value is nan.
 
     Floats are compared as integers that have the same order, with nan beyond all numbers. XLA's
-    collectives may prefer a number to nan, and do so on CPU: a maximum of gradients would then hide
-    a nan.
+    collectives may prefer a number to nan, as they do on CPU. A maximum of gradients would hide a
+    nan.
     """
     kind = np.float64 if x.dtype == np.float64 else np.float32
     integer = np.iinfo(np.int64 if kind is np.float64 else np.int32)

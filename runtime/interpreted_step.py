@@ -1,9 +1,9 @@
 """SPMD graph -> a function of JAX arrays that evaluates it node by node, with concrete values.
 
 The function takes and returns the same arrays on the devices as the graph's executable, but the
-reference interpreter runs it: JAX carries out each operation on the first device, for one replica
-after the other. It donates nothing. This is slow. It is for `jax.disable_jit`, so that users can
-look at every value.
+reference interpreter evaluates the graph: JAX executes each operation on the first device, for one
+replica after the other. No buffer is donated. This is slow, and for `jax.disable_jit`, with which
+users can look at every value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphdist.ir.arrays import Array, Held, join_arrays
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.interpreter import Observe, interpret_placed
 from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
-from graphdist.runtime.bind_primitive import evaluate_jax_node
+from graphdist.runtime.bind_primitive import evaluate_jax_node, numpy_or_keys
 from graphdist.runtime.devices import Devices
 
 
@@ -78,10 +78,7 @@ def _held(array: Any, layout: Layout | None, devices: Devices) -> Held:
 
 def _copied(array: jax.Array, devices: Devices) -> Array:
     """Return a copy: a NumPy array would share the buffer, which a later step may donate."""
-    copy = jnp.array(array, copy=True)
-    if jnp.issubdtype(copy.dtype, jax.dtypes.prng_key):
-        return cast(Array, jax.device_put(copy, devices.devices[0]))
-    return np.asarray(copy)
+    return numpy_or_keys(jax.device_put(jnp.array(array, copy=True), devices.devices[0]))
 
 
 def _placed(held: Held, type: Type, layout: Layout | None, devices: Devices) -> jax.Array:

@@ -1,7 +1,7 @@
 """Ctrl-C while JAX calls a program for the first time.
 
 The first call goes through Python code of JAX. If Ctrl-C interrupted that code after the program
-took its donated buffers, the outputs would be lost, and with them the only values of the variables.
+consumed its donated buffers, the outputs would be lost, and so would the only values of variables.
 Later calls are a single call of C, which stores its outputs before Python handles any signal.
 """
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias  # Any: arrays of JAX
 
@@ -32,18 +32,28 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.interpreted_step import evaluate_graph, held_inputs
 
 Named: TypeAlias = Sequence[tuple[str, int]]
-"""An input or output in words, with its size; a packed one has an entry for each piece."""
+"""An input or output in words, with its size. A packed value has an entry for each piece."""
 
 
 class InvalidNumberError(GraphdistError, FloatingPointError):
     """A step that gives nan, or infinity, where `jax_debug_nans` or `jax_debug_infs` is set."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedProgram:
-    """A program whose steps are checked for refused numbers: "nan", "inf" or both.
+class _Step(threading.local):
+    """The inputs and outputs of the last step of each thread."""
 
-    `inputs` and `outputs` describe the inputs and outputs of the graph in words.
+    taken: Sequence[Any] = ()
+    given: Sequence[jax.Array] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class NumberCheck:
+    """The check of a program's steps for numbers that are `refused`: "nan", "inf" or both.
+
+    `inputs` and `outputs` describe the inputs and outputs of the graph in words. No step may donate
+    its inputs, which the search needs. A step is checked after its dispatch, when the lock of the
+    variables is free. If a thread waited for a device while holding the lock, it could wait for a
+    callback that reads a variable.
     """
 
     graph: Graph
@@ -51,19 +61,7 @@ class CheckedProgram:
     refused: Collection[str]
     inputs: Sequence[Named]
     outputs: Sequence[Named]
-
-
-class NumberCheck:
-    """The check of one program's steps. No step may donate its inputs: the search needs them.
-
-    A step is checked once it is dispatched and the lock of the variables is free: a thread that
-    waits for a device while holding the lock could wait for a callback that reads a variable.
-    """
-
-    def __init__(self, program: CheckedProgram) -> None:
-        """Start with no step."""
-        self._program = program
-        self._step = _Step()
+    _step: _Step = field(default_factory=_Step)
 
     def watched(self, function: Callable[..., list[jax.Array]]) -> Callable[..., list[jax.Array]]:
         """Return a function that runs a step and keeps its inputs and outputs for the check."""
@@ -89,26 +87,19 @@ class NumberCheck:
         """Return the error for a step's inputs and results; None if no number is refused."""
         with jax.debug_nans(False), jax.debug_infs(False):
             for i, result in enumerate(results):
-                if _shards_are_wrong(result, self._program.refused):
-                    return _Search(self._program).error(arrays, result, i)
+                shards = (shard.data for shard in result.addressable_shards)
+                if any(bool(_wrong(shard, self.refused, jnp).any()) for shard in shards):
+                    return _Search(self).error(arrays, result, i)
         return None
 
 
-class _Step(threading.local):
-    taken: Sequence[Any] = ()
-    given: Sequence[jax.Array] = ()
-
-
-def _shards_are_wrong(array: jax.Array, refused: Collection[str]) -> bool:
-    if not jnp.issubdtype(array.dtype, jnp.inexact):
-        return False
-    return any(bool(_wrong(shard.data, refused, jnp).any()) for shard in array.addressable_shards)
-
-
 def _wrong(array: Any, refused: Collection[str], numpy: Any = np) -> Any:
-    """Return a mask of the elements that are refused numbers; `numpy` may be JAX's."""
+    """Return a mask of the elements that are refused numbers; False alone if there can be none.
+
+    `numpy` may be the module of JAX.
+    """
     if not jnp.issubdtype(array.dtype, jnp.inexact):
-        return np.zeros(array.shape, bool)
+        return np.zeros((), bool)
     nan = numpy.isnan(array) if "nan" in refused else False
     return nan | numpy.isinf(array) if "inf" in refused else nan
 
@@ -126,7 +117,7 @@ class _Event:
 class _Search:
     """The search for the origin of a refused number."""
 
-    def __init__(self, program: CheckedProgram) -> None:
+    def __init__(self, program: NumberCheck) -> None:
         self.program = program
         self.graph, self.devices = program.graph, program.devices
         self.wrong: set[Operand] = set()
@@ -142,11 +133,7 @@ class _Search:
         if isinstance(self.graph.outputs[output], Literal):
             return self._unexplained(result, output, "the program says so")
         held = held_inputs(self.graph, self.devices, arrays)
-        self.wrong.update(
-            value
-            for value, of_each in zip(self.graph.inputs, held, strict=True)
-            if self._any_wrong([of_each])
-        )
+        self._add_wrong(self.graph.inputs, held)
         evaluate_graph(self.graph, self.devices, held, self._observe)
         origin = self._origin()
         if isinstance(origin, Value):
@@ -154,23 +141,19 @@ class _Search:
             return self._given(origin, held[place], self.program.inputs[place])
         if origin is not None:
             return self._made(origin)
-        return self._unexplained(
-            result, output, "evaluated node by node it is not, XLA computes it otherwise"
-        )
+        why = "evaluated node by node it is not, XLA computes it otherwise"
+        return self._unexplained(result, output, why)
+
+    def _add_wrong(self, values: Sequence[Value], held: Sequence[Held]) -> None:
+        """Add the values of which a replica holds a refused number."""
+        pairs = zip(values, held, strict=True)
+        self.wrong.update(value for value, of_each in pairs if self._any_wrong([of_each]))
 
     def _observe(
-        self,
-        node: Node,
-        operands: Sequence[Held],
-        results: Sequence[Held],
-        replicas: Replicas,
+        self, node: Node, operands: Sequence[Held], results: Sequence[Held], replicas: Replicas
     ) -> None:
         if self._any_wrong(results):
-            self.wrong.update(
-                value
-                for value, held in zip(node.results, results, strict=True)
-                if self._any_wrong([held])
-            )
+            self._add_wrong(node.results, results)
             if not self._any_wrong(operands):
                 self.events.append(_Event(node, operands, results, replicas))
         if node in self._top:
@@ -197,23 +180,20 @@ class _Search:
                 pending += before
                 if not before:
                     nodes.add(node)
-        given = [value for value in self.graph.inputs if value in reached]
-        return next(iter(given), None) or next((n for n in self.graph.nodes if n in nodes), None)
+        origins = (*self.graph.inputs, *self.graph.nodes)
+        return next((each for each in origins if each in reached or each in nodes), None)
 
     def _made(self, node: Node) -> InvalidNumberError:
-        """Return the error for a node, or for the first node nested in it that made the number."""
+        """Return the error for a node that made the number, or for the first such nested node."""
         event = self.events[self.first_event[node]]
         place, which, array = self._first_wrong(event.results)
         operands = [held[place] for held in event.operands]
-        number = array[which]
-        what = f"{event.node.op.name} gives {number}{self._where(which, event.replicas[place])}"
+        where = self._where(which, event.replicas[place])
+        of = ["operands that hold none"]
         if event.node.op.name in ELEMENTWISE:
             of = [str(each[which] if each.shape == array.shape else each[()]) for each in operands]
-            what = f"{what}, of {' and '.join(of)}"
-        else:
-            what = f"{what}, of operands that hold none"
         return InvalidNumberError(
-            what,
+            f"{event.node.op.name} gives {array[which]}{where}, of {' and '.join(of)}",
             source=event.node.source,
             node=print_node(event.node, self.graph),
             where=f"in graph {self.graph.name!r}",
@@ -233,9 +213,8 @@ class _Search:
         shards = [np.asarray(shard.data) for shard in result.addressable_shards]
         _, which, array = self._first_wrong([shards])
         name, _ = _piece(self.program.outputs[output], which)
-        return InvalidNumberError(
-            f"{name} is {array[which]} after the step: {why}", hint=self._hint()
-        )
+        what = f"{name} is {array[which]} after the step: {why}"
+        return InvalidNumberError(what, hint=self._hint())
 
     def _first_wrong(self, values: Sequence[Held]) -> tuple[int, tuple[int, ...], Array]:
         """Return the replica that holds the first refused number, its index, and its array."""
@@ -252,9 +231,8 @@ class _Search:
         return f"{at} on replica {replica} of {count}" if replica is not None and count > 1 else at
 
     def _hint(self) -> str:
-        names = " and ".join(
-            f"jax.debug_{name}s" for name in ("nan", "inf") if name in self.program.refused
-        )
+        refused = [name for name in ("nan", "inf") if name in self.program.refused]
+        names = " and ".join(f"jax.debug_{name}s" for name in refused)
         return f"the variables hold what they held before the step; {names} is what asks for this"
 
 
@@ -267,7 +245,7 @@ def _piece(named: Named, which: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
 
 
 def piece_with(element: int, named: Named) -> tuple[str, int, int]:
-    """Return name and size of the piece that has an element of a pack, and its index in the piece.
+    """Return name and size of the piece that has an element of a pack, and the index in the piece.
 
     >>> piece_with(3, [("variable 'b'", 2), ("variable 'w'", 4)])
     ("variable 'w'", 4, 1)

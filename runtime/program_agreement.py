@@ -1,9 +1,9 @@
 """Checks that all workers are about to run the same program.
 
 Programs with different collectives would wait for each other for ever. So before the first run of a
-program all workers exchange a hash of its final graph. If hashes differ, they exchange the lines of
-the graphs, to name the first line that differs. Every worker compares the same two graphs: worker
-0's and the first one that differs from it.
+program all workers exchange a hash of its final graph. If hashes differ, the workers exchange the
+lines of the graphs, to name the first line that differs. Every worker compares the same two graphs:
+the graph of worker 0, and the first graph that differs from it.
 """
 
 from __future__ import annotations
@@ -39,26 +39,20 @@ def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
     number = workers.ordinal("program")
     what = f"the first run of {graph.name!r}"
     hashes = workers.exchange(f"program {number}", content_hash(graph), what, at)
-    other = first_different(hashes)
-    if other is None:
-        return
-    described = workers.exchange(f"graph {number}", list(_description(graph)), what, at)
-    raise _difference(workers, number, described, other, at)
+    if (other := first_different(hashes)) is not None:
+        described = workers.exchange(f"graph {number}", list(_description(graph)), what, at)
+        raise _difference(workers, number, described, other, at)
 
 
 def agree_on_operations(text: str, what: str, devices: Devices, at: Source = UNKNOWN) -> None:
     """Wait until all workers are about to execute the same operations, described by `text`.
 
-    Raises `WorkerError` if they differ, for example in a value that depends on the worker.
+    Raise `WorkerError` if the operations differ, for example in a value that depends on the worker.
     """
-    workers = devices.workers
-    if workers is None:
-        return
-    digest = sha256(_ADDRESS.sub("", text).encode()).hexdigest()
-    if (other := _first_other(workers, "operations", digest, what, at)) is not None:
+    digest = devices.workers and sha256(_ADDRESS.sub("", text).encode()).hexdigest()
+    if names := _different_workers(devices, "operations", digest, what, at):
         raise WorkerError(
-            f"{what} is made by other operations on {workers.name(other)} than on "
-            f"{workers.name(0)}",
+            f"{what} is made by other operations on {names[1]} than on {names[0]}",
             source=at,
             hint="each worker makes its shards of one value: the function must not depend on "
             "values that differ, except arrays made outside of it, which are worker 0's",
@@ -70,29 +64,33 @@ def agree_on_file(name: str, digest: str, devices: Devices, at: Source = UNKNOWN
 
     Raises `WorkerError` for files that differ, and the errors of `Workers.exchange`.
     """
-    workers = devices.workers
-    if workers is None:
-        return
-    what = f"the loading of {name}"
-    if (other := _first_other(workers, "file", digest, what, at)) is not None:
+    if names := _different_workers(devices, "file", digest, f"the loading of {name}", at):
         raise WorkerError(
-            f"{name} on {workers.name(other)} is another file than on {workers.name(0)}",
+            f"{name} on {names[1]} is another file than on {names[0]}",
             source=at,
             hint="give all workers the same file",
         )
 
 
-def _first_other(
-    workers: ClusterWorkers, kind: str, value: Any, what: str, at: Source
-) -> int | None:
-    """Return the first worker that sends another value than worker 0; None if all are equal."""
-    return first_different(workers.exchange(f"{kind} {workers.ordinal(kind)}", value, what, at))
+def _different_workers(
+    devices: Devices, kind: str, value: Any, what: str, at: Source
+) -> tuple[str, str] | None:
+    """Return the names of worker 0 and of the first worker that sends another value than worker 0.
+
+    `kind` tells apart the exchanges of the workers. The result is None if all values are equal, and
+    at once if there is a single worker.
+    """
+    workers = devices.workers
+    if workers is None:
+        return None
+    values = workers.exchange(f"{kind} {workers.ordinal(kind)}", value, what, at)
+    other = first_different(values)
+    return None if other is None else (workers.name(0), workers.name(other))
 
 
 def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
     """Wait until all workers have compiled a program, so that the time limit of steps can apply."""
-    if devices.workers is not None:
-        _first_other(devices.workers, "compiled", None, f"the first run of {graph.name!r}", at)
+    _different_workers(devices, "compiled", None, f"the first run of {graph.name!r}", at)
 
 
 def first_collective(graph: Graph) -> tuple[str, Source]:

@@ -57,7 +57,8 @@ def element_numbers(
 ) -> Halves:
     """Return the indices that the elements of a slice have in the flattened array.
 
-    The slice has the shape `sliced`. It begins at `start` along `axis`, and at 0 along the others.
+    The slice has the shape `sliced`. The slice begins at `start` along the dimension `axis`, and at
+    0 along every other dimension.
     """
     high = low = jnp.zeros(sliced, jnp.uint32)
     for dimension in range(len(shape)):

@@ -1,8 +1,8 @@
 """Copies arrays to a sharding, also if the devices belong to several processes.
 
-A process that holds all shards of an array makes its devices' new shards from them, without the
-other processes. Otherwise a supervised step of all workers gathers the array. A transfer of JAX
-would wait for ever for a worker that does not take part.
+A process that holds all shards of an array makes the new shards of its devices from these shards,
+without the other processes. Otherwise a supervised step of all workers gathers the array. A
+transfer of JAX would wait for ever for a worker that does not take part.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ HINT = "let all workers do it, in the same order: no worker holds its full value
 def agree_to_gather(what: str, devices: Devices, at: Source = UNKNOWN) -> None:
     """Wait until all workers are about to gather the same array, described by `what`.
 
-    Raises `WorkerError` if they are about to gather different arrays, `CollectiveTimeoutError` for
-    a worker that does not arrive in time.
+    Raise `WorkerError` if the workers are about to gather different arrays, and
+    `CollectiveTimeoutError` for a worker that does not arrive in time.
     """
     workers = devices.workers
     if workers is None:
@@ -43,20 +43,17 @@ def agree_to_gather(what: str, devices: Devices, at: Source = UNKNOWN) -> None:
         error.hint = HINT
         raise
     if (other := first_different(gathers)) is not None:
-        raise WorkerError(
-            f"{workers.name(0)} is at {gathers[0]}, {workers.name(other)} is at {gathers[other]}",
-            source=at,
-            hint=HINT,
-        )
+        first, second = (f"{workers.name(i)} is at {gathers[i]}" for i in (0, other))
+        raise WorkerError(f"{first}, {second}", source=at, hint=HINT)
 
 
 def resharded(
     array: jax.Array, sharding: Sharding, devices: Devices, what: str, at: Source = UNKNOWN
 ) -> jax.Array:
-    """Return a copy of an array in another sharding; all workers call it.
+    """Return a copy of an array in another sharding. All workers must call this function.
 
-    If no worker holds all shards of the array, the workers call `agree_to_gather` and gather it.
-    Raises the errors of a step of several workers.
+    If no worker holds all shards of the array, the workers call `agree_to_gather` and gather the
+    array. Raise the errors of a step of several workers.
     """
     if devices.workers is None:
         return jax.device_put(array, sharding, may_alias=False)
@@ -74,8 +71,8 @@ def resharded(
 def mirrored_on(devices: Devices, value: Any) -> jax.Array:
     """Return this process's full value as a mirrored array on the devices of all processes.
 
-    No process waits for another one: JAX's own transfer would compare the values of all processes
-    in an unsupervised collective.
+    No process waits for another process, as a transfer of JAX does, which compares the values of
+    all processes in an unsupervised collective.
     """
     if devices.workers is not None:
         return array_of_full(value, devices.home(MIRRORED))
@@ -85,8 +82,8 @@ def mirrored_on(devices: Devices, value: Any) -> jax.Array:
 def sharded_copy(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax.Array:
     """Return a new array with the value; each device receives only its shard of the value.
 
-    The new array shares no memory with the value, since steps may donate it. An array that is
-    sharded over other devices is copied through the memory of the host.
+    The new array shares no memory with the value, because steps may donate the new array. An array
+    that is sharded over other devices is copied through the memory of the host.
 
     >>> from jax.sharding import AxisType, PartitionSpec
     >>> mesh = Mesh(jax.devices()[:2], "d", axis_types=(AxisType.Auto,))
@@ -95,7 +92,8 @@ def sharded_copy(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax
     [(2,), (2,)]
     """
     if isinstance(value, jax.Array):
-        if value.sharding.device_set == home.device_set and _mesh(value.sharding) == _mesh(home):
+        own = value.sharding
+        if own.device_set == home.device_set and _mesh(own) == _mesh(home):
             return _copy_to(home)(value)
         if len(value.devices()) == 1:
             return jax.device_put(value, home, may_alias=False)

@@ -1,8 +1,8 @@
 """The part that one process holds of an array that is sharded over several processes.
 
-Replicas are numbered process by process, so a process holds consecutive shards. Together these are
-a span: a range of indices along the sharded dimension. Several groups of replicas may hold the same
-shards; only one process writes a shard to a file.
+Replicas are numbered process by process, so a process holds consecutive shards. The shards of a
+process make up a span: a range of indices along the sharded dimension. Several groups of replicas
+may hold the same shards; only one process writes a shard to a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Part: TypeAlias = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The indices from `start` to before `stop` along `dimension`, all along other dimensions.
+    """The indices from `start` to before `stop` along `dimension`, and all along other dimensions.
 
     >>> np.arange(6).reshape(2, 3)[Span(1, 0, 2).index]
     array([[0, 1],
@@ -34,7 +34,7 @@ class Span:
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """Return the index that takes the span out of an array."""
+        """Return the index with which an array is indexed to get the span."""
         return (*[slice(None)] * self.dimension, slice(self.start, self.stop))
 
     def shape_in(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -66,16 +66,13 @@ class Span:
 
 def is_held_here(sharding: Sharding, shape: tuple[int, ...]) -> bool:
     """Return whether this process's devices together hold all of an array."""
-    here = _parts(sharding.addressable_devices_indices_map(shape).values(), shape)
-    return here == _parts(sharding.devices_indices_map(shape).values(), shape)
 
+    def bounds(indices: Iterable[Any]) -> set[Any]:  # before Python 3.12 slices are not hashable
+        pairs = (zip(index, shape, strict=True) for index in indices)
+        return {tuple(part.indices(size) for part, size in pair) for pair in pairs}
 
-def _parts(indices: Iterable[Any], shape: tuple[int, ...]) -> set[tuple[Any, ...]]:
-    """Return the distinct indices, as bounds: before Python 3.12 slices are not hashable."""
-    return {
-        tuple(part.indices(size) for part, size in zip(index, shape, strict=True))
-        for index in indices
-    }
+    here = bounds(sharding.addressable_devices_indices_map(shape).values())
+    return here == bounds(sharding.devices_indices_map(shape).values())
 
 
 def held_span(sharding: Sharding, shape: tuple[int, ...], dimension: int) -> Span:
@@ -89,16 +86,16 @@ def held_span(sharding: Sharding, shape: tuple[int, ...], dimension: int) -> Spa
 def span_to_write(array: jax.Array, dimension: int) -> Span | None:
     """Return the span that this process writes to a file, so that each shard is written once.
 
-    Return None if other processes hold the same shards and write them.
+    Return None if other processes hold the same shards and write these shards.
     """
     firsts = (shard for shard in array.addressable_shards if shard.replica_id == 0)
     return _union((shard.index[dimension] for shard in firsts), array.shape, dimension)
 
 
 def shards_to_write(array: jax.Array) -> Iterator[tuple[Part, np.ndarray[Any, Any]]]:
-    """Yield a copy in the memory of the host of each shard that this process writes to a file.
+    """Yield, for each shard that this process writes to a file, its index and a copy on the host.
 
-    Each comes with its index in the array; each shard is written by one process.
+    The index is the place of the shard in the array. Each shard is written by one process.
     """
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
@@ -106,7 +103,7 @@ def shards_to_write(array: jax.Array) -> Iterator[tuple[Part, np.ndarray[Any, An
 
 
 def with_bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Part:
-    """Return an index with the bounds that it leaves out.
+    """Return an index with explicit bounds in place of missing bounds.
 
     >>> with_bounds((slice(1, None), slice(None)), (3, 4))
     (slice(1, 3, None), slice(0, 4, None))
@@ -144,21 +141,26 @@ def copy_of_span(array: jax.Array, span: Span) -> np.ndarray[Any, Any]:
     """Return a copy of a span in the memory of the host, without a copy on the devices."""
     copy = np.empty(span.shape_in(array.shape), array.dtype)
     for shard in array.addressable_shards:
-        start, stop, _ = shard.index[span.dimension].indices(array.shape[span.dimension])
-        if span.shared_with(held := Span(span.dimension, start, stop)):
+        held = _span_at(shard.index, span.dimension, array.shape)
+        if span.shared_with(held):
             copy[held.within(span).index] = np.asarray(shard.data)
     return copy
+
+
+def _span_at(index: tuple[slice, ...], dimension: int, shape: tuple[int, ...]) -> Span:
+    """Return the span of an index along a dimension."""
+    return Span(dimension, *index[dimension].indices(shape[dimension])[:2])
 
 
 def array_of_span(values: Any, span: Span, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
     """Return an array from the span that this process's devices hold.
 
-    Every process gives its own span. The values are copied: nothing else uses the array's memory.
+    Every process gives its own span. The values are copied, so that no other array shares the
+    array's memory.
     """
 
     def part(index: tuple[slice, ...]) -> Any:
-        start, stop, _ = index[span.dimension].indices(shape[span.dimension])
-        return values[Span(span.dimension, start, stop).within(span).index]
+        return values[_span_at(index, span.dimension, shape).within(span).index]
 
     return _joined(part, shape, sharding, is_in_memory(values))
 
@@ -169,7 +171,7 @@ def array_of_full(value: Any, sharding: Sharding) -> jax.Array:
 
 
 def is_in_memory(value: Any) -> bool:
-    """Return whether a value is an array; what is read from a file has memory of its own."""
+    """Return whether a value is an array in memory; a value in a file is read into new memory."""
     return isinstance(value, np.ndarray | np.generic | jax.Array)
 
 
@@ -184,10 +186,10 @@ def _joined(
 
 
 def _copy_on(device: jax.Device, part: Any, is_shared: bool) -> jax.Array:
-    """Return a part on a device; if others share its memory, a copy of it."""
+    """Return a part on a device. Copy a part whose memory is shared with other arrays."""
     if isinstance(part, jax.Array):
         return jax.device_put(part, device, may_alias=False)
-    if not is_shared:  # one after the other, so that the host holds one
+    if not is_shared:  # wait for each part, so that the host holds one part at a time
         return jax.block_until_ready(jax.device_put(part, device))
     # On CPU a device may use a host array's memory as its own, even with an option against it.
     return jax.device_put(np.array(part), device)

@@ -7,8 +7,9 @@ accelerators calls return at once, and the thread waits for their results: a rep
 caller that waits in graphdist. A caller that waits for a value inside JAX cannot be interrupted, so
 the process ends itself.
 
-Ctrl-C interrupts a waiting caller. If the step still ends, because the other workers have joined
-it, the variables get its results. If not, the donated arguments of the step are lost.
+Ctrl-C interrupts a waiting caller. If the step still ends, because all other workers have joined
+the step, the variables get the step's results. If the step does not end, its donated arguments are
+lost.
 """
 
 from __future__ import annotations
@@ -42,25 +43,20 @@ def supervised(
     devices: Devices,
     first_collective: Callable[[], tuple[str, Source]],
 ) -> StepFunction:
-    """Return a function that runs a step, and raises if other workers keep it from ending.
+    """Return a function that runs a step, and raises if other workers keep the step from ending.
 
-    `function` returns a sequence of arrays. `name` and the text and the user's line of the first
-    collective are for errors.
+    `function` returns a sequence of arrays. Errors have `name`, and the text and the user's line
+    that `first_collective` returns.
     """
     if devices.workers is None:
         return function
-    return WorkerStep(_with_x64_as_now(function), name, devices, first_collective)
-
-
-def _with_x64_as_now(function: StepFunction) -> StepFunction:
-    """Return `function` with this thread's `enable_x64`: each thread has a setting of its own."""
-    enable_x64 = jax.enable_x64.value
+    enable_x64 = jax.enable_x64.value  # each thread has a setting of its own
 
     def run(*arrays: Any) -> Any:
         with jax.enable_x64(enable_x64):
             return function(*arrays)
 
-    return run
+    return WorkerStep(run, name, devices, first_collective)
 
 
 class WorkerStep:
@@ -118,14 +114,17 @@ class WorkerStep:
             if is_over:
                 self._interrupted = None if call.exception() else call.result()
             else:
-                _runner.abandon()
-                self._workers.set_stuck()
+                self._abandon()
+
+    def _abandon(self) -> None:
+        _runner.abandon()
+        self._workers.set_stuck()
 
     def wait(self, call: Future[Any], step: int) -> None:
         """Return when a call has ended, with a result or an error.
 
-        Raises `WorkerError` if another worker fails before, `CollectiveTimeoutError` if the call
-        takes longer than the timeout.
+        Raise `WorkerError` if another worker fails before the end, `CollectiveTimeoutError` if the
+        call takes longer than the timeout.
         """
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
@@ -137,8 +136,7 @@ class WorkerStep:
             except WorkerError:
                 if has_ended(call, BEAT_SECONDS):  # the call has ended, with its own error
                     return
-                _runner.abandon()
-                self._workers.set_stuck()
+                self._abandon()
                 raise
 
     def too_late(self, step: int) -> CollectiveTimeoutError:
@@ -160,9 +158,9 @@ class WorkerStep:
         """Return the result of a call; if a dead worker caused an error, name that worker."""
         try:
             return call(*arrays)
+        except WorkerError:
+            raise
         except (RuntimeError, ValueError) as error:
-            if isinstance(error, WorkerError):
-                raise
             behind = self._workers.failure_behind(error)
             if behind is None:
                 raise

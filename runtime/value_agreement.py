@@ -3,12 +3,13 @@
 A mirrored argument, a Python scalar or a variable is one value of the program, of which each
 process has a copy. A process with another learning rate would train another model, and no
 collective would fail. So before the first call of a program, and again at intervals, each worker
-computes a checksum of each mirrored input, and all workers exchange these: a few bytes per input,
-not sent through the devices.
+computes a checksum of each mirrored input, and all workers exchange the checksums: a few bytes per
+input, not sent through the devices.
 
-If checksums differ, the workers compare the blocks of the first input that differs, and then the
-elements of a block, so that the error names the argument or variable, the element, and the values.
-All workers see the same messages, and raise the same error before the step runs.
+If checksums differ, the workers compare the blocks of the first input that differs, and after that
+the elements of the first block that differs. The error names the argument or variable, the element,
+and the values. All workers receive the same messages, and raise the same error before the step
+runs.
 
 On CPUs a checksum is the CRC-32 of the memory. Elsewhere the device computes the sum of all 32-bit
 words, each times an odd weight that depends on its index, modulo 2**32. So a change of one word
@@ -55,7 +56,7 @@ class ValueAgreement:
         self._is_new = True
 
     def watched(self, function: Callable[..., list[jax.Array]]) -> Callable[..., list[jax.Array]]:
-        """Return a function that runs a step, and whenever a check is due, the check before it."""
+        """Return a function that runs a step. If a check is due, it first checks the inputs."""
 
         def run(*arrays: jax.Array) -> list[jax.Array]:
             if self._workers.is_check_due(self._every) or self._is_new:
@@ -67,18 +68,18 @@ class ValueAgreement:
 
     def _check(self, arrays: Sequence[jax.Array]) -> None:
         """Raise `WorkerError` if an input differs between workers."""
-        own = [_own_copy(arrays[index]) for index in self._mirrored]
+        # A mirrored input is an array of JAX, of which this worker has copies, or of NumPy.
+        given = (arrays[index] for index in self._mirrored)
+        own = [each.addressable_data(0) if isinstance(each, jax.Array) else each for each in given]
         rows = self._exchanged([self._number, self._name, self._every, *map(self._checksum, own)])
         if len({number for number, *_ in rows}) > 1:
             self._raise_other_programs([(number, name) for number, name, *_ in rows])
         _, _, every, *checksums = zip(*rows, strict=True)
         if len({*every}) > 1:
             self._raise_different("the number of steps between two checks of values", list(every))
-        different = [i for i, of_all in enumerate(checksums) if len({*of_all}) > 1]
-        if different:
-            self._raise_different_input(
-                own[different[0]], self._inputs[self._mirrored[different[0]]]
-            )
+        for array, index, of_all in zip(own, self._mirrored, checksums, strict=True):
+            if len({*of_all}) > 1:
+                self._raise_different_input(array, self._inputs[index])
 
     def _checksum(self, array: Any) -> int:
         if self._devices.platform == "cpu" or not isinstance(array, jax.Array):
@@ -106,12 +107,12 @@ class ValueAgreement:
 
     def _raise_other_programs(self, called: list[tuple[int, str]]) -> NoReturn:
         other = next(i for i, program in enumerate(called) if program != called[0])
-        which = [f"{name!r}, its program {number}" for number, name in called]
-        raise WorkerError(
-            f"{self._workers.name(0)} calls {which[0]}, and {self._workers.name(other)} calls "
-            f"{which[other]}",
-            hint="all workers call the same functions in the same order",
+        first, second = (
+            f"{self._workers.name(i)} calls {called[i][1]!r}, its program {called[i][0]}"
+            for i in (0, other)
         )
+        hint = "all workers call the same functions in the same order"
+        raise WorkerError(f"{first}, and {second}", hint=hint)
 
     def _raise_different(self, what: str, values: list[Any]) -> NoReturn:
         """Raise the error for a value that differs between workers."""
@@ -120,13 +121,13 @@ class ValueAgreement:
             texts = [np.asarray(value).tobytes().hex() for value in values]
         usual = Counter(texts).most_common(1)[0][0]
         odd = next(text for text in texts if text != usual)
-        has = {
-            text: self._workers.names([i for i, other in enumerate(texts) if other == text])
-            for text in (usual, odd)
-        }
+
+        def workers_with(text: str) -> str:
+            return self._workers.names([i for i, other in enumerate(texts) if other == text])
+
         raise WorkerError(
-            f"{what} is {usual} on {has[usual]}, but {odd} on {has[odd]}, where {self._name!r} is "
-            f"called",
+            f"{what} is {usual} on {workers_with(usual)}, but {odd} on {workers_with(odd)}, where "
+            f"{self._name!r} is called",
             hint="it is one value for all workers: compute the same value on all of them, or give "
             "each replica its own by strategy.experimental_distribute_values_from_function",
         )
@@ -135,14 +136,13 @@ class ValueAgreement:
         key = f"values {self._workers.ordinal('values')}"
         what = f"the comparison of the values that {self._name!r} is called with"
         limit = self._devices.timeout_seconds
-        return self._workers.exchange(
-            key, value, what, seconds=float("inf") if limit is None else limit
-        )
+        seconds = float("inf") if limit is None else limit
+        return self._workers.exchange(key, value, what, seconds=seconds)
 
 
 @jax.jit
 def weighted_sum(array: jax.Array) -> jax.Array:
-    """Return the checksum of an array, computed on its device."""
+    """Return the checksum of an array, computed on the array's device."""
     bits = _as_numbers(array)
     if jnp.issubdtype(bits.dtype, jnp.complexfloating):
         bits = jnp.stack([bits.real, bits.imag])
@@ -152,11 +152,6 @@ def weighted_sum(array: jax.Array) -> jax.Array:
     words = jax.lax.bitcast_convert_type(bits, np.dtype(f"u{size}")).reshape(-1)
     weights = 2 * jax.lax.iota(jnp.uint32, words.size) + 1
     return jnp.sum(words.astype(jnp.uint32) * weights, dtype=jnp.uint32)
-
-
-def _own_copy(array: Any) -> Any:
-    """Return this worker's copy of a mirrored input, which may be a NumPy array."""
-    return array.addressable_shards[0].data if isinstance(array, jax.Array) else array
 
 
 def _as_numbers(array: Any) -> Any:

@@ -1,8 +1,8 @@
 """The strategy that a command line chooses for the step of a program, by `--strategy`.
 
 The strategy is made after the program is loaded, since a program may set the number of CPU devices.
-For `--strategy NAME:N`, there are N devices before the program is loaded. If the program asks for
-fewer devices, it is loaded with N. If it asks for more, it gets as many as it asks for.
+For `--strategy NAME:N`, there are N devices before the program is loaded. A program that asks for
+fewer devices gets N devices. A program that asks for more devices gets as many as it asks for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REPLICA_COUNT = re.compile("|[1-9][0-9]{0,3}")
 
 @dataclass(frozen=True)
 class ChosenStrategy:
-    """A function that makes a strategy, and the option that chose it, "" for the default."""
+    """A function that makes a strategy, and the option that chose the function; "" by default."""
 
     option: str
     make: Callable[[], CommonStrategy]
@@ -54,10 +54,8 @@ def strategy_named(text: str | None) -> ChosenStrategy:
     name, _, replicas = text.partition(":")
     if name not in _MAKERS or not _REPLICA_COUNT.fullmatch(replicas):
         near = difflib.get_close_matches(name, _MAKERS, n=1) or list(_MAKERS)
-        raise ArgumentError(
-            f"--strategy {text!r} is not NAME or NAME:N, for N replicas",
-            hint=f"NAME is {' or '.join(near)}; write for instance mirrored:8",
-        )
+        hint = f"NAME is {' or '.join(near)}; write for instance mirrored:8"
+        raise ArgumentError(f"--strategy {text!r} is not NAME or NAME:N, for N replicas", hint=hint)
     option = f"--strategy {text}"
     if not replicas:
         return ChosenStrategy(option, partial(_MAKERS[name], None))

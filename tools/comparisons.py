@@ -43,15 +43,12 @@ class Survey:
         }
 
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                self.title,
-                *record_table([_row(name, report) for name, report in self.reports]),
-                _METHOD if all(r.timeline for _, r in self.reports) else _FROM_PEAKS,
-                *([self.verdict] if self.verdict else []),
-                *([] if self.fits else why_not(self.reports[0][1])),
-            ]
-        )
+        rows = [_row(name, report) for name, report in self.reports]
+        is_predicted = all(report.timeline for _, report in self.reports)
+        lines = [self.title, *record_table(rows), _METHOD if is_predicted else _FROM_PEAKS]
+        lines += [self.verdict] if self.verdict else []
+        lines += [] if self.fits else why_not(self.reports[0][1])
+        return "\n".join(lines)
 
 
 _METHOD = "times and efficiency are PREDICTED from the compiled modules' schedules, not measured"
@@ -97,9 +94,8 @@ def find_largest(
     """
     match = _RANGE.fullmatch(text)
     if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:
-        raise ArgumentError(
-            f"{text!r} is not of the form name=low..high", hint="such as batch=1..64"
-        )
+        form = f"{text!r} is not of the form name=low..high"
+        raise ArgumentError(form, hint="such as batch=1..64")
     name, low, high = match[1], int(match[2]), int(match[3])
     if name in settings:
         raise ArgumentError(f"--fit and --set both give {name}: leave one of them out")
@@ -141,9 +137,8 @@ def topology_of(chip: Chip, size: str, num_slices: int = 1) -> Topology:
     else:
         shapes = [shape for shape in _shapes(count, chip.dimensions) if _has_full_hosts(shape)]
     if not shapes:
-        raise ArgumentError(
-            f"there is no shape of {count} chips of {chip.name}", hint="give powers of 2"
-        )
+        what = f"there is no shape of {count} chips of {chip.name}"
+        raise ArgumentError(what, hint="give powers of 2")
     best = min(shapes, key=lambda shape: (max(shape) - min(shape), -min(*shape[:2], 2), shape))
     return find_topology(f"{chip.name}:{'x'.join(map(str, best))}", num_slices, at=here())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self  # Any: users' settings, options of strategies
 
 from graphdist.errors import ArgumentError
@@ -27,25 +28,24 @@ def add_compilation_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for making a step and compiling it for a topology."""
     add = parser.add_argument
     add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
-    add(
-        "--shard-parameters",
-        nargs="?",
-        const=True,
-        type=int,
-        metavar="GROUP",
-        help="shard parameters over all devices, or over groups of this size",
-    )
+    add_shard_parameters(parser)
     add("--passes", help="the passes to run in place of the default ones: names with commas")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
-    add(
-        "--args", default="", metavar="TYPES", help="what a function takes: 'f32[256,784] i32[256]'"
-    )
+    types = "what a function takes: 'f32[256,784] i32[256]'"
+    add("--args", default="", metavar="TYPES", help=types)
     add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
+
+
+def add_shard_parameters(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--shard-parameters`, which a strategy takes."""
+    over = "shard parameters over all devices, or over groups of this size"
+    kind: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": int}
+    parser.add_argument("--shard-parameters", metavar="GROUP", help=over, **kind)
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The options of a step in a command line, without its target and its strategy."""
+    """The options of a step in a command line, except its target and its strategy."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     types: str = ""
@@ -65,11 +65,6 @@ def lower_target(target: str, chosen: ChosenStrategy, options: StepOptions) -> L
     return with_passes(traced, options.passes).lower()
 
 
-def sharding(group: int | bool | None) -> dict[str, Any]:
-    """Return the options of a strategy for `--shard-parameters`."""
-    return {} if group is None else {"shard_parameters": group}
-
-
 def strategy_for(topology: Topology, **options: Any) -> Strategy:
     """Return a strategy for a topology's devices, with these options of its class."""
     name, slices = topology.name, topology.num_slices
@@ -78,10 +73,10 @@ def strategy_for(topology: Topology, **options: Any) -> Strategy:
     return MirroredStrategy(topology=name, **options)
 
 
-def chosen_for(topology: Topology, shard_parameters: int | bool | None) -> ChosenStrategy:
+def chosen_for(topology: Topology, shard_parameters: int | bool) -> ChosenStrategy:
     """Return the strategy that `--topology` and `--shard-parameters` choose."""
-    slices = sharding(shard_parameters)
-    return ChosenStrategy(f"--topology {topology}", lambda: strategy_for(topology, **slices))
+    make = partial(strategy_for, topology, shard_parameters=shard_parameters)
+    return ChosenStrategy(f"--topology {topology}", make)
 
 
 def with_passes(traced: Traced, names: str | None) -> Traced:

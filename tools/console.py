@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol, TextIO  # Any: what argparse takes
+from typing import Any, TextIO, TypeAlias  # Any: what argparse takes
 
 from graphdist.command_process import INTERRUPTED, interruptible, say_interrupted
 from graphdist.errors import GraphdistError
@@ -37,7 +37,7 @@ _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class CommandParser(ArgumentParser):
-    """The parser of a command line, with `--version`: what a report of a fault should name."""
+    """The parser of a command line. `--version` prints all versions that a fault's report needs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,15 +46,15 @@ class CommandParser(ArgumentParser):
         self.add_argument("--version", action="version", version=text)
 
 
-class Main(Protocol):
-    """The function of a tool: it takes its arguments, and returns the exit status."""
-
-    def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the tool; without arguments, it takes the command line of the process."""
+Main: TypeAlias = Callable[..., int]
+"""A tool. It takes its arguments, by default those of the process, and returns the exit status."""
 
 
 def console_tool(name: str) -> Callable[[Main], Main]:
-    """Return a decorator for the `main` of a tool, which prints errors under the tool's name."""
+    """Return a decorator for the `main` of a tool. The decorated function prints errors.
+
+    The messages begin with `name`, the name of the tool.
+    """
 
     def framed(main: Main) -> Main:
         @wraps(main)
@@ -98,7 +98,7 @@ def _message(error: GraphdistError | OSError) -> str:
 
 
 def _without_our_line(error: GraphdistError) -> GraphdistError:
-    """Return the error without its line if the tool's own script counted as the user's file."""
+    """Return the error without a line if the line is in the tool's script, not in a user's file."""
     frame = error.source.frame if error.source else None
     if frame is not None:
         is_script = frame.file == str(Path(sys.argv[0]).absolute()) or "runpy" in frame.file
@@ -119,7 +119,7 @@ def _lost(name: str, error: OSError) -> int:
 
 
 def _write_nowhere() -> None:
-    """Drop the output in the buffers. Python would try to write it again at exit, and fail."""
+    """Drop the output in the buffers, which Python would try to write again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in _outputs():
         try:

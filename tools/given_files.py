@@ -23,10 +23,9 @@ _PART = 2**20
 
 def is_given(path: Path) -> bool:
     """Return whether the path leads to a file or a pipe."""
-    try:
+    with suppress(OSError, ValueError):
         return _has_content(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def _has_content(mode: int) -> bool:
@@ -57,19 +56,17 @@ def _not_there(path: Path) -> ArgumentError:
     with suppress(OSError):
         alike = sorted(other.stem for other in folder.iterdir() if other.suffix == path.suffix)
     near = [stem + path.suffix for stem in difflib.get_close_matches(path.stem, alike, n=3)]
-    return ArgumentError(
-        f"there is no file {path}",
-        hint=f"did you mean {' or '.join(str(folder / other) for other in near)}?"
-        if near
-        else "give the path from the current folder, or an absolute one",
-    )
+    hint = "give the path from the current folder, or an absolute one"
+    if near:
+        hint = f"did you mean {' or '.join(str(folder / other) for other in near)}?"
+    return ArgumentError(f"there is no file {path}", hint=hint)
 
 
 def read_given(path: Path, member: str, most_bytes: int) -> bytes:
-    """Return a member of the file of a step, or the full content of another file or of a pipe.
+    """Return a member of the file of a step, or the content of any other file or of a pipe.
 
-    Raises `ArgumentError` if nothing can be read, or more than `most_bytes`; `ArtifactError` for a
-    damaged file of a step, or one without the member.
+    Raise `ArgumentError` if nothing can be read, or more than `most_bytes`. Raise `ArtifactError`
+    for a damaged file of a step, and for a file of a step without the member.
     """
     require_file(path)
     with path.open("rb") as file:

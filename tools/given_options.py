@@ -1,8 +1,8 @@
 """Refuses the options of a command line that would have no effect.
 
-An option without effect is a mistake of the user's, who would believe that the output takes it into
-account. A tool has a table of its modes and of the options that each mode uses. All other options
-raise an error, so that a new option is never ignored silently.
+An option without effect is a mistake of the user, who would believe that the output depends on the
+option. A tool has a table of its modes and of the options that each mode uses. Any option that is
+not in the table raises an error, so that a new option is never ignored silently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def refuse_unused(given: Collection[str], does: str, uses: Collection[str]) -> N
 
 
 def require_with(given: Collection[str], name: str, needed: str) -> None:
-    """Raise `ArgumentError` if the option `name` is given without `needed`, which it depends on.
+    """Raise `ArgumentError` if the option `name` is given without the option `needed`.
 
     >>> require_with({"allow"}, "allow", "against")
     Traceback (most recent call last):

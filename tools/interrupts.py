@@ -22,7 +22,7 @@ _PATIENCE = 5.0
 
 @contextmanager
 def ending_at_interrupts(command: str) -> Iterator[None]:
-    """End the process as soon as it is interrupted inside the `with` block."""
+    """End the process at once if Ctrl-C comes inside the `with` block."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
         return

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any  # Any: JSON
 
-from graphdist.aot import SavedVariable, list_variables
+from graphdist.aot import list_variables
 from graphdist.report.amounts import count_text, record_table, size_text, table
 from graphdist.runtime.targets.chips import CHIPS, Chip
 from graphdist.tools.given_files import require_file
@@ -36,12 +36,12 @@ def _row(chip: Chip) -> dict[str, str]:
         "devices": str(chip.devices),
         "most chips": str(chip.largest),
         "memory": size_text(chip.memory_bytes),
-        "memory/s": f"{chip.memory_bandwidth / 1e9:.0f} GB",
+        "memory/s": f"{chip.memory_rate / 1e9:.0f} GB",
         "bf16 FLOP/s": count_text(chip.peak("bf16")),
         "links": str(chip.links),
-        "link/s": f"{chip.link.value / 1e9:.0f} GB",
-        "net/s": f"{chip.network_bandwidth / 1e9:.1f} GB",
-        "clock": f"{chip.clock.value / 1e9:.2f} GHz" if chip.clock else "",
+        "link/s": f"{chip.link / 1e9:.0f} GB",
+        "net/s": f"{chip.network / 1e9:.1f} GB",
+        "clock": f"{chip.clock / 1e9:.2f} GHz" if chip.clock else "",
     }
 
 
@@ -60,14 +60,14 @@ def _chip_figures(chip: Chip) -> dict[str, Any]:
         "devices": chip.devices,
         "largest": chip.largest,
         "memory_bytes": chip.memory_bytes,
-        "memory_bandwidth": chip.memory_bandwidth,
-        "peak_flops": chip.peak_flops,
+        "memory_bandwidth": chip.memory_rate,
+        "peak_flops": chip.peaks,
         "links": chip.links,
-        "link_bandwidth": chip.link.value,
+        "link_bandwidth": chip.link,
         "interconnect_bandwidth": chip.interconnect_bandwidth,
-        "network_bandwidth": chip.network_bandwidth,
+        "network_bandwidth": chip.network,
         "examples": chip.examples,
-        "clock": chip.clock and chip.clock.value,
+        "clock": chip.clock,
         "sources": chip.sources,
     }
 
@@ -78,13 +78,11 @@ def variable_table(path: str, *, as_json: bool) -> str:
     variables = list_variables(path)
     if as_json:
         return json.dumps(list(map(asdict, variables)), indent=1, default=str)  # `str` of dtypes
-    total = sum(variable.bytes for variable in variables)
-    end = f"{len(variables)} variable{'s' * (len(variables) != 1)}, {size_text(total)} unsharded"
-    header = ["variable", "shape", "dtype", "size", ""]
-    return "\n".join([*table([header, *map(_cells, variables)]), end])
-
-
-def _cells(variable: SavedVariable) -> list[str]:
-    shape = str(list(variable.shape))
-    assigned = "assigned" if variable.is_assigned else "read"
-    return [variable.name, shape, str(variable.dtype), size_text(variable.bytes), assigned]
+    rows = [["variable", "shape", "dtype", "size", ""]]
+    for each in variables:
+        assigned = "assigned" if each.is_assigned else "read"
+        shape = str(list(each.shape))
+        rows.append([each.name, shape, str(each.dtype), size_text(each.bytes), assigned])
+    total = size_text(sum(each.bytes for each in variables))
+    end = f"{len(variables)} variable{'s' * (len(variables) != 1)}, {total} unsharded"
+    return "\n".join([*table(rows), end])

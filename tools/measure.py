@@ -3,16 +3,16 @@
     python -m graphdist.tools.measure train.py:make_step --topology h200:1x1 --set batch=8
     python -m graphdist.tools.measure profile --report step.gdx
 
-The first runs the step on all devices of this machine. The target is a factory of a step, as
-`graphdist-compile` takes it. Arguments and variables of which the factory gives only the shape have
+The first command runs the step on all devices of this machine. The target is a factory of a step,
+as for `graphdist-compile`. Arguments and variables of which the factory gives only the shape have
 random values. With `--topology`, the name of this machine's topology, the step is also compiled
-ahead of time, as `graphdist-compile` does it, and the predicted seconds and bytes are printed
-beside the measured. The second reads a profile that `jax.profiler` wrote (`profiles.py`), and puts
-its exposed communication beside that of a report.
+ahead of time, as by `graphdist-compile`, and the predicted seconds and bytes are printed beside the
+measured ones. The second command reads a profile that `jax.profiler` wrote (`profiles.py`), and
+prints the exposed communication of the profile beside the exposed communication of a report.
 
-Random floats are uniform from 0 to 0.02: their square roots are defined, and unlike zeros they take
-GPUs the usual time. Random integers are below `--integers-below`; give the number of words or
-classes.
+Random floats are uniform from 0 to 0.02, because square roots of such floats are defined, and GPUs
+need the usual time for such floats, but less for zeros. Random integers are below
+`--integers-below`; give the number of words or classes.
 """
 
 from __future__ import annotations
@@ -35,18 +35,22 @@ from graphdist.config import at_least_cpu_devices
 from graphdist.errors import ArgumentError
 from graphdist.program.function import Function
 from graphdist.report.amounts import size_text, time_text
-from graphdist.report.collective_uses import CollectiveUse
 from graphdist.report.json_records import json_of
 from graphdist.report.step_report import Report
-from graphdist.report.step_timeline import StepTimeline
+from graphdist.report.step_timeline import CollectiveTime, StepTimeline
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.state.variable import Variable
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
-from graphdist.tools.compilation import StepOptions, chosen_for, lower_target, sharding
+from graphdist.tools.compilation import (
+    StepOptions,
+    add_shard_parameters,
+    chosen_for,
+    lower_target,
+)
 from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.given_options import given_options, refuse_unused
-from graphdist.tools.profiles import ProfiledStep, is_profile, profiled_step
+from graphdist.tools.profiles import MeasuredCollective, ProfiledStep, is_profile, profiled_step
 from graphdist.tools.regression import read_report
 from graphdist.tools.steps import StepCall, make_step, parse_settings
 from graphdist.tools.targets import load_factory
@@ -60,8 +64,8 @@ _WARM_UP = 3
 class MeasuredStep:
     """The median seconds of a step, and the most bytes that a device held.
 
-    `peak_bytes` is None where XLA does not count them, as on CPUs. Predictions are None without a
-    topology.
+    `peak_bytes` is None where XLA does not count bytes, as on CPUs. The predicted seconds and bytes
+    are None without a topology.
     """
 
     device: str
@@ -142,7 +146,7 @@ def _is_spec(leaf: Any) -> bool:
 
 
 def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
-    """Return a random value for a spec. Return another leaf unchanged."""
+    """Return a random value for a spec; return a leaf that is no spec unchanged."""
     if not _is_spec(leaf):
         return leaf
 
@@ -161,49 +165,48 @@ def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
 
 @dataclass(frozen=True)
 class ComparedProfile:
-    """A step in a profile, beside the report of it, if there is one."""
+    """A step in a profile, and the report of the step; None without a report."""
 
     step: ProfiledStep
     report: Report | None = None
 
     @property
     def timeline(self) -> StepTimeline | None:
-        """Return what is predicted; None without a report, or if the report has no prediction."""
+        """Return the prediction; None without a report, or if the report has no prediction."""
         return self.report.timeline if self.report else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the measured step as JSON, and what is predicted of it."""
+        """Return the measured step as JSON, and the predicted timeline of the step."""
         return {**json_of(self.step), "predicted": self.timeline and json_of(self.timeline)}
 
     def __str__(self) -> str:
-        step, foreseen = self.step, self.timeline
+        step = self.step
         devices = "1 device" if step.devices == 1 else f"{step.devices} devices"
         header = f"{step.module} on {devices}, the median of {step.runs} steps"
-        rows = {
-            "step": (step.seconds, foreseen.seconds if foreseen else None),
-            "compute": (step.compute, foreseen.compute if foreseen else None),
-            "communication": (step.communication, None),
-            "exposed": (step.exposed, foreseen.exposed if foreseen else None),
-        }
-        texts = [f"{name:<13} {_beside(*pair, time_text)}" for name, pair in rows.items()]
-        return "\n".join([header, *texts, *self._collectives()])
+        lines = [self._line("step", "seconds")]
+        lines += [self._line(name, name) for name in ("compute", "communication", "exposed")]
+        return "\n".join([header, *lines, *self._collectives()])
+
+    def _line(self, name: str, field: str) -> str:
+        """Return the line of a figure. A timeline has no field for all communication."""
+        predicted = getattr(self.timeline, field, None)
+        return f"{name:<13} {_beside(getattr(self.step, field), predicted, time_text)}"
 
     def _collectives(self) -> Iterator[str]:
         times = {each.name: each for each in (self.timeline.collectives if self.timeline else ())}
-        uses = {each.became.partition(",")[0]: each for each in self._uses()}
+        in_graph = self.report.collectives if self.report else ()
+        uses = {each.became.partition(",")[0]: each for each in in_graph}
         for each in self.step.collectives:
-            text = f"{time_text(each.exposed)} of {time_text(each.seconds)} exposed"
+            text = f"{_exposed(each)} exposed"
             if each.name in times:
-                foreseen = times[each.name]
-                text += (
-                    f", {time_text(foreseen.exposed)} of {time_text(foreseen.seconds)} predicted"
-                )
+                text += f", {_exposed(times[each.name])} predicted"
             text += f"  {each.name}" + (f" x {each.runs}" if each.runs > 1 else "")
             use = uses.get(each.name)
             yield f"  {text}" + (f"  {use.title}, {use.place}" if use else "")
 
-    def _uses(self) -> Sequence[CollectiveUse]:
-        return self.report.collectives if self.report else ()
+
+def _exposed(times: MeasuredCollective | CollectiveTime) -> str:
+    return f"{time_text(times.exposed)} of {time_text(times.seconds)}"
 
 
 def compared_profile(path: Path, report: str | None) -> ComparedProfile:
@@ -257,7 +260,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--topology", help="what this machine is, such as h200:1x1 or v5e:2x4")
     add("--steps", type=int, default=10, help="steps that are timed (default: 10)")
     add("--integers-below", type=int, default=10, metavar="N")
-    add("--shard-parameters", nargs="?", const=True, type=int, metavar="GROUP")
+    add_shard_parameters(parser)
     add("--set", action="append", default=[], metavar="NAME=VALUE")
     add("--json", action="store_true", help="print JSON")
     return parser
@@ -267,9 +270,9 @@ def _measured(options: argparse.Namespace) -> MeasuredStep:
     for name in ("steps", "integers_below"):
         if getattr(options, name) < 1:
             raise ArgumentError(f"--{name.replace('_', '-')} is below 1")
-    settings, slices = parse_settings(options.set), sharding(options.shard_parameters)
+    settings = parse_settings(options.set)
     load_factory(options.target)  # first, since its program may set the number of devices
-    strategy = MirroredStrategy(**slices)
+    strategy = MirroredStrategy(shard_parameters=options.shard_parameters)
     expected: dict[str, Any] = {}
     if options.topology is not None:
         topology = find_topology(options.topology)

@@ -1,21 +1,22 @@
 """Profiles of `jax.profiler`: how long a step computes and communicates, and what nothing hides.
 
-A profile has an event for each operation that a device ran. Of CPUs and GPUs they name operation
-and module, of CPUs also the run of the program; TPUs have a line of events for the modules. Where
-no event tells the runs apart, a run begins with the operation that is run least often.
+A profile has an event for each operation that a device ran. The events of CPUs and GPUs name
+operation and module, the events of CPUs also the run of the program. TPUs have a line of events for
+the modules. If no event tells the runs apart, a run begins with the operation that is run least
+often.
 
 Communication is exposed while the device runs a collective and computes nothing. A collective that
-waits for another device counts as communication, as it does in the prediction. An event that has
-events of other operations within it, on the same line, is a loop, a call or a branch: only what is
-in it counts. The figures are medians over all complete runs on all devices, each by itself, so that
-they need not add up.
+waits for another device counts as communication, as in the prediction. An event during which the
+same line has events of other operations is a loop, a call or a branch; only these other operations
+count. Each figure is a median over all complete runs on all devices, so the figures need not add
+up.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -48,7 +49,7 @@ class Operation(NamedTuple):
     is_collective: bool
     module: str
     program: object
-    """What tells apart programs whose modules have one name."""
+    """The id of the program, which differs between programs whose modules have the same name."""
     run: object
     """The run of the program; None if the profile does not say."""
     device: tuple[str, str, int]
@@ -57,7 +58,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasuredCollective:
-    """A collective in a step: how often it runs, and its seconds in all of these runs."""
+    """A collective in a step: the number of its runs, and the seconds of all its runs together."""
 
     name: str
     runs: int
@@ -69,8 +70,8 @@ class MeasuredCollective:
 class ProfiledStep:
     """The runs of a module in a profile: the median seconds of one run on one device.
 
-    `compute` and `exposed` communication do not overlap in a run; its `seconds` also have the times
-    in which the device waits for the host.
+    `compute` and `exposed` communication do not overlap in a run. `seconds` include the times in
+    which the device waits for the host.
     """
 
     module: str
@@ -91,21 +92,21 @@ def is_profile(path: Path) -> bool:
 def profiled_step(
     path: Path, step: str | None = None, collectives: Iterable[str] = ()
 ) -> ProfiledStep:
-    """Return the times of a step in a profile: the last one below a folder, or the one of a file.
+    """Return the times of a step in a profile, the last profile below a folder or a single file.
 
-    `step` is the name of the function, by default of the one that takes most time. `collectives`
-    are names of collectives beside those with names of JAX or XLA. Raises `ArgumentError` if there
-    is no profile, or it has no run of the step.
+    `step` is the name of the function, by default of the function that takes most time.
+    `collectives` are names of further collectives, beside those with names of JAX or XLA. Raise
+    `ArgumentError` if there is no profile, or no run of the step in the profile.
     """
-    programs: dict[tuple[str, object], list[Operation]] = defaultdict(list)
+    operations: list[Operation] = []
     for file in _files(path):
         planes = jax.profiler.ProfileData.from_file(str(file)).planes
-        for operation in profiled_operations(planes, file.name):
-            programs[operation.module, operation.program].append(operation)
-    found = [each for (module, _), each in programs.items() if step is None or _is_of(module, step)]
+        operations += profiled_operations(planes, file.name)
+    programs = _grouped(operations, lambda each: (each.module, each.program))
+    found = [each for each in programs if step is None or _is_of(each[0].module, step)]
     if not found:
         wanted = f"run of {step}" if step else "operation of a device"
-        modules = ", ".join(sorted({module for module, _ in programs})) or "nothing"
+        modules = ", ".join(sorted({each.module for each in operations})) or "nothing"
         raise ArgumentError(
             f"the profile in {path} has no {wanted}",
             hint=f"it has runs of {modules}: call the step inside `with "
@@ -116,7 +117,7 @@ def profiled_step(
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files of a profile, one of each host."""
+    """Return the files of a profile, one file for each host."""
     files = [path] if path.is_file() else sorted(path.rglob(f"*{ENDING}"))
     if not files or not files[0].is_file():
         raise ArgumentError(
@@ -146,21 +147,14 @@ def profiled_operations(planes: Iterable[Any], host: str = "") -> Iterator[Opera
                     module = program.partition("(")[0]
                 else:
                     continue
-                yield Operation(
-                    op,
-                    event.start_ns,
-                    event.start_ns + event.duration_ns,
-                    bool(_COLLECTIVE.match(op)) or event.name.startswith("nccl"),
-                    module,
-                    program,
-                    run,
-                    (host, plane.name, stats.get("device_ordinal", 0)),
-                    name,
-                )
+                start, end = event.start_ns, event.start_ns + event.duration_ns
+                is_collective = bool(_COLLECTIVE.match(op)) or event.name.startswith("nccl")
+                device = host, plane.name, stats.get("device_ordinal", 0)
+                yield Operation(op, start, end, is_collective, module, program, run, device, name)
 
 
 def _program_at(modules: Sequence[Any], time: float) -> tuple[str, int | None]:
-    """Return the program that a TPU runs at a time, and the number of its run."""
+    """Return the program that a TPU runs at a point in time, and the number of the run."""
     for number, event in enumerate(modules):
         if event.start_ns <= time < event.start_ns + event.duration_ns:
             return event.name, number
@@ -168,7 +162,7 @@ def _program_at(modules: Sequence[Any], time: float) -> tuple[str, int | None]:
 
 
 def times_of(found: Sequence[Operation], collectives: Iterable[str] = ()) -> ProfiledStep:
-    """Return the times of a module of which these operations were run."""
+    """Return the times of a module from the operations of all its runs."""
     known = frozenset(collectives)
     runs = [each for run in _runs(found) if (each := _leaves(run))]
     most = max(len({each.name for each in run}) for run in runs)
@@ -203,19 +197,24 @@ def _median(nanoseconds: Iterable[float]) -> float:
 
 def _runs(found: Sequence[Operation]) -> Iterator[list[Operation]]:
     """Yield the operations of each run on each device, in order of their starts."""
-    by_device: dict[tuple[str, str, int], list[Operation]] = defaultdict(list)
-    for operation in sorted(found, key=lambda each: (each.start, -each.end)):
-        by_device[operation.device].append(operation)
-    for on_device in by_device.values():
+    in_order = sorted(found, key=lambda each: (each.start, -each.end))
+    for on_device in _grouped(in_order, lambda each: each.device):
         yield from _runs_of_device(on_device)
+
+
+def _grouped(
+    operations: Iterable[Operation], key: Callable[[Operation], object]
+) -> list[list[Operation]]:
+    """Return the operations in groups with equal keys, in the order of their first operations."""
+    groups: dict[object, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        groups[key(operation)].append(operation)
+    return list(groups.values())
 
 
 def _runs_of_device(on_device: Sequence[Operation]) -> Iterator[list[Operation]]:
     if all(each.run is not None for each in on_device):
-        by_run: dict[object, list[Operation]] = defaultdict(list)
-        for operation in on_device:
-            by_run[operation.run].append(operation)
-        yield from by_run.values()
+        yield from _grouped(on_device, lambda each: each.run)
         return
     counts = Counter(each.name for each in on_device)
     first = min(on_device, key=lambda each: counts[each.name]).name
@@ -229,7 +228,7 @@ def _runs_of_device(on_device: Sequence[Operation]) -> Iterator[list[Operation]]
 
 
 def _leaves(run: Sequence[Operation]) -> list[Operation]:
-    """Return the operations of a run without those that only run others."""
+    """Return the operations of a run, without loops, calls and branches around other operations."""
     around: dict[str, list[Operation]] = defaultdict(list)
     outer: set[int] = set()
     for operation in run:
@@ -242,7 +241,7 @@ def _leaves(run: Sequence[Operation]) -> list[Operation]:
 
 
 class _Run:
-    """One run on one device: when it computes, and when each collective runs."""
+    """One run on one device: when the device computes, and when each collective runs."""
 
     def __init__(self, run: Sequence[Operation], collectives: Container[str]) -> None:
         self.start, self.end = run[0].start, max(each.end for each in run)
@@ -260,7 +259,7 @@ class _Run:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return intervals that do not overlap and cover the same, in order.
+    """Return the union of intervals as intervals that do not overlap, in order.
 
     >>> union([(5, 6), (0, 2), (1, 3)])
     [(0, 3), (5, 6)]
@@ -280,7 +279,7 @@ def length(intervals: Iterable[Interval]) -> float:
 
 
 def length_outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
-    """Return the length of the part of some intervals that others do not cover.
+    """Return the length of the part of `intervals` that `others` do not cover.
 
     >>> length_outside([(0, 4), (6, 8)], [(1, 2), (3, 7)])
     3

@@ -2,7 +2,7 @@
 
 The earlier report is in the file of a compiled step or in the JSON that `--json` prints. Totals of
 the step, such as its memory and time, are compared. A total that grew by more than the allowed
-share is a regression. Collectives are listed by the user's line that asked for them. Two lines are
+share is a regression. Collectives are listed by the user's line that caused them. Two lines are
 the same line if file and text are equal, so code may move.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -88,15 +89,14 @@ class Regression:
         }
 
     def __str__(self) -> str:
-        rows = [["", "before", "after", ""], *map(self._row, self.figures)]
-        names = ", ".join(figure.name for figure in self.grown)
+        grown, rows = self.grown, [["", "before", "after", ""]]
+        for figure in self.figures:
+            growth = (figure.growth_text or "=") + "  GREW" * (figure in grown)
+            rows.append([figure.name, *figure.texts, growth])
+        names = ", ".join(figure.name for figure in grown)
         beyond = f" by more than {100 * self.allowed:g}%" if self.allowed else ""
         verdict = f"GREW{beyond}: {names}" if names else f"nothing grew{beyond}"
         return "\n".join([f"against {self.earlier}", *table(rows), *self._by_line(), verdict])
-
-    def _row(self, figure: ComparedFigure) -> list[str]:
-        grew = "  GREW" if figure in self.grown else ""
-        return [figure.name, *figure.texts, (figure.growth_text or "=") + grew]
 
     def _by_line(self) -> Iterator[str]:
         for line in self.lines:
@@ -111,19 +111,16 @@ class Regression:
 
 
 def parse_allowed(text: str) -> float:
-    """Return the share that a percentage is; raises `ArgumentError` for other text.
+    """Return a percentage as a share. Raise `ArgumentError` for any other text.
 
     >>> parse_allowed("5%")
     0.05
     """
-    number = text.removesuffix("%")
-    try:
-        share = float(number) / 100
-    except ValueError:
-        share = -1.0
-    if number == text or not 0 <= share < inf:
-        raise ArgumentError(f"--allow {text!r} is no percentage", hint="such as --allow 5%")
-    return share
+    with suppress(ValueError):
+        share = float(text.removesuffix("%")) / 100
+        if text.endswith("%") and 0 <= share < inf:
+            return share
+    raise ArgumentError(f"--allow {text!r} is no percentage", hint="such as --allow 5%")
 
 
 def read_report(path: str) -> Report:
@@ -133,10 +130,9 @@ def read_report(path: str) -> Report:
     report.
     """
     text = read_given(Path(path), "report.json", LIMITS["report.json"])
-    try:
+    found = None
+    with suppress(ValueError, RecursionError):
         found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
     if not isinstance(found, dict) or not {"target", "collectives", "flops"} <= found.keys():
         raise ArgumentError(
             f"{path} has no report",
@@ -152,7 +148,7 @@ def read_report(path: str) -> Report:
 
 
 def compare_reports(path: str, earlier: Report, later: Report, allowed: float) -> Regression:
-    """Return how a step's report differs from the earlier one, which `path` names.
+    """Return how a step's report differs from the earlier report, which was read from `path`.
 
     Raises `ArgumentError` for the report of another target.
     """
@@ -164,29 +160,25 @@ def compare_reports(path: str, earlier: Report, later: Report, allowed: float) -
     return Regression(path, allowed, tuple(_figures(earlier, later)), tuple(_lines(earlier, later)))
 
 
-def _figures(earlier: Report, later: Report) -> Iterator[ComparedFigure]:
-    both = earlier, later
-    totals = [Amount.of(each.collectives) for each in both]
-    yield ComparedFigure("peak memory", "bytes", *(each.needed_bytes for each in both))
-    yield ComparedFigure("FLOP", "count", *(each.total_flops for each in both))
-    yield ComparedFigure("memory traffic", "bytes", *(each.memory_traffic for each in both))
+def _figures(*reports: Report) -> Iterator[ComparedFigure]:
+    """Yield the totals of the earlier and of the later report."""
+    totals = [Amount.of(each.collectives) for each in reports]
+    yield ComparedFigure("peak memory", "bytes", *(each.needed_bytes for each in reports))
+    yield ComparedFigure("FLOP", "count", *(each.total_flops for each in reports))
+    yield ComparedFigure("memory traffic", "bytes", *(each.memory_traffic for each in reports))
     yield ComparedFigure("collectives", "count", *(total.runs for total in totals))
     yield ComparedFigure("bytes of collectives", "bytes", *(total.bytes for total in totals))
-    if earlier.timeline and later.timeline:
-        yield from _times(earlier.timeline, later.timeline, "step", "compute", "exposed")
-    elif earlier.estimate and later.estimate:
-        names = "compute", "memory", "interconnect", "step"
-        yield from _times(earlier.estimate, later.estimate, *names)
-
-
-def _times(earlier: object, later: object, *names: str) -> Iterator[ComparedFigure]:
-    for name in names:
-        times = getattr(earlier, name), getattr(later, name)
-        yield ComparedFigure(f"{name} time", "seconds", *times)
+    names: tuple[str, ...] = ("step", "compute", "exposed")
+    times: list[object] = [each.timeline for each in reports]
+    if not all(times):
+        names = ("compute", "memory", "interconnect", "step")
+        times = [each.estimate for each in reports]
+    for name in names if all(times) else ():
+        yield ComparedFigure(f"{name} time", "seconds", *(getattr(each, name) for each in times))
 
 
 def _lines(earlier: Report, later: Report) -> list[Line]:
-    """Return the lines whose collectives changed, those whose bytes grew most first."""
+    """Return the lines whose collectives changed, the line with the largest growth first."""
     before, after = _by_line(earlier), _by_line(later)
     lines = []
     for key in {**before, **after}:
@@ -197,7 +189,7 @@ def _lines(earlier: Report, later: Report) -> list[Line]:
 
 
 def _by_line(report: Report) -> defaultdict[tuple[str, str], list[CollectiveUse]]:
-    """Return the collectives of each line, by its file and text."""
+    """Return the collectives of each line, by file and text of the line."""
     lines: defaultdict[tuple[str, str], list[CollectiveUse]] = defaultdict(list)
     for use in report.collectives:
         key = (use.place.rpartition(":")[0], use.code) if use.code else (use.place, "")

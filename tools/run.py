@@ -1,11 +1,11 @@
 """`graphdist-run`: starts a program once for every worker, on this machine.
 
 The workers get `TF_CONFIG` and communicate over loopback. Their output is printed line by line,
-each line with the index of its worker. When a worker fails, the others get a moment to report it
-and are stopped, and the last output of the failed worker is printed again at the end. If the reader
-of the output goes away, or the output cannot be written, the workers are told to end. No worker
-outlives the launcher. When the launcher ends for any reason, the kernel kills the workers, and a
-process beside the workers kills the processes that they have started.
+each line with the index of its worker. When a worker fails, all other workers have a moment to
+report the failure, and are stopped. At the end the last output of the failed worker is printed
+again. If the reader of the output goes away, or the output cannot be written, the workers are told
+to end. No worker outlives the launcher. When the launcher ends for any reason, the kernel kills the
+workers, and a process beside the workers kills the processes that they have started.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         with closing(ports[0]):
             status = job.run()
-        if status == 0 or job.is_asked_to_end or restarts == options.max_restarts:
+        if status == 0 or job.signal_to_end is not None or restarts == options.max_restarts:
             return status
         restarts += 1
         num_workers = max(least, num_workers - 1)
@@ -75,32 +75,14 @@ def command_line() -> argparse.ArgumentParser:
     parser = CommandParser("graphdist-run", description=(__doc__ or "").split("\n\n")[1])
     add = parser.add_argument
     add("-n", type=int, required=True, metavar="N", help="how many workers")
-    add(
-        "--devices-per-worker",
-        type=int,
-        metavar="D",
-        help="how many devices each worker has: logical ones of the CPU, or that many of the GPUs",
-    )
-    add(
-        "--max-restarts",
-        type=int,
-        default=0,
-        metavar="K",
-        help="start all workers again when one fails, K times at most",
-    )
-    add(
-        "--min-workers",
-        type=int,
-        metavar="M",
-        help="each restart has one worker less, and M at least; by default all have N",
-    )
-    add(
-        "--grace",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="how many seconds the others may go on when one has failed: they say who it was",
-    )
+    devices = "each worker has D devices: logical ones of the CPU, or D of the GPUs"
+    add("--devices-per-worker", type=int, metavar="D", help=devices)
+    restarts = "start all workers again when one fails, K times at most"
+    add("--max-restarts", type=int, default=0, metavar="K", help=restarts)
+    least = "each restart has one worker less, and M at least; by default all have N"
+    add("--min-workers", type=int, metavar="M", help=least)
+    grace = "when a worker fails, the others go on for S seconds, to report which worker failed"
+    add("--grace", type=float, default=5.0, metavar="S", help=grace)
     add("--host", default="127.0.0.1", help="the address the workers listen at (loopback)")
     add("-m", action="store_true", help="the program is a module, as for python -m")
     add("program", nargs=argparse.REMAINDER, help="the program and its own arguments")
@@ -145,17 +127,14 @@ class Job:
     grace_seconds: float
     identity: JobIdentity
 
+    signal_to_end: int | None = None
+    """The first signal that has requested the end of the job; None without one."""
+
     def __post_init__(self) -> None:
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []
-        self._signal_to_end: int | None = None
         self._lost: OSError | None = None
         self._silence_seconds = worker_timeouts().silence
-
-    @property
-    def is_asked_to_end(self) -> bool:
-        """Return whether a signal has requested the end of the job."""
-        return self._signal_to_end is not None
 
     def run(self) -> int:
         """Start the workers, and return once all have ended."""
@@ -167,7 +146,7 @@ class Job:
         with killed_with_the_launcher() as also_kill:
             try:
                 for index in range(len(self.addresses)):
-                    if not self.is_asked_to_end:
+                    if self.signal_to_end is None:
                         also_kill(self._start(index))
                 self._wait()
             finally:
@@ -186,8 +165,8 @@ class Job:
         environment = worker_environment(self.addresses, index, self.identity, self.num_devices)
         worker = Worker(index, self.command, environment)
         self._workers.append(worker)
-        if self._signal_to_end is not None:  # the signal came before the worker was in the list
-            worker.send(self._signal_to_end)
+        if self.signal_to_end is not None:  # the signal came before the worker was in the list
+            worker.send(self.signal_to_end)
         return worker
 
     def _unwritten(self) -> OSError | None:
@@ -202,8 +181,8 @@ class Job:
             self._forward(signal.SIGTERM)
 
     def _forward(self, number: int, frame: FrameType | None = None) -> None:
-        if number in ENDING and self._signal_to_end is None:
-            self._signal_to_end = number
+        if number in ENDING and self.signal_to_end is None:
+            self.signal_to_end = number
         for worker in self._workers:
             worker.send(number)
 
@@ -214,7 +193,7 @@ class Job:
                 if worker.status is not None:
                     self._ended.append(worker)
                     worker.was_stopped = is_stopping
-            if self._lost is None and not self.is_asked_to_end:
+            if self._lost is None and self.signal_to_end is None:
                 self._end_if_lost()
             # Stopped workers cannot report that other workers have failed.
             is_stopped = bool(self._ended) and all(worker.is_stopped for worker in self._left)
@@ -222,7 +201,7 @@ class Job:
             if time.monotonic() > stopped_since + self._silence_seconds:
                 self._kill_stopped()
             has_failed = any(worker.status for worker in self._ended)
-            if deadline == math.inf and (has_failed or self.is_asked_to_end):
+            if deadline == math.inf and (has_failed or self.signal_to_end is not None):
                 deadline = time.monotonic() + self.grace_seconds
             if time.monotonic() > deadline:
                 for worker in self._workers:
@@ -246,15 +225,15 @@ class Job:
         failed = [worker for worker in self._ended if worker.status]
         failed = [worker for worker in failed if not worker.was_stopped] or failed
         if not failed:
-            return 128 + self._signal_to_end if self._signal_to_end and not self._workers else 0
+            return 128 + self.signal_to_end if self.signal_to_end and not self._workers else 0
         first = next((worker for worker in failed if not worker.follows_another()), failed[0])
         assert first.status is not None
         by = signal.Signals(-first.process.returncode) if first.process.returncode < 0 else None
         how = f"was ended by {by.name}" if by else f"failed with exit status {first.status}"
         is_ended = by in ENDING or first.status - 128 in ENDING
-        if self._signal_to_end is not None and is_ended:  # no worker has failed
+        if self.signal_to_end is not None and is_ended:  # no worker has failed
             say(f"worker {first.index} {how}")
-            return 128 + self._signal_to_end  # not SIGTERM, which a slow worker got later
+            return 128 + self.signal_to_end  # not SIGTERM, which a slow worker got later
         say(f"worker {first.index} {how}" + (", and said last:" if first.last_lines else ""))
         with suppress(OSError):  # `console_tool` flushes stderr again, and reports the error
             write(sys.stderr, b"".join(first.last_lines))
@@ -262,7 +241,7 @@ class Job:
 
 
 def reserved_ports(count: int, host: str) -> list[ReservedPort]:
-    """Return ports of a host; the first is reserved, since worker 0 listens there.
+    """Return ports of a host. The first port stays reserved, because worker 0 listens there.
 
     Raises `OSError` for another machine's host.
     """

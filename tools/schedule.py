@@ -30,15 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path} is no text: {error}") from error
-    for loop, found in groupby(loop_collectives(CompiledModule(text)), key=lambda each: each.loop):
-        print("\n".join(_lines(loop, list(found))))
+    for loop, group in groupby(loop_collectives(CompiledModule(text)), key=lambda each: each.loop):
+        found = list(group)
+        exposed = sum(collective.is_exposed for collective in found)
+        print(f"{loop}: {len(found)} collectives, nothing overlaps {exposed}")
+        print(*map(_line, found), sep="\n")
     return 0
-
-
-def _lines(loop: str, found: Sequence[LoopCollective]) -> list[str]:
-    exposed = sum(collective.is_exposed for collective in found)
-    header = f"{loop}: {len(found)} collectives, nothing overlaps {exposed}"
-    return [header, *(_line(collective) for collective in found)]
 
 
 def _line(collective: LoopCollective) -> str:

@@ -1,11 +1,11 @@
 """The step that a target names, and its trace: one way for all tools.
 
 * A *factory* takes the strategy, and keyword settings, and returns `(function, args)`: a
-  `gd.function` and a tuple of what to call it with, arrays or their shapes. Further returned values
-  are for the factory's own program.
+  `gd.function` and a tuple of its arguments, arrays or their shapes. Further returned values are
+  for the factory's own program.
 * A *function* is traced for arguments of the types that `--args` gives.
 * A `gd.function` that its own program has called has the strategy and the arguments of its last
-  call. So no other strategy can be chosen for it.
+  call. So no other strategy can be chosen for the function.
 
 The program is loaded before the strategy is made: see `chosen_strategy.py`. An invalid step is an
 `ArgumentError`; a `GraphdistError` of the user's program is passed on unchanged.
@@ -53,10 +53,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            raise ArgumentError(
-                f"setting {text!r} is not of the form name=value",
-                hint="write for instance batch_size=64",
-            )
+            what = f"setting {text!r} is not of the form name=value"
+            raise ArgumentError(what, hint="write for instance batch_size=64")
         if name in settings:
             raise ArgumentError(f"setting {name!r} is given twice: leave one out")
         try:
@@ -64,9 +62,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             settings[name] = value
         except (TypeError, RecursionError, MemoryError) as error:
-            raise ArgumentError(
-                f"setting {name!r} has a value that Python cannot read: {error}"
-            ) from error
+            what = f"setting {name!r} has a value that Python cannot read: {error}"
+            raise ArgumentError(what) from error
     return settings
 
 
@@ -116,8 +113,8 @@ def trace_target(
 def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]) -> StepCall:
     """Return the function and the arguments that the factory of a target makes for a strategy.
 
-    Raises `ArgumentError` for a target that is not there, settings that its factory does not take,
-    a factory that fails, and one that returns something else.
+    Raise `ArgumentError` for a target that is not there, for settings that its factory does not
+    have, and for a factory that fails or returns anything else.
     """
     factory = load_factory(target)
     if isinstance(factory, Function | BoundFunction):
@@ -140,9 +137,9 @@ def trace_step(
     step: StepCall,
     others: str = "settings with --set name=value",
 ) -> Traced:
-    """Return a step traced for its arguments; raises `ArgumentError` where that fails.
+    """Return a step traced for its arguments. Raise `ArgumentError` if the trace fails.
 
-    `others` says in errors how the user can give the step other arguments.
+    Errors say with `others` how the user can give the step other arguments.
     """
     function, arguments = step
     fn, hint = getattr(function, "fn", None), f"give it other {others}, or mend it"
@@ -170,7 +167,7 @@ def _check_settings(target: str, factory: Factory, settings: Mapping[str, Any]) 
 
 
 def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of a function; None if Python does not know it, as of some builtins."""
+    """Return the signature of a function; None if it is unknown, as for some builtins."""
     with suppress(TypeError, ValueError):
         return inspect.signature(target)
     return None

@@ -2,7 +2,7 @@
 
 A target is `file.py:make_step` or `package.module:make_step`; without a name after the colon it is
 `make_step`. A file is run as Python runs a script, with its folder first on the path, but is not
-`__main__`. What it prints goes to stderr: stdout is for what the tool prints.
+`__main__`. Its output goes to stderr, because stdout is for the output of the tool.
 
 A target that is not there, or whose program fails or ends itself, is an `ArgumentError`. A
 `GraphdistError` that the program raises is passed on unchanged: it names the user's line already.
@@ -89,8 +89,8 @@ def blamed(
 ) -> Iterator[None]:
     """Raise `ArgumentError` if a `with` block raises an error or calls `sys.exit`.
 
-    The block runs a target's program. `what` names the target in the error, which has `hint`. A
-    `GraphdistError` is passed on unchanged.
+    The block runs a target's program. `what` names the target in the error, and `hint` is the
+    error's hint. A `GraphdistError` is passed on unchanged.
     """
     try:
         yield
@@ -146,10 +146,10 @@ def _split(target: str) -> tuple[str, str]:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a file, also one whose path is not in the encoding of the system.
+    """Loads a file, even if its path is not in the encoding of the system.
 
     Python holds such a path with surrogates, which XLA does not accept in the name of a source
-    file. So the file name of the code has escapes instead.
+    file. So the file name of the code has escapes in place of surrogates.
     """
 
     def get_code(self, fullname: str) -> CodeType | None:

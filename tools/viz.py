@@ -73,14 +73,15 @@ def _write(options: argparse.Namespace, form: str) -> None:
     if options.compare is not None:
         require_file(options.compare)
     target = _target(options, options.target, form)
-    colour = form == "text" and options.output is None and _is_terminal() and not wants_no_colour()
+    is_terminal = _is_terminal()
+    colour = form == "text" and options.output is None and is_terminal and not wants_no_colour()
     shown = _shown(target, options, form, colour)
     is_long = shown.count("\n") >= shutil.get_terminal_size().lines
     if options.open:
         print(open_page(shown, options.output))
     elif options.output is not None:
         options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
-    elif _is_terminal() and form in ("text", *MODULES) and is_long:
+    elif is_terminal and form in ("text", *MODULES) and is_long:
         _page(shown)
     else:
         sys.stdout.write(shown)
@@ -105,11 +106,8 @@ def _write_all(options: argparse.Namespace) -> None:
             raise ArgumentError(f"--all has no use for --{option}, since {program} has no {kind}")
 
     def load(name: str) -> ShownProgram:
-        own = argparse.Namespace(**vars(options))
-        if functions[name]:
-            own.args = ""
-        else:
-            own.set = []
+        unused: dict[str, object] = {"args": ""} if functions[name] else {"set": []}
+        own = argparse.Namespace(**{**vars(options), **unused})
         return _target(own, f"{program}:{name}", "html").program
 
     index = write_index(program, folder, load, list(functions))
@@ -157,7 +155,7 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
 
 
 def _changes(program: ShownProgram, form: str, colour: bool) -> str:
-    """Return a program of two steps in the format `form`; text shows the changes between them."""
+    """Return a program of two steps in the format `form`. The format "text" shows the changes."""
     if form != "text":
         return FORMATS[form](program)
     before, after = program.steps
@@ -182,7 +180,7 @@ def _is_terminal() -> bool:
 
 
 def _page(shown: str) -> None:
-    """Show a text in the pager, which handles Ctrl-C itself; print it if there is no pager."""
+    """Show a text in the pager, which handles Ctrl-C itself. Without a pager, print the text."""
     prepare_pager()
     handler = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
@@ -194,7 +192,7 @@ def _page(shown: str) -> None:
 def shown_functions(program: str) -> dict[str, bool]:
     """Return the functions of a file or module that can be shown, and whether each is a factory.
 
-    They are in the order of their lines. Raises `ArgumentError` if there are none.
+    The functions are in the order of their lines. Raise `ArgumentError` if there are none.
     """
     module = import_target(program)
     functions = {

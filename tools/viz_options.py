@@ -1,7 +1,7 @@
 """The options of `graphdist-viz`: their parser, and which of them go together.
 
-Each view takes some options, and so does each format. An option that would change nothing raises an
-error, which names the other option that makes it useless.
+Each view has some options, and so has each format. An option that would change nothing raises an
+error, which names the other option that makes this option useless.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VIEWS = {
     "filter": _SELECTION,
     "focus": _SELECTION,
 }
-"""The views other than the graph, and the options that each takes beside `_WRITTEN`."""
+"""The views other than the graph, and the options of each view in addition to `_WRITTEN`."""
 _USED_BY_SAVED_GRAPHS = (
     *("target", "topology", "num_slices", "output", "open", "compare", "diff", "collectives"),
     *_SELECTION,
@@ -103,7 +103,7 @@ def format_of(options: argparse.Namespace) -> str:
 
 
 def is_compiled_for_topology(options: argparse.Namespace) -> bool:
-    """Return whether the step is compiled for the topology; otherwise it gives estimates only."""
+    """Return whether the step is compiled for a topology, and not only estimated on it."""
     return not (options.topology is None or options.strategy or is_saved(options.target))
 
 

@@ -61,7 +61,7 @@ def load_step(
     *,
     reports: bool = False,
 ) -> VizTarget:
-    """Return a step after its passes. With `reports`, it is also compiled and has a report.
+    """Return a step after its passes. With `reports`, the step is compiled and has a report.
 
     A step that the compiler refuses as too large has a report without a timeline.
     """
@@ -102,7 +102,7 @@ def read_earlier(path: Path) -> SavedProgram:
     """Return the last graph of a document, an artifact or a text; raises `ArgumentError`."""
     content = _content(path)
     if not content.lstrip().startswith(b"{"):
-        return SavedProgram(_shown_program(content, path).graph, None)
+        return _shown_program(content, path).graph, None
     return read_document(_decoded(content, path, "surrogatepass"), str(path))
 
 

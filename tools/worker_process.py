@@ -1,8 +1,9 @@
 """The process of a worker that `graphdist-run` starts: its output, its end, its children.
 
-Its output is passed on line by line, each line with the index of the worker; a line of more than
-`LONGEST_LINE` bytes is passed on in parts. If the output can no longer be written, it is still
-read, because the worker would block in `print` otherwise. Then the launcher ends the job.
+The worker's output is passed on line by line, each line with the index of the worker. A line of
+more than `LONGEST_LINE` bytes is passed on in parts. If the output can no longer be written, the
+output is still read until the launcher ends the job, because otherwise the worker would block in
+`print`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Worker:
-    """One process, and the last lines it wrote."""
+    """One process, and the last lines that the process wrote."""
 
     def __init__(self, index: int, command: Sequence[str], environment: dict[str, str]) -> None:
         """Start the process."""
@@ -60,8 +61,7 @@ class Worker:
         assert self.process.stderr is not None
         streams = (self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr)
         self._readers = [
-            threading.Thread(target=self._read, args=stream_and_output, daemon=True)
-            for stream_and_output in streams
+            threading.Thread(target=self._read, args=pair, daemon=True) for pair in streams
         ]
         for reader in self._readers:
             reader.start()
@@ -102,8 +102,8 @@ class Worker:
     def finish_reading(self) -> None:
         """Write the last lines of a process that has ended, however slowly they are read.
 
-        A line is waited for at most a second: a process that has left the worker's session may hold
-        its streams open.
+        The wait for a line ends after a second, because a process that has left the worker's
+        session may hold the streams open.
         """
         ended = time.monotonic()
         for reader in self._readers:
@@ -140,7 +140,7 @@ def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def write(out: TextIO, text: bytes) -> None:
-    """Write to an output that several threads write to, without Python's buffer.
+    """Write to an output of several threads, without Python's buffer.
 
     A thread that waits for a slow reader would hold the lock of Python's buffer. Then Python would
     abort at exit.
@@ -163,7 +163,10 @@ def has_reader(out: TextIO) -> bool:
 
 @contextmanager
 def killed_with_the_launcher() -> Iterator[Callable[[Worker], None]]:
-    """Yield a function that takes a worker, to kill its children if this process is killed."""
+    """Yield a function that takes a worker.
+
+    If this process is killed, the processes that the worker has started are killed, too.
+    """
     with subprocess.Popen(
         [sys.executable, "-I", "-S", process_groups.__file__],
         stdin=subprocess.PIPE,

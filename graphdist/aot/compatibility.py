@@ -6,8 +6,8 @@ and the same compiler flags.
 
 A module of a kilobyte may need a terabyte of memory. The compilers for GPUs and TPUs raise an error
 for such a module, the compiler for CPUs does not. So the memory that the step needs is compared
-with the memory of a device. CPU devices of one process share the memory of the host, so for them it
-is compared with the host's memory.
+with the memory of a device. CPU devices of one process share the memory of the host, so the memory
+that all of these devices need is compared with the host's memory.
 """
 
 from __future__ import annotations
@@ -27,19 +27,17 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.user_lines import here
 from graphdist.version import versions
 
 
 def check_versions(file: StepFile) -> None:
     """Raise `ArtifactError` for a file that was made by other versions."""
-    made_by, here_are = file.manifest["versions"], versions()
-    for package in ("graphdist", "jax", "jaxlib"):
-        if made_by[package] != here_are[package]:
+    for package, is_here in versions().items():
+        made_by = file.manifest["versions"][package]
+        if package != "libtpu" and made_by != is_here:
             raise ArtifactError(
-                f"{file.name} was made with {package} {made_by[package]}, here is {package} "
-                f"{here_are[package]}",
-                hint=f"install {package}=={made_by[package]}, or compile the step again",
+                f"{file.name} was made with {package} {made_by}, here is {package} {is_here}",
+                hint=f"install {package}=={made_by}, or compile the step again",
             )
 
 
@@ -53,19 +51,22 @@ def check_native(file: StepFile, devices: Devices) -> None:
         raise _not_native(
             file, f"is for the CPUs of one process, here are {len(devices.workers)} workers"
         )
-    manifest = file.manifest
-    saved, present = manifest["target"], target_of(devices)
-    pairs = [
-        ("devices", f"{saved['num_devices']} {saved['device_kind']}",
-         f"{present['num_devices']} {present['device_kind']}"),
-        ("slices", saved["layout"], present["layout"]),
-        ("compiler flags", str(manifest["flags"]), str(compiler_flags())),
-    ]  # fmt: skip
-    if devices.platform == "tpu":
-        pairs.append(("libtpu", manifest["versions"]["libtpu"], versions()["libtpu"]))
-    for what, made_for, is_here in pairs:
-        if made_for != is_here:
-            raise _not_native(file, f"was made for {what} {made_for}, here are {is_here}")
+    made_for = _native_needs(file.manifest, devices.platform)
+    present = {"target": target_of(devices), "flags": compiler_flags(), "versions": versions()}
+    for what, is_here in _native_needs(present, devices.platform).items():
+        if made_for[what] != is_here:
+            raise _not_native(file, f"was made for {what} {made_for[what]}, here are {is_here}")
+
+
+def _native_needs(manifest: dict[str, Any], platform: str) -> dict[str, str]:
+    """Return the properties that an executable needs, as texts by name."""
+    target = manifest["target"]
+    needs = {
+        "devices": f"{target['num_devices']} {target['device_kind']}",
+        "slices": target["layout"],
+        "compiler flags": str(manifest["flags"]),
+    }
+    return {**needs, "libtpu": manifest["versions"]["libtpu"]} if platform == "tpu" else needs
 
 
 def _not_native(file: StepFile, why: str) -> ArtifactError:
@@ -91,8 +92,8 @@ def target_of(devices: Devices) -> dict[str, Any]:
 def _layout(devices: Devices) -> str:
     """Return the number of TPU slices, and their chips along each dimension; "" for no TPUs.
 
-    The text is computed from the devices' coordinates, which absent devices of a topology have,
-    too. So absent devices can be compared with present ones.
+    The text is computed from the devices' coordinates. Absent devices of a topology have
+    coordinates, too, so absent devices can be compared with present devices.
     """
     coordinates = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
     if not all(coordinates):
@@ -103,7 +104,7 @@ def _layout(devices: Devices) -> str:
 
 
 def strategy_that_runs(file: StepFile, graph: Graph, strategy: StrategyBase | None) -> StrategyBase:
-    """Return the strategy that runs the step; raises `ArtifactError` if its devices do not fit."""
+    """Return the strategy that runs the step. Raise `ArtifactError` if its devices do not fit."""
     name, platforms = file.name, file.manifest["platforms"]
     if strategy is None and (entry := current_entry()) is not None:
         strategy = entry.strategy
@@ -123,7 +124,7 @@ def strategy_that_runs(file: StepFile, graph: Graph, strategy: StrategyBase | No
             hint=f"give load a strategy with shard_parameters={size}",
         )
     if devices.is_absent:
-        devices.refuse_to_run(f"loading {name}", here())
+        devices.refuse_to_run(f"loading {name}")
     if devices.platform not in platforms:
         raise ArtifactError(
             f"{name} was compiled for {' and '.join(platforms)}, the devices are of "

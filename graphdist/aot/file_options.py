@@ -42,7 +42,7 @@ def options_for(
 ) -> dict[str, Any]:
     """Return XLA's options for the portable module of a file.
 
-    `chosen` are the options of the caller of `load`; None takes the options in the file. Raises
+    `chosen` are the options of the caller of `load`; None stands for the options in the file. Raise
     `ArtifactError` for options in the file that only a trusted file may choose.
     """
     safe = {} if trusted else _SAFE
@@ -60,21 +60,17 @@ def options_for(
 def _require_allowed(name: str, option: str, value: Any) -> None:
     allowed, is_switch = FILE_OPTIONS.get(option), isinstance(value, bool)
     if option not in FILE_OPTIONS:
-        why = "no file may choose it"
+        is_allowed, why = False, "no file may choose it"
     elif allowed is None:
-        if is_switch:
-            return
-        why = "a file may choose true or false"
+        is_allowed, why = is_switch, "a file may choose true or false"
     elif isinstance(allowed, tuple):
-        if value in allowed:
-            return
-        why = f"a file may choose {' or '.join(allowed)}"
+        is_allowed, why = value in allowed, f"a file may choose {' or '.join(allowed)}"
     else:
-        if isinstance(value, int) and not is_switch and value in allowed:
-            return
+        is_allowed = isinstance(value, int) and not is_switch and value in allowed
         why = f"a file may choose integers from 0 to {allowed[-1]}"
-    raise ArtifactError(
-        f"{name} asks for the compiler option {option:.100}={value!r:.100}: {why}",
-        hint="if you want it, ask for it: load(path, compiler_options={..}); if you trust the file "
-        "as you would a program: load(path, trusted=True)",
-    )
+    if not is_allowed:
+        raise ArtifactError(
+            f"{name} asks for the compiler option {option:.100}={value!r:.100}: {why}",
+            hint="if you want it, ask for it: load(path, compiler_options={..}); if you trust the "
+            "file as you would a program: load(path, trusted=True)",
+        )

@@ -16,12 +16,7 @@ from graphdist.aot.manifest import interface_from_json
 from graphdist.aot.reading import StepFile
 from graphdist.errors import ArgumentError, ContextError, GraphdistError, RuntimeFailure
 from graphdist.ir.graph import Graph
-from graphdist.program.argument_keys import (
-    UnusableLeaf,
-    input_type,
-    is_static,
-    leaf_key,
-)
+from graphdist.program.argument_keys import UnusableLeaf, input_type, is_static, leaf_key
 from graphdist.program.binding import Binding
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.program.kept_programs import signature_difference
@@ -35,7 +30,7 @@ from graphdist.tracing.user_lines import here
 
 
 class LoadedStep:
-    """A step from a file; it takes the arguments of the function that was compiled."""
+    """A step from a file, called with the arguments of the function that was compiled."""
 
     def __init__(
         self,
@@ -92,14 +87,11 @@ class LoadedStep:
     def _check(self, paths: list[str], leaves: list[Any]) -> None:
         expected = self._interface
         if tuple(paths) != expected.paths:
-            missing = [path for path in expected.paths if path not in paths]
-            added = [path for path in paths if path not in expected.paths]
+            different = [f"no {path}" for path in expected.paths if path not in paths]
+            different += [f"{path} too" for path in paths if path not in expected.paths]
             raise ArgumentError(
                 f"step {self.name!r} is called with {len(paths)} leaves, it was compiled for "
-                f"{len(expected.paths)}: "
-                + ", ".join(
-                    [*(f"no {path}" for path in missing), *(f"{path} too" for path in added)]
-                )
+                f"{len(expected.paths)}: {', '.join(different)}"
             )
         try:
             keys = tuple(_loose(leaf_key(leaf, False)) for leaf in leaves)

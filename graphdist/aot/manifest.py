@@ -22,6 +22,8 @@ from graphdist.runtime.executable import jax_dtype
 from graphdist.strategy_base import StrategyBase
 
 _PLAIN = (str, int, float, bool, type(None))
+_OF_VARIABLES = ("name", "synchronization", "aggregation", "trainable")
+"""The fields of a variable that JSON holds under the same names."""
 
 
 def type_to_json(type: Type) -> dict[str, Any]:
@@ -36,11 +38,11 @@ def type_to_json(type: Type) -> dict[str, Any]:
 
 def type_from_json(data: Any) -> Type:
     """Return the type that JSON describes."""
-    kind = data["distribution"]
     layout: Layout | None = None
-    if kind is not None:
+    if data["distribution"] is not None:
+        kind, dimension, axis = data["distribution"]
         by_kind = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
-        layout = by_kind[kind[0]] if kind[0] in by_kind else sharded(int(kind[1]), kind[2])
+        layout = by_kind[kind] if kind in by_kind else sharded(int(dimension), axis)
     return Type(str(data["dtype"]), tuple(map(int, data["shape"])), layout)
 
 
@@ -58,11 +60,8 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
         "output_shapes": [list(shape) for shape in output_shapes],
         "variables": [
             {
-                "name": variable.name,
+                **{name: getattr(variable, name) for name in _OF_VARIABLES},
                 "type": type_to_json(variable.type),
-                "synchronization": variable.synchronization,
-                "aggregation": variable.aggregation,
-                "trainable": variable.trainable,
                 "donated": variable.assigned,
                 "sharded_along": variable.sharded_along,
             }
@@ -83,12 +82,9 @@ def boundary_from_json(data: Any) -> Graph:
         tuple(Value(type_from_json(value)) for value in data["outputs"]),
         tuple(
             GraphVariable(
-                variable["name"],
-                type_from_json(variable["type"]),
-                variable["synchronization"],
-                variable["aggregation"],
-                variable["trainable"],
+                type=type_from_json(variable["type"]),
                 assigned=variable["donated"],
+                **{name: variable[name] for name in _OF_VARIABLES},
             ).stored_along(variable["sharded_along"])
             for variable in data["variables"]
         ),
@@ -99,12 +95,10 @@ def boundary_from_json(data: Any) -> Graph:
 
 def interface_to_json(interface: Interface) -> dict[str, Any]:
     """Return an interface as JSON; raises `UnsupportedError` if JSON cannot describe it."""
+    leaves = zip(interface.paths, interface.names, interface.keys, strict=True)
     return {
         "arguments": [
-            {"place": path, "name": name, **_key_to_json(key, name)}
-            for path, name, key in zip(
-                interface.paths, interface.names, interface.keys, strict=True
-            )
+            {"place": path, "name": name, **_key_to_json(key, name)} for path, name, key in leaves
         ],
         "result": _tree_to_json(interface.structure, iter(interface.statics)),
         "per_replica": list(interface.per_replica),
@@ -191,13 +185,8 @@ def _unsaved(what: str) -> UnsupportedError:
 
 def _tree_from_json(data: Any, statics: list[Any]) -> Any:
     if "leaf" in data:
-        match data["leaf"]:
-            case "output":
-                statics.append(OUTPUT)
-            case "mirrored":
-                statics.append(MirroredLeaf(int(data["num_replicas"])))
-            case _:
-                statics.append(data["value"])
+        leaves = {"output": OUTPUT, "mirrored": MirroredLeaf(data.get("num_replicas", 0))}
+        statics.append(leaves.get(data["leaf"], data.get("value")))
         return 0
     if data["node"] == "none":
         return None

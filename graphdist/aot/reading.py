@@ -12,6 +12,7 @@ from graphdist.aot.manifest import boundary_from_json
 from graphdist.aot.manifest_schema import MANIFEST
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentTypeError, ArtifactError, GraphdistError
+from graphdist.ir.graph import GraphVariable
 from graphdist.runtime.executable import jax_dtype
 from graphdist.runtime.files.artifact import read_artifact
 from graphdist.runtime.processes.json_schema import mismatch
@@ -56,8 +57,8 @@ def require_path(path: Any, what: str) -> None:
 def reading(name: str) -> Iterator[None]:
     """Turn every error while the contents of a file are read into an `ArtifactError`.
 
-    The file's hashes are right. So its contents were wrong when they were written, and any library
-    may raise any error when it reads them.
+    The file's hashes are right. So the contents were wrong when they were written, and any library
+    may raise any error when it reads the contents.
     """
     try:
         yield
@@ -100,13 +101,10 @@ def list_variables(path: str | os.PathLike[str]) -> tuple[SavedVariable, ...]:
     """
     file = read_checked(path, "gd.aot.list_variables")
     with reading(file.name):
-        return tuple(
-            SavedVariable(
-                variable.name,
-                variable.type.shape,
-                jax_dtype(variable.type.dtype),
-                variable.type.bytes,
-                variable.assigned,
-            )
-            for variable in boundary_from_json(file.manifest["boundary"]).variables
-        )
+        variables = boundary_from_json(file.manifest["boundary"]).variables
+        return tuple(map(_saved_variable, variables))
+
+
+def _saved_variable(variable: GraphVariable) -> SavedVariable:
+    dtype, shape = jax_dtype(variable.type.dtype), variable.type.shape
+    return SavedVariable(variable.name, shape, dtype, variable.type.bytes, variable.assigned)

@@ -79,19 +79,18 @@ def save(
             f"gd.aot.save is given {type_name(compiled)}, not a compiled step",
             hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
         )
+    uses = f"{compiled.graph.name!r} uses variables"
     if any(variable.is_in_copies or variable.serves for variable in compiled.graph.variables):
         raise UnsupportedError(
-            f"{compiled.graph.name!r} uses variables of which each replica has a copy, by "
-            f"sync_every: a file of a step cannot describe them",
+            f"{uses} of which each replica has a copy, by sync_every: a file of a step cannot "
+            f"describe them",
             hint="compile it in the process that runs it, or save it for a strategy without "
             "sync_every",
         )
     if compiled.cut is not None:
-        raise UnsupportedError(
-            f"{compiled.graph.name!r} uses variables on parameter servers, which a file of a step "
-            f"cannot read",
-            hint="compile it in a scope of a strategy that keeps variables on its own devices",
-        )
+        hint = "compile it in a scope of a strategy that keeps variables on its own devices"
+        what = f"{uses} on parameter servers, which a file of a step cannot read"
+        raise UnsupportedError(what, hint=hint)
     # The process that loads the step may store its variables in other packs, or in none.
     compiled = compiled.unpacked()
     traced = compiled.lowered.traced
@@ -109,11 +108,6 @@ def save(
         "mesh": {"axes": {"replica": len(compiled.devices)}},
         "boundary": boundary_to_json(final, shapes),
         "interface": interface_to_json(traced.interface),
-        "unplaced": sorted(
-            len(final.variables) + index
-            for index, aval in (traced.given or {}).items()
-            if aval.sharding is None
-        ),
         "graph_hash": sha256(str(final).encode()),
     }
     members = {
@@ -141,39 +135,33 @@ def require_file_path(path: str | os.PathLike[str]) -> None:
     """Raise `ArgumentError` if there is no folder for the file, or the path is a folder."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise ArgumentError(
-            f"{os.fspath(path)} cannot be written: there is no folder {folder}",
-            hint="make the folder first, or write somewhere else",
-        )
+        hint = "make the folder first, or write somewhere else"
+        raise _not_writable(path, f"there is no folder {folder}", hint)
     if os.path.isdir(path):
-        raise ArgumentError(
-            f"{os.fspath(path)} cannot be written: it is a folder",
-            hint=f"name a file in it: {os.path.join(path, 'step.gdx')}",
-        )
+        hint = f"name a file in it: {os.path.join(path, 'step.gdx')}"
+        raise _not_writable(path, "it is a folder", hint)
+
+
+def _not_writable(path: str | os.PathLike[str], why: str, hint: str) -> ArgumentError:
+    return ArgumentError(f"{os.fspath(path)} cannot be written: {why}", hint=hint)
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:
     """Raise `ArgumentError` if no file can be written at `path`, or `path` is no regular file."""
     require_writable(path)
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ArgumentError(
-            f"{os.fspath(path)} cannot be written: it is a pipe, a socket or a device, which "
-            f"the file would replace",
-            hint="name a file: step.gdx",
-        )
+        why = "it is a pipe, a socket or a device, which the file would replace"
+        raise _not_writable(path, why, "name a file: step.gdx")
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` if no file can be written at `path`. Makes a file and removes it."""
+    """Raise `ArgumentError` if no file can be written at `path`. Make a file and remove it."""
     require_file_path(path)
     try:
         try_to_write(path)
     except (OSError, ValueError) as error:  # ValueError: the name has a zero byte
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ArgumentError(
-            f"{os.fspath(path)} cannot be written: {reason}",
-            hint="write somewhere else",
-        ) from error
+        raise _not_writable(path, str(reason), "write somewhere else") from error
 
 
 def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
@@ -183,11 +171,9 @@ def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
     except (NotImplementedError, ValueError) as error:
         reason = str(error).splitlines()[0]
         hint = "callbacks, prints and custom calls of your own do not go into a file"
-        if targets := sorted(set(_CUSTOM_CALL.findall(str(error)))):
-            reason = (
-                f"JAX does not guarantee that other versions of it have the custom calls "
-                f"{', '.join(targets)}"
-            )
+        if targets := ", ".join(sorted(set(_CUSTOM_CALL.findall(str(error))))):
+            promise = "JAX does not guarantee that other versions of it have"
+            reason = f"{promise} the custom calls {targets}"
             hint = (
                 "compute it by other operations, or compile the step in the process that runs it; "
                 "of JAX's own, lax.linalg.ormqr and scipy.linalg.qr(pivoting=True) make such calls"
@@ -265,9 +251,8 @@ def load(
 
 
 def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[str]:
-    if platforms is None:
-        return [default]
-    for platform in platforms:
+    chosen = [default] if platforms is None else list(platforms)
+    for platform in chosen:
         if platform not in PLATFORMS:
             raise ArgumentError(f"platform {platform!r} is not one of {', '.join(PLATFORMS)}")
-    return list(platforms)
+    return chosen

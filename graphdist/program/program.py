@@ -40,7 +40,7 @@ from graphdist.runtime.bound_step import called_while_traced
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_donated_or_failed
 from graphdist.runtime.executable import Step, preceded
 from graphdist.runtime.interpreted_step import interpreted_step
-from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
+from graphdist.runtime.invalid_numbers import Named, NumberCheck
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.program_agreement import agree_on, wait_until_compiled
 from graphdist.runtime.value_agreement import ValueAgreement
@@ -100,7 +100,7 @@ class _Compilation:
         """Compile the function; `moved` is why it is compiled again."""
         traced = self.traced
         if traced.devices.is_absent:
-            traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
+            traced.devices.refuse_to_run(f"running {traced.graph.name!r}")
         lowered = traced.lower()
         values = {name: each.stored for name, each in traced.named_variables.items()}
         storage = ProgramStorage(lowered.graph, values, traced.interface.strategy)
@@ -213,7 +213,7 @@ def step_of(lowered: Lowered, require: Callable[[], None]) -> Step:
         step.function = preceded(require, step.function)
     if refused:
         inputs, outputs = _names(graph, interface, lowered.logical)
-        step.check = NumberCheck(CheckedProgram(graph, devices, refused, inputs, outputs))
+        step.check = NumberCheck(graph, devices, refused, inputs, outputs)
         step.function = step.check.watched(step.function)
     return step
 

@@ -23,10 +23,10 @@ from graphdist.runtime.targets.topologies import Topology
 class CollectiveUse:
     """A collective of the graph, and the collective of the module that does its work.
 
-    `bytes` is the size of the operand on each replica. The collective runs `times` times in a step,
-    but only in one of `every` steps. It runs in `num_groups` groups of `group_size` replicas.
-    `became` describes the collective of the module in words. `code` is the user's line as text,
-    `seconds` the estimate of all runs in a step, 0 without an estimate.
+    `bytes` is the size of the operand on each replica. Only every `every`-th step runs the
+    collective, and such a step runs the collective `times` times, in `num_groups` groups of
+    `group_size` replicas. `became` describes the collective of the module in words. `code` is the
+    text of the user's line. `seconds` is the estimated time of all runs in a step, 0 if unknown.
     """
 
     kind: str
@@ -59,8 +59,14 @@ class CollectiveUse:
         return round(self.bytes * self.times / self.every)
 
 
+_OF_THE_GRAPH = (
+    "kind", "reducer", "dtype", "bytes", "group_size", "num_groups", "times", "every", "pass_name",
+)  # fmt: skip
+"""The fields that a `CollectiveUse` has in common with the collective of the graph."""
+
+
 class Matched(NamedTuple):
-    """A collective of the graph, and its match in the module; None if no match is known."""
+    """A collective of the graph, and its match in the module; None without a known match."""
 
     collective: Collective
     match: Match | None
@@ -83,20 +89,12 @@ class Matched(NamedTuple):
         return (asked[0]._replace(kind=kind, bytes=match.bytes),)
 
     def use(self, topology: Topology | None, *, is_compiled: bool) -> CollectiveUse:
-        """Return the collective for the report; `is_compiled` says whether there is a module."""
+        """Return the collective for the report. `is_compiled` says whether there is a module."""
         asked, frame = self.collective, self.collective.source.frame
         return CollectiveUse(
-            kind=asked.kind,
-            reducer=asked.reducer,
-            dtype=asked.dtype,
-            bytes=asked.bytes,
-            group_size=asked.group_size,
-            times=asked.times,
-            pass_name=asked.pass_name,
+            **{name: getattr(asked, name) for name in _OF_THE_GRAPH},
             source=str(asked.source),
             became=_became(asked.kind, self.match) if is_compiled else "not compiled",
-            num_groups=asked.num_groups,
-            every=asked.every,
             code=frame.text if frame else "",
             seconds=sum(collective_seconds_at_peak(topology, each) for each in self.exchanges)
             if topology

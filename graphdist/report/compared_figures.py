@@ -33,7 +33,7 @@ class ComparedFigure:
 
     @property
     def growth(self) -> float:
-        """Return the relative growth: negative if the figure fell, infinite if it was 0 before."""
+        """Return the relative growth: negative for a fall, infinite for growth from 0."""
         if self.before:
             return self.after / self.before - 1
         return inf if self.after else 0.0

@@ -41,7 +41,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class PassEffect:
-    """One pass: the measures before and after it, what it chose, and why it declined changes."""
+    """One pass: the measures before and after it, its choices, and why it declined changes."""
 
     name: str
     changed: bool
@@ -55,7 +55,7 @@ class PassEffect:
 class ServerRequest:
     """One request of a step: a read or an update of variables of one server.
 
-    `bytes` is the number of bytes sent. For a read of rows it is the largest possible number,
+    `bytes` is the number of bytes sent. For a read of rows, `bytes` is the largest possible number,
     because a row that is read twice is sent once. `server` is None if the server is unknown.
     """
 
@@ -82,7 +82,7 @@ class ServerRequest:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The effects of a program's passes, in order. `print` shows them as a table."""
+    """The effects of a program's passes, in order. `print` shows the effects as a table."""
 
     name: str
     target: str
@@ -158,7 +158,7 @@ def explanation(
     history: Sequence[PassRecord],
     options: tuple[str, ...] = (),
 ) -> Explanation:
-    """Return the effects of the passes of a pipeline. `history` has the graphs they returned."""
+    """Return the effects of a pipeline's passes. `history` has the graphs that they returned."""
     graphs = pairwise([traced, *(record.graph for record in history)])
     steps = tuple(
         PassEffect(

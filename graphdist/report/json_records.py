@@ -9,19 +9,22 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints  # Any: JS
 Record = TypeVar("Record")
 
 NOT_IN_JSON: Mapping[str, bool] = {"not in JSON": True}
-"""The metadata of a field that is left out of JSON; the field has a default."""
+"""The metadata of a field that is not in the JSON of its record. The field has a default."""
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "truth value"}
 
 
-def json_of(value: Any) -> Any:
+def json_of(value: Any, *computed: str) -> Any:
     """Convert a record, or the value of one of its fields, to JSON.
+
+    `computed` are names of properties whose values the JSON of the record also has.
 
     >>> from graphdist.report.step_report import StoredVariables
     >>> json_of(StoredVariables(3, 2, 64, 32))
     {'count': 3, 'sliced': 2, 'full_bytes': 64, 'held_bytes': 32}
     """
     if is_dataclass(value):
-        return {each.name: json_of(getattr(value, each.name)) for each in _in_json(value)}
+        names = [each.name for each in _in_json(value)]
+        return {name: json_of(getattr(value, name)) for name in (*names, *computed)}
     if isinstance(value, tuple | list):
         return [json_of(each) for each in value]
     return dict(value) if isinstance(value, Mapping) else value
@@ -55,7 +58,7 @@ def _in_json(record: Any) -> list[Field[Any]]:
 
 
 def _value(kind: Any, found: Any) -> Any:
-    """Convert a JSON value to a type; raise `TypeError` if it does not fit."""
+    """Convert a JSON value to a type. Raise `TypeError` if the value does not fit the type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if type(None) in arguments:
         return None if found is None else _value(arguments[0], found)

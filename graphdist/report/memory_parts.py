@@ -1,8 +1,8 @@
 """The memory of a step with sharded variables, by its large parts, counted on the graph.
 
 The sum can be compared with the compiler's peak. The peak is higher by short-lived values, such as
-products inside a layer and unsharded gradients before they are scattered. It is lower where the
-compiler writes the next layer into the buffer of the previous one.
+products inside a layer and unsharded gradients before they are scattered. The peak is lower if the
+compiler writes a layer into the buffer of the previous layer.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _scatters(node: Node) -> bool:
 
 
 def _gathered(body: Graph) -> int:
-    """Return the bytes that an iteration gathers, for itself and for the next one."""
+    """Return the bytes that an iteration gathers for itself and for the next iteration."""
     made = _gathers(body)
     return _bytes(made) + _bytes(made.intersection(body.outputs))
 

@@ -22,21 +22,13 @@ LINES_OF_MEMORY = 5
 
 def report_text(report: Report) -> str:
     """Return the report as text."""
-    return "\n".join(
-        [
-            f"{report.name} on {report.target}: {report.num_devices} devices",
-            "",
-            *_memory(report),
-            "",
-            f"{count_text(report.total_flops)}FLOP a device a step"
-            f" ({', '.join(f'{count_text(n)}FLOP {dtype}' for dtype, n in report.flops.items())})",
-            "",
-            *_collectives(report),
-            "",
-            *_time(report),
-            *(f"warning: {constant}" for constant in report.constants),
-        ]
-    ).rstrip()
+    flops = ", ".join(f"{count_text(n)}FLOP {dtype}" for dtype, n in report.flops.items())
+    lines = [f"{report.name} on {report.target}: {report.num_devices} devices", ""]
+    lines += [*_memory(report), ""]
+    lines += [f"{count_text(report.total_flops)}FLOP a device a step ({flops})", ""]
+    lines += [*_collectives(report), "", *_time(report)]
+    lines += (f"warning: {constant}" for constant in report.constants)
+    return "\n".join(lines).rstrip()
 
 
 def verdict(report: Report) -> str:
@@ -44,17 +36,14 @@ def verdict(report: Report) -> str:
     needed, available = report.needed_bytes, report.available_bytes
     if not available:
         return f"needs {size_text(needed)} a device" if report.fits else report.refusal
-    share = f"{needed / available:.1%} of {size_text(available)}"
+    share = f"{size_text(needed)} a device, {needed / available:.1%} of {size_text(available)}"
     if report.fits:
-        return f"FITS: {size_text(needed)} a device, {share}"
-    return (
-        f"DOES NOT FIT: {size_text(needed)} a device, {share}, "
-        f"{size_text(needed - available)} too much"
-    )
+        return f"FITS: {share}"
+    return f"DOES NOT FIT: {share}, {size_text(needed - available)} too much"
 
 
 def why_not(report: Report) -> Iterator[str]:
-    """Yield a hint for a step that does not fit, and the lines that hold most memory in it."""
+    """Yield a hint and the lines that hold most memory, for a step that does not fit."""
     if not report.fits:
         yield f"  hint: {HOW_TO_FIT}"
         if report.memory is not None:

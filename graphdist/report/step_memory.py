@@ -2,18 +2,20 @@
 
 `graphdist.runtime.module.memory` follows the module's buffers. The compiler's own peak, which the
 report states, is larger by padding and by gaps between buffers. If the compiler refuses a program,
-there is no module. Then the values of the program's graph are followed instead, node by node.
+there is no module, and the values of the program's graph are followed, node by node.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import bytes_inside, held_values, walk
 from graphdist.ir.graph import Graph, Node, Value
+from graphdist.runtime.module.instructions import Instruction
 from graphdist.runtime.module.line_labels import Labels, phase_and_line
-from graphdist.runtime.module.memory import Buffer, ModuleMemory
+from graphdist.runtime.module.memory import ModuleMemory
 
 MOST_ARRAYS = 10
 ARGUMENT = "argument"
@@ -22,7 +24,7 @@ ARGUMENT = "argument"
 
 @dataclass(frozen=True, slots=True)
 class HeldArrays:
-    """Arrays of one type that one line's operations make, and that are held at the peak."""
+    """The arrays of one type that operations of one line make and that are held at the peak."""
 
     bytes: int
     count: int
@@ -44,22 +46,22 @@ class StepMemory:
 def memory_of_step(memory: ModuleMemory, labels: Labels) -> StepMemory:
     """Return the memory of a step at its peak."""
     instruction, buffers = memory.at_peak()
-    phase, line = labels.of(instruction)
-    arrays = ((buffer.bytes, buffer.type, *_made_by(buffer, labels)) for buffer in buffers)
-    return StepMemory(memory.entry.peak, phase, line, _largest(arrays))
 
+    def place(maker: Instruction) -> tuple[str, str]:
+        return (ARGUMENT, "") if maker.opcode == "parameter" else labels.of(maker)
 
-def _made_by(buffer: Buffer, labels: Labels) -> tuple[str, str]:
-    return (ARGUMENT, "") if buffer.maker.opcode == "parameter" else labels.of(buffer.maker)
+    arrays = ((buffer.bytes, buffer.type, *place(buffer.maker)) for buffer in buffers)
+    return StepMemory(memory.entry.peak, *labels.of(instruction), _largest(arrays))
 
 
 def memory_of_graph(graph: Graph) -> StepMemory:
     """Return the memory of a step at its peak on the graph, if there is no compiled module."""
     node, alive = _at_peak(graph)
     makers = {result: each for each in walk(graph) for result in each.results}
-    types = [value.type.with_layout(None) for value in alive]
-    places = [_place(makers.get(value)) for value in alive]
-    arrays = ((type.bytes, str(type), *place) for type, place in zip(types, places, strict=True))
+    arrays = (
+        (value.type.bytes, str(value.type.with_layout(None)), *_place(makers.get(value)))
+        for value in alive
+    )
     return StepMemory(held_values(graph).peak, *_place(node), _largest(arrays))
 
 
@@ -87,10 +89,8 @@ def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:
 
 def _largest(arrays: Iterable[tuple[int, str, str, str]]) -> tuple[HeldArrays, ...]:
     """Return the largest arrays, joined where type, phase and line are equal."""
-    found: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for size, *key in arrays:
-        type_text, phase, line = key
-        total, count = found.get((type_text, phase, line), (0, 0))
-        found[type_text, phase, line] = total + size, count + 1
-    joined = [HeldArrays(total, count, *key) for key, (total, count) in found.items()]
+    found: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for size, type_text, phase, line in arrays:
+        found[type_text, phase, line].append(size)
+    joined = [HeldArrays(sum(sizes), len(sizes), *key) for key, sizes in found.items()]
     return tuple(sorted(joined, key=lambda each: -each.bytes)[:MOST_ARRAYS])

@@ -51,7 +51,7 @@ class LargeConstant:
 
 @dataclass(frozen=True, slots=True)
 class StoredVariables:
-    """The storage of a step's variables: their number, how many are sharded, and bytes."""
+    """The storage of a step's variables: their number, how many are sharded, and their bytes."""
 
     count: int
     sliced: int
@@ -65,7 +65,8 @@ class Report:
     """The memory, traffic and time of a step per device, in bytes and seconds.
 
     `needed_bytes` is the program's peak, `available_bytes` the memory of a device; 0 means unknown.
-    `refusal` is the compiler's message if it refused the program; then there is no module.
+    `refusal` is the compiler's message if the compiler refused the program, so that there is no
+    module.
     """
 
     name: str
@@ -114,7 +115,7 @@ class Report:
     def module_bytes(self) -> dict[str, int]:
         """Return the bytes of the operands of the module's collectives per device and step.
 
-        The keys are kinds of collectives. XLA may have chosen other kinds than the graph has.
+        The keys are kinds of collectives. XLA may have chosen other kinds than those of the graph.
         """
         return _bytes_by_kind(self.module_collectives)
 
@@ -126,14 +127,9 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
-        return {
-            **json_of(self),
-            "fits": self.fits,
-            "total_flops": self.total_flops,
-            "collective_bytes": self.collective_bytes,
-            "module_bytes": self.module_bytes,
-            "estimate": self.estimate and self.estimate.to_json(),
-        }
+        found = json_of(self, "fits", "total_flops", "collective_bytes", "module_bytes")
+        estimate = self.estimate and json_of(self.estimate, "step", "bottleneck", "efficiency")
+        return {**found, "estimate": estimate}
 
     @classmethod
     def from_json(cls, found: Any) -> Self:
@@ -191,6 +187,9 @@ def _report(
     counted, topology, stored = cost(graph), devices.topology, stored_variables(graph)
     matched = matched_collectives(graph, module or ())
     exchanges = chain.from_iterable(each.exchanges for each in matched)
+    estimated = None
+    if topology is not None:
+        estimated = estimate_step(topology, counted.flops, counted.bytes, exchanges)
     return Report(
         name=graph.name,
         target=str(devices),
@@ -200,15 +199,13 @@ def _report(
         alias_bytes=memory.alias_bytes,
         temp_bytes=memory.temp_bytes,
         needed_bytes=memory.needed_bytes(devices.platform),
-        available_bytes=topology.chip.memory_bytes // topology.chip.devices if topology else 0,
+        available_bytes=devices.memory_bytes if topology else 0,
         flops=dict(counted.flops),
         memory_traffic=counted.bytes,
         collectives=tuple(each.use(topology, is_compiled=module is not None) for each in matched),
         module_collectives=module or (),
         constants=large_constants(graph),
-        estimate=estimate_step(topology, counted.flops, counted.bytes, exchanges)
-        if topology
-        else None,
+        estimate=estimated,
         variables=stored,
         parts=memory_parts(graph) if stored.sliced else None,
     )

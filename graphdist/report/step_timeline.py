@@ -1,7 +1,7 @@
 """The predicted timeline of a compiled step: its time, in total and by the user's lines.
 
-`graphdist.runtime.module.timeline` predicts the events of the module. Here their times are added up
-by the user's lines, which emission has written into the names of operations as
+`graphdist.runtime.module.timeline` predicts the events of the module. This module adds up the times
+of events by the user's lines, which emission has written into the names of operations as
 `forward(train.py:41)`. The total time is compared with the operations that the model needs.
 """
 
@@ -27,7 +27,7 @@ from graphdist.runtime.targets.topologies import Topology
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """A collective of the module: the seconds of its runs in a step, and of these the exposed."""
+    """A collective of the module: the seconds of its runs in a step, and how many are exposed."""
 
     name: str
     kind: str
@@ -62,9 +62,10 @@ class TimelineEvents:
 class StepTimeline:
     """A predicted step: `compute`, `exposed` communication and `idle` add up to `seconds`.
 
-    `low` and `high` bound the expected seconds of the step, from the errors on published runs
-    (`docs/estimates.md`). `model_flops` are the operations per device without recomputation,
-    `utilization` is the share of the peak that they reach. A timeline from JSON has no events.
+    `low` and `high` bound the expected seconds of the step, from the errors of predictions of
+    published runs (`docs/estimates.md`). `model_flops` are the operations per device without
+    recomputation, `utilization` is the share of the peak that these operations reach. A timeline
+    from JSON has no events.
     """
 
     seconds: float
@@ -99,10 +100,7 @@ class StepTimeline:
 
 def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> StepTimeline | str:
     """Return the timeline of a module, or the reason why there is none."""
-    chip = topology.chip
-    timing = TIMINGS.get(chip.name)
-    if timing is None:
-        return f"no constants of {chip.name} are known"
+    chip, timing = topology.chip, TIMINGS[topology.chip.name]
     if not module[module.entry]:
         return "the text of the compiled module cannot be read"
     if chip.platform == "tpu" and not any(each.cycles for each in module.instructions.values()):

@@ -1,24 +1,23 @@
 """A predicted timeline as a trace for Perfetto and Chrome, with a track for each lane.
 
-A counter above the tracks shows the memory of the step.
-A track of their own shows each iteration of loops as a slice. If the trace would have more than
-`most_events` events, each loop shows its first and last iteration, and one slice for the
-iterations between.
+A counter above the tracks shows the memory of the step. The track `loops` shows each iteration of a
+loop as a slice. If the trace would have more than `most_events` events, each loop shows its first
+iteration, its last iteration, and one slice for all iterations between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
 from graphdist.report.step_timeline import StepTimeline, TimelineEvents
-from graphdist.report.trace_events import trace_counter, trace_document, trace_slice
+from graphdist.report.trace_events import memory_counter, trace_document, trace_slice
 from graphdist.runtime.module.timeline import COMPUTE, LANES, Event, Turn
 
 MOST_EVENTS = 50_000
 _TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}
 _LOOPS = 0
-"""The track of loops, above the tracks of the instructions in them."""
+"""The track of loops, above the tracks of the instructions in the loops."""
 
 
 def trace_of(timeline: StepTimeline, name: str, most_events: int = MOST_EVENTS) -> dict[str, Any]:
@@ -47,12 +46,12 @@ class _Writer:
         for event in turn.events:
             if event.every > 1:  # `seconds` is an average: the branch's own events are longer
                 title = f"branch of every {event.every} steps"
-                yield _written(title, _LOOPS, start + event.start, event.seconds, {})
+                yield trace_slice(title, _LOOPS, start + event.start, event.seconds)
             elif event.body is None:
                 yield self._slice(event, start)
                 if event.lane == COMPUTE:
                     held = self._timeline.held.get(event.instruction, 0) / 2**20
-                    yield trace_counter("memory", (start + event.start) * 1e6, {"MiB": held})
+                    yield memory_counter(start + event.start, {"MiB": held})
             else:
                 yield from self._turns(event, event.body, start + event.start)
 
@@ -61,11 +60,11 @@ class _Writer:
         if not self._shows_all and event.times > 2:
             between = event.times - 2
             title = f"{between} more turns of {name}"
-            yield _written(title, _LOOPS, start + body.seconds, between * body.seconds, {})
+            yield trace_slice(title, _LOOPS, start + body.seconds, between * body.seconds)
             shown = range(0, event.times, event.times - 1)
         for number in shown:
             begun, title = start + number * body.seconds, f"turn {number + 1} of {event.times}"
-            yield _written(f"{name}, {title}", _LOOPS, begun, body.seconds, {})
+            yield trace_slice(f"{name}, {title}", _LOOPS, begun, body.seconds)
             yield from self.events(body, begun)
 
     def _slice(self, event: Event, start: float) -> dict[str, Any]:
@@ -76,10 +75,4 @@ class _Writer:
         if event.instruction.cycles is not None:
             facts["compiler's cycles"] = event.instruction.cycles
         title = event.collective or event.instruction.name
-        return _written(title, _TRACKS[event.lane], start + event.start, event.seconds, facts)
-
-
-def _written(
-    title: str, track: int, start: float, seconds: float, facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    return trace_slice(title, track, start * 1e6, seconds * 1e6, facts)
+        return trace_slice(title, _TRACKS[event.lane], start + event.start, event.seconds, facts)

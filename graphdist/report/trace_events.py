@@ -1,6 +1,7 @@
 """Events of a trace in the format that Chrome's trace viewer and ui.perfetto.dev open.
 
-A trace has counters, and tracks with slices, which are intervals. Times are in microseconds.
+A trace has counters, and tracks with slices, which are intervals. The functions take seconds; the
+format has microseconds.
 """
 
 from __future__ import annotations
@@ -24,16 +25,20 @@ def trace_document(
 
 
 def trace_slice(
-    title: str, track: int, start: float, length: float, facts: Mapping[str, Any]
+    title: str, track: int, start: float, length: float, facts: Mapping[str, Any] | None = None
 ) -> TraceEvent:
-    """Return a slice of a track; the viewer shows `facts` when the user selects it."""
-    placed = {"pid": 1, "tid": track, "ts": start, "dur": length}
-    return {"ph": "X", "name": title, **placed, "args": dict(facts)}
+    """Return a slice of a track. The viewer shows `facts` when the user selects the slice."""
+    placed = {"pid": 1, "tid": track, "ts": _microseconds(start), "dur": _microseconds(length)}
+    return {"ph": "X", "name": title, **placed, "args": dict(facts or {})}
 
 
-def trace_counter(name: str, start: float, values: Mapping[str, float]) -> TraceEvent:
-    """Return the values of a counter from the time `start` on."""
-    return {"ph": "C", "name": name, "pid": 1, "ts": start, "args": dict(values)}
+def memory_counter(start: float, held: Mapping[str, float]) -> TraceEvent:
+    """Return a counter of the memory held from the time `start` on. The key of `held` is a unit."""
+    return {"ph": "C", "name": "memory", "pid": 1, "ts": _microseconds(start), "args": dict(held)}
+
+
+def _microseconds(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
 
 
 def _named(kind: str, name: str, track: int) -> TraceEvent:

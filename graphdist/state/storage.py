@@ -223,7 +223,7 @@ class StorageOnDevices(Storage):
         held, devices = self.held, self.strategy.devices
         if isinstance(held, jax.ShapeDtypeStruct):
             if devices.is_absent:
-                devices.refuse_to_run(f"the value of variable {self.name!r}", here())
+                devices.refuse_to_run(f"the value of variable {self.name!r}")
             raise RuntimeFailure(
                 f"variable {self.name!r} was declared by its shape, {list(self.shape)}, and "
                 f"has no value",

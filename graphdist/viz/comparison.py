@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from itertools import chain
 from typing import Any  # Any: JSON
@@ -29,7 +29,7 @@ SIGNS = {"added": "+", "removed": "-", "rewired": "~", "changed": "!", "kept": "
 
 @dataclass(frozen=True)
 class ComparedCollective:
-    """A collective, with its position in each program; None for a program that lacks it."""
+    """A collective, and its position in each program; None for a program without the collective."""
 
     kind: str
     before: int | None
@@ -37,6 +37,13 @@ class ComparedCollective:
     bytes_before: int
     bytes_after: int
     place: str
+
+    @property
+    def state(self) -> str:
+        """Return whether the collective was "added", "removed", "changed" or "kept"."""
+        if self.before is None or self.after is None:
+            return "added" if self.before is None else "removed"
+        return "kept" if self.bytes_before == self.bytes_after else "changed"
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class ComparedLine:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two programs: their totals, their collectives, and the lines whose nodes differ."""
+    """Two programs: their totals, their collectives, and the user's lines whose nodes differ."""
 
     names: tuple[str, str]
     figures: list[ComparedFigure]
@@ -76,17 +83,10 @@ class Comparison:
 
     def _collectives(self) -> Iterator[str]:
         for each in self.collectives:
-            state = self.state(each)
             before, after = size_text(each.bytes_before), size_text(each.bytes_after)
             amounts = {"removed": before, "changed": f"{before} -> {after}"}
-            yield f"{SIGNS[state]} {each.kind:<20} {amounts.get(state, after):>24}  {each.place}"
-
-    @staticmethod
-    def state(each: ComparedCollective) -> str:
-        """Return whether a collective was "added", "removed", "changed" or "kept"."""
-        if each.before is None or each.after is None:
-            return "added" if each.before is None else "removed"
-        return "kept" if each.bytes_before == each.bytes_after else "changed"
+            amount = amounts.get(each.state, after)
+            yield f"{SIGNS[each.state]} {each.kind:<20} {amount:>24}  {each.place}"
 
 
 def comparison_of(program: ShownProgram, models: Mapping[Graph, Model] | None = None) -> Comparison:
@@ -106,19 +106,15 @@ def comparison_of(program: ShownProgram, models: Mapping[Graph, Model] | None = 
     )
 
 
-_AMOUNTS: tuple[tuple[str, str, Callable[[Model], int]], ...] = (
-    ("nodes", "", lambda model: model.num_nodes),
-    ("collectives", "", lambda model: len(model.collectives)),
-    ("bytes of collectives", "bytes", lambda model: model.moved),
-    ("bytes of all results", "bytes", lambda model: sum(map(_result_bytes, model.records))),
-    ("peak by the graph", "bytes", lambda model: memory_timeline(model).peak),
-)
-"""What is compared of two graphs: a name, a unit, and the function that computes the amount."""
-
-
-def _figures(before: Model, after: Model) -> Iterator[ComparedFigure]:
-    for name, unit, amount in _AMOUNTS:
-        yield ComparedFigure(name, unit, amount(before), amount(after))
+def _figures(*models: Model) -> Iterator[ComparedFigure]:
+    """Yield the figures of the old and of the new graph."""
+    yield ComparedFigure("nodes", "", *(each.num_nodes for each in models))
+    yield ComparedFigure("collectives", "", *(len(each.collectives) for each in models))
+    yield ComparedFigure("bytes of collectives", "bytes", *(each.moved for each in models))
+    results = (sum(map(_result_bytes, each.records)) for each in models)
+    yield ComparedFigure("bytes of all results", "bytes", *results)
+    peaks = (memory_timeline(each).peak for each in models)
+    yield ComparedFigure("peak by the graph", "bytes", *peaks)
 
 
 def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ComparedFigure]:
@@ -148,7 +144,7 @@ def _collectives(change: Diff, before: Model, after: Model) -> list[ComparedColl
     pairs += [(None, new) for new in after.collectives if new not in paired]
     compared = [_compared(before, old, after, new) for old, new in pairs]
     compared.sort(key=lambda each: -max(each.bytes_before, each.bytes_after))
-    return sorted(compared, key=lambda each: Comparison.state(each) == "kept")
+    return sorted(compared, key=lambda each: each.state == "kept")
 
 
 def _compared(before: Model, old: int | None, after: Model, new: int | None) -> ComparedCollective:
@@ -157,7 +153,7 @@ def _compared(before: Model, old: int | None, after: Model, new: int | None) -> 
     record = now or was
     assert record is not None
     sizes = was.moved if was else 0, now.moved if now else 0
-    return ComparedCollective(record.facts.kind, old, new, *sizes, _place(record))
+    return ComparedCollective(record.facts.kind, old, new, *sizes, record.facts.line)
 
 
 def _lines(change: Diff, before: Model, after: Model) -> list[ComparedLine]:
@@ -168,7 +164,7 @@ def _lines(change: Diff, before: Model, after: Model) -> list[ComparedLine]:
         "changed": (after, [new for _, new in change.changed]),
     }
     counts = {
-        kind: Counter(_place(model.records[model.position_of[node]]) for node in changed)
+        kind: Counter(model.records[model.position_of[node]].facts.line for node in changed)
         for kind, (model, changed) in nodes.items()
     }
     sizes_before, sizes_after = _bytes_by_line(before), _bytes_by_line(after)
@@ -187,10 +183,5 @@ def _lines(change: Diff, before: Model, after: Model) -> list[ComparedLine]:
 def _bytes_by_line(model: Model) -> Counter[str]:
     sizes: Counter[str] = Counter()
     for record in model.records:
-        sizes[_place(record)] += _result_bytes(record)
+        sizes[record.facts.line] += _result_bytes(record)
     return sizes
-
-
-def _place(record: Record) -> str:
-    """Return the file's name and the line of a record, "" if they are unknown."""
-    return record.facts.place.rpartition("/")[2]

@@ -88,7 +88,7 @@ def dump_stage(lowered: Lowered, folder: Path, function: int, reason: str) -> No
     """Write the page of a program, and the index.
 
     `function` is the id of the program's function. `reason` says why the function was compiled
-    again; it is "" the first time.
+    again, and is "" for the first program of the function.
     """
     with _lock:
         _dump_folder(folder.absolute()).add(lowered, function, reason)
@@ -130,16 +130,15 @@ class _DumpFolder:
         changes, notes = "", [f"compiled again: {reason}"] if reason else []
         if earlier is not None:
             change = diff(earlier, program.graph)
-            notes.append(
-                f"{len(change.added)} nodes added, {len(change.removed)} removed, "
-                f"{len(change.rewired) + len(change.changed)} changed"
-            )
+            num_changed = len(change.rewired) + len(change.changed)
+            counts = f"{len(change.added)} nodes added, {len(change.removed)} removed"
+            notes.append(f"{counts}, {num_changed} changed")
             both = ShownStep("last program", earlier), ShownStep("this program", program.graph)
             changes = self._page(f"{own[:-5]}-changes", ShownProgram(both, compares=True))
         if self._counts[function] == MOST:
             notes.append("later programs of this function leave no pages")
-        name, note = program.graph.name, "; ".join(notes)
-        self._entries.append(IndexRow(name, own, figures_of(program), note, changes))
+        row = IndexRow(program.graph.name, own, figures_of(program), "; ".join(notes), changes)
+        self._entries.append(row)
         title = f"{self._asked.name}: compiled functions"
         self._replace("index.html", render_index(title, self._entries))
 
@@ -150,7 +149,7 @@ class _DumpFolder:
         return own
 
     def _replace(self, name: str, text: str) -> None:
-        """Write a file so that a reader never sees half of it."""
+        """Write a file so that a reader never sees half of the file."""
         part = self._own / f"{name}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(self._own / name)

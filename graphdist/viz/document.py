@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeVar  # Any: JSON
 
@@ -77,7 +77,8 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
                 entry["diff"] = _diff(change, *models_around)
         steps.append(entry)
         before = step.graph
-    identities = identified(list(models.values()), earlier, across_groups=program.compares)
+    of_models = list(models.values())
+    identities, group_of = identified(of_models, earlier, across_groups=program.compares)
     tables, groups, report = _Tables(), dict[GroupPath, int](), program.report
     return {
         "format": FORMAT,
@@ -90,10 +91,9 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "passes": steps,
         **({"shown": len(program.steps) - 1} if program.others else {}),
         "graphs": [
-            _graph(model, of, tables)
-            for model, of in zip(models.values(), identities.of, strict=True)
+            _graph(model, of, tables) for model, of in zip(of_models, identities, strict=True)
         ],
-        "identities": [_position(path, groups) for path in identities.groups],
+        "identities": [_position(path, groups) for path in group_of],
         "facts": [_facts(*key) for key in tables.facts],
         "sources": [_source(frames) for frames in tables.sources],
         "groups": list(map(list, groups)),
@@ -152,7 +152,7 @@ def _node(record: Record, facts: int, identity: int) -> dict[str, Any]:
 
 
 def _facts(facts: Facts, source: int | None) -> dict[str, Any]:
-    """Return `facts` as JSON. `source`, the frames' position among the sources, replaces them."""
+    """Return `facts` as JSON. `source`, a position in the table of sources, replaces the frames."""
     entry = {name: value for name, value in facts._asdict().items() if value}
     if source is not None:
         entry["source"] = source
@@ -194,12 +194,8 @@ Origin = tuple[Source, str]
 """The user's lines and scope of a node, and the pass that made the node."""
 
 
-@dataclass(frozen=True)
-class SavedProgram:
-    """The last graph of a document, and the report on that graph; None without a report."""
-
-    graph: Graph
-    report: dict[str, Any] | None
+SavedProgram = tuple[Graph, dict[str, Any] | None]
+"""The last graph of a document, and the report on that graph; None without a report."""
 
 
 def read_document(text: str, name: str) -> SavedProgram:
@@ -218,28 +214,22 @@ def read_document(text: str, name: str) -> SavedProgram:
     graph = parse(document["text"], opaques=PLACEHOLDERS)
     try:
         origins = list(_origins(document))
-        report = document.get("report")
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise _refused(name, "its nodes are not those of its text") from error
-    return SavedProgram(_with_origins(graph, iter(origins)), report)
+    return _with_origins(graph, iter(origins)), document.get("report")
 
 
 def as_saved(graph: Graph) -> Graph:
-    """Return a graph as it is after it is saved to a document and read back."""
+    """Return a graph in the form that it has after it is saved to a document and read back."""
     parsed = parse(str(graph), opaques=PLACEHOLDERS)
     return _with_origins(parsed, ((node.source, node.origin) for node in walk(graph)))
 
 
 def compared(program: ShownProgram, earlier: SavedProgram, name: str) -> ShownProgram:
     """Return a program of two steps: `earlier` under `name`, and the last step of `program`."""
-    after = ShownStep("now", as_saved(program.graph))
-    return replace(
-        program,
-        steps=(ShownStep(name, earlier.graph), after),
-        others=(),
-        compares=True,
-        earlier_report=earlier.report,
-    )
+    graph, report = earlier
+    steps = ShownStep(name, graph), ShownStep("now", as_saved(program.graph))
+    return replace(program, steps=steps, others=(), compares=True, earlier_report=report)
 
 
 def _refused(name: str, why: str) -> ArgumentError:

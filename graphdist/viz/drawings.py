@@ -14,6 +14,7 @@ An edge leads from a node to its user.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Drawing:
 
 
 def drawing_of(program: ShownProgram, chosen: Collection[int] | None = None) -> Drawing:
-    """Return the drawing of the last graph of a program, or of chosen nodes of it."""
+    """Return the drawing of a program's last graph, or of the nodes at the positions `chosen`."""
     model = model_of(program.graph)
     positions = range(len(model.records)) if chosen is None else sorted(chosen)
     records = {position: model.records[position] for position in positions}
@@ -64,7 +65,8 @@ def closed_to(paths: Sequence[Path], most: int) -> list[Path | None]:
     """Return, for the path of each node, the closed group that is drawn in place of the node.
 
     None means that the node has a box of its own. All groups are closed at first. Outer groups are
-    opened before inner ones, small groups before large ones, while there are at most `most` boxes.
+    opened before inner groups, and small groups before large groups, while there are at most `most`
+    boxes.
 
     >>> closed_to([("a",), ("a", "b"), ("a", "b")], 2)
     [None, ('a', 'b'), ('a', 'b')]
@@ -117,9 +119,9 @@ _LIMITS = "nslimit=1; nslimit1=1; mclimit=0.5;"
 
 
 def dot_text(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
-    """Return the last graph of a program, or chosen nodes of it, in graphviz's language.
+    """Return a program's last graph, or its nodes at the positions `chosen`, for graphviz.
 
-    Raises `ArgumentError` for a graph that is large even with all its groups closed.
+    Raise `ArgumentError` for a graph that is too large even if all groups are closed.
     """
     boxes = _Boxes(drawing_of(program, chosen))
     refuse_large(program.graph, len(boxes.paths), "dot")
@@ -210,11 +212,10 @@ def _dot_quoted(text: str) -> str:
 _MOST_EDGES = 500
 _MOST_CHARACTERS = 50_000
 _LETTERS_IN_MERMAID = 40
-_PLAIN = set("._,-+*/%@()=: []")
 
 
 def mermaid_text(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
-    """Return the last graph of a program, or chosen nodes of it, as a Mermaid flowchart.
+    """Return a program's last graph, or its nodes at the positions `chosen`, as Mermaid flowchart.
 
     Raises `ArgumentError` for more nodes, edges or characters than Mermaid draws.
     """
@@ -232,10 +233,8 @@ def mermaid_text(program: ShownProgram, chosen: Collection[int] | None = None) -
         lines.append("  classDef collective fill:#ffd591,stroke:#ad6800,color:#000")
         lines.append(f"  class {names} collective")
     text = "\n".join(lines) + "\n"
-    for amount, most, what in (
-        (len(drawing.edges), _MOST_EDGES, "edges"),
-        (len(text), _MOST_CHARACTERS, "characters"),
-    ):
+    edges = (len(drawing.edges), _MOST_EDGES, "edges")
+    for amount, most, what in (edges, (len(text), _MOST_CHARACTERS, "characters")):
         if amount > most:
             raise ArgumentError(
                 f"mermaid draws at most {most:,} {what}, {program.graph.name!r} takes {amount:,}",
@@ -247,12 +246,7 @@ def mermaid_text(program: ShownProgram, chosen: Collection[int] | None = None) -
 def _mermaid_escaped(text: str) -> str:
     """Return text with numeric entities for all characters that Mermaid or HTML interpret."""
     text = _shortened(text, _LETTERS_IN_MERMAID)
-    return "".join(
-        letter
-        if (letter.isalnum() and letter.isascii()) or letter in _PLAIN
-        else f"#{ord(letter)};"
-        for letter in text
-    )
+    return re.sub(r"[^a-zA-Z0-9._,\-+*/%@()=: \[\]]", lambda match: f"#{ord(match[0])};", text)
 
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 190, 46, 24, 54, 20
@@ -265,7 +259,7 @@ _STYLE = (
 
 
 def svg_text(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
-    """Return the last graph of a program, or chosen nodes of it, as an SVG document.
+    """Return a program's last graph, or its nodes at the positions `chosen`, as an SVG document.
 
     Raises `ArgumentError` for more than `SMALL` nodes.
     """
@@ -274,22 +268,16 @@ def svg_text(program: ShownProgram, chosen: Collection[int] | None = None) -> st
     corners = _corners(drawing)
     width = max((x for x, _ in corners.values()), default=0) + _WIDTH + _MARGIN
     height = max((y for _, y in corners.values()), default=0) + _HEIGHT + _MARGIN
-    edges = [_edge(corners[producer], corners[position]) for producer, position in drawing.edges]
-    boxes = [
-        _box(record, drawing.model.text(record), *corners[position])
-        for position, record in drawing.records.items()
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img">',
+        f"<title>{_svg_escaped(program.graph.name)}</title>",
+        f'<style>{_STYLE}</style><rect width="100%" height="100%" stroke="none"/>',
     ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" role="img">',
-            f"<title>{_svg_escaped(program.graph.name)}</title>",
-            f'<style>{_STYLE}</style><rect width="100%" height="100%" stroke="none"/>',
-            *edges,
-            *boxes,
-            "</svg>\n",
-        ]
-    )
+    lines += [_edge(corners[producer], corners[position]) for producer, position in drawing.edges]
+    for position, record in drawing.records.items():
+        lines.append(_box(record, drawing.model.text(record), *corners[position]))
+    return "\n".join([*lines, "</svg>\n"])
 
 
 def _corners(drawing: Drawing) -> dict[int, tuple[int, int]]:
@@ -318,17 +306,14 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def _box(record: Record, title: str, x: int, y: int) -> str:
-    types = ", ".join(record.facts.types)
-
-    def label(text: str) -> str:
-        return _svg_escaped(_shortened(text, _LETTERS_IN_SVG))
-
+    texts = f"{record.facts.op} {record.id}", ", ".join(record.facts.types)
+    name, types = (_svg_escaped(_shortened(text, _LETTERS_IN_SVG)) for text in texts)
     kind = ' class="collective"' if record.facts.collective else ""
     return (
         f"<g{kind}><title>{_svg_escaped(title)}</title>"
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
-        f'<text x="{x + 8}" y="{y + 19}">{label(f"{record.facts.op} {record.id}")}</text>'
-        f'<text class="type" x="{x + 8}" y="{y + 36}">{label(types)}</text>'
+        f'<text x="{x + 8}" y="{y + 19}">{name}</text>'
+        f'<text class="type" x="{x + 8}" y="{y + 36}">{types}</text>'
         "</g>"
     )
 

@@ -19,7 +19,8 @@ DRAWINGS: dict[str, Callable[[ShownProgram, Collection[int] | None], str]] = {
     "svg": drawings.svg_text,
     "mermaid": drawings.mermaid_text,
 }
-"""The formats that draw one graph. A renderer takes the positions of chosen nodes, None for all."""
+"""The formats that draw one graph. The second argument of a renderer has the positions of the
+chosen nodes, or is None for all nodes."""
 
 FORMATS: dict[str, Callable[[ShownProgram], str]] = {
     "text": text.render,

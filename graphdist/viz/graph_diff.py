@@ -33,17 +33,19 @@ from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import node_lines, print_literal
 
 OperandKeys = tuple[Hashable, ...]
-"""A key for each operand or result, equal for equal computations. A literal is its own key."""
+"""A key for each operand or result. Equal computations have equal keys. The key of a literal is the
+literal."""
 
 
 @dataclass(frozen=True)
 class Diff:
     """The difference of two graphs.
 
-    `removed` has nodes of `before`, `added` has nodes of `after`, `rewired` and `changed` have
-    pairs of both. `kept` is the number of pairs without a difference. `partners` has all pairs,
-    those of nested nodes too. `inputs` maps inputs of `before` and of its bodies, and its reads of
-    variables, to the inputs of `after` that have the same value.
+    `removed` has nodes of `before`, `added` has nodes of `after`. `rewired` and `changed` have
+    pairs of a node of `before` and a node of `after`. `kept` is the number of equal pairs.
+    `partners` has all pairs, pairs of nested nodes included. `inputs` maps the inputs of `before`
+    and of its bodies, and the reads of variables in `before`, to the inputs of `after` that have
+    the same value.
     """
 
     before: Graph
@@ -57,29 +59,25 @@ class Diff:
     inputs: dict[Value, Value] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
-        """Whether there is any difference."""
+        """Return whether there is any difference."""
         return bool(self.removed or self.added or self.rewired or self.changed)
 
     def __str__(self) -> str:
-        counts = (
-            f"{len(self.added)} added, {len(self.removed)} removed, {len(self.rewired)} rewired, "
-            f"{len(self.changed)} changed, {self.kept} kept"
-        )
-        return "\n".join([counts, *self.lines()])
-
-    def lines(self) -> list[str]:
-        """Return a line for each difference, in the order of the program: `-`, `+`, `~` and `!`."""
         before, after = node_lines(self.before), node_lines(self.after)
         old_lines = {new: f"~ {before[old]}" for old, new in self.rewired}
         old_lines |= {new: f"! {before[old]}" for old, new in self.changed}
         added = set(self.added)
-        lines = [f"- {before[node]}" for node in self.removed]
+        lines = [
+            f"{len(self.added)} added, {len(self.removed)} removed, {len(self.rewired)} rewired, "
+            f"{len(self.changed)} changed, {self.kept} kept",
+            *(f"- {before[node]}" for node in self.removed),
+        ]
         for node, line in after.items():
             if node in added:
                 lines.append(f"+ {line}")
             elif node in old_lines:
                 lines += [old_lines[node], f"  becomes {line}"]
-        return lines
+        return "\n".join(lines)
 
 
 def diff(before: Graph, after: Graph) -> Diff:
@@ -144,7 +142,7 @@ class _Keys:
         return keys
 
     def _computation(self, node: Node, operands: OperandKeys) -> tuple[int, OperandKeys]:
-        """Return the key of a node and the keys of its results. `operands` are keys, too."""
+        """Return the key of a node, and the keys of its results, from the keys of its operands."""
         texts = [print_literal(each) if isinstance(each, Literal) else each for each in operands]
         bodies = tuple([hash(tuple(self.of_computations(body).values())) for body in node.graphs])
         key = hash((self.of_shape(node), tuple(texts), bodies))
@@ -153,13 +151,16 @@ class _Keys:
         return key, tuple([hash((key, index)) for index in range(len(node.results))])
 
     def are_equal(self, old: Node, new: Node) -> bool:
-        """Whether two nodes apply the same operation, and their results have the same layouts."""
+        """Return whether two nodes apply the same operation, and their results have equal layouts.
+
+        A missing layout equals every layout.
+        """
         if old is new:
             return True
-        for old_result, other in zip(old.results, new.results, strict=False):
-            kinds = old_result.type.layout, other.type.layout
-            if None not in kinds and kinds[0] != kinds[1]:
-                return False
+        results = zip(old.results, new.results, strict=False)
+        layouts = ((one.type.layout, other.type.layout) for one, other in results)
+        if any(None not in pair and pair[0] != pair[1] for pair in layouts):
+            return False
         return self.of_shape(old) == self.of_shape(new)
 
 
@@ -227,8 +228,7 @@ class _Pairing:
         for node in self.before.nodes:
             if node in self.pairs:
                 continue
-            candidates = waiting[key(node)]
-            if candidates:
+            if candidates := waiting[key(node)]:
                 # The first 16 are enough, because passes keep most of the order. All candidates
                 # would take quadratic time.
                 best = max(islice(candidates, 16), key=lambda new: self._likeness(node, new))
@@ -250,7 +250,7 @@ class _Pairing:
         return self.values.get(old) is new
 
     def _is_wired(self, old: Node, new: Node) -> bool:
-        """Whether each operand of `new` is the partner of the same operand of `old`."""
+        """Return whether each operand of `new` is the partner of the same operand of `old`."""
         if old is new:
             partner = self.values.get
             return all(isinstance(each, Literal) or partner(each) is each for each in old.operands)
@@ -282,7 +282,7 @@ def _with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _inputs(graph: Graph) -> tuple[tuple[Value, ...], dict[str, Value]]:
-    """Return the inputs of a graph that are arguments, and those bound to variables, by name."""
+    """Return a graph's inputs that are arguments, and the inputs bound to variables, by name."""
     bound = [variable.name for variable in graph.variables] if graph.is_placed else []
     return graph.inputs[len(bound) :], dict(zip(bound, graph.inputs, strict=False))
 

@@ -22,7 +22,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from itertools import count, takewhile
-from os.path import basename
 from typing import TypeVar
 
 from graphdist.viz.model import Model, Record
@@ -59,7 +58,7 @@ def goes_with_neighbours(record: Record) -> bool:
 def _of_neighbour(
     records: list[Record], paths: list[GroupPath], at: int, neighbours: list[int]
 ) -> GroupPath:
-    """Return the path of the first of `neighbours` that is a node of the graph of record `at`.
+    """Return the path of the first of `neighbours` that is in the same graph as the record `at`.
 
     Without such a neighbour, return the path of record `at`.
     """
@@ -117,7 +116,7 @@ def _parts(scope: str) -> list[str]:
 
 
 def _without_repetition(names: list[str]) -> list[str]:
-    """Return `names` without the prefix that comes twice in a row.
+    """Return `names` without the first of two equal sequences of names at the beginning.
 
     JAX writes `transpose(jvp(a))/b/jvp(a)/b/c` where it recomputes `a/b/c`.
     """
@@ -151,7 +150,7 @@ def _own(record: Record, shared: int) -> GroupPath:
     if not call:
         return (facts.origin,) if facts.origin else ()
     if len(call) <= shared + 1:
-        return (_line(record),)
+        return (record.facts.line,)
     # Two calls of one function are two groups, which differ in the line of the call.
     return tuple(
         f"{frame.function} (called in line {caller.line})"
@@ -162,7 +161,7 @@ def _own(record: Record, shared: int) -> GroupPath:
 def crowds_divided(paths: Sequence[GroupPath], records: Sequence[Record]) -> list[GroupPath]:
     """Return the paths of records, with groups of more than `CROWD` records divided further."""
     crowds = Counter(paths)
-    lines = [(path, _line(record)) for path, record in zip(paths, records, strict=True)]
+    lines = [(path, record.facts.line) for path, record in zip(paths, records, strict=True)]
     kinds: defaultdict[GroupPath, set[str]] = defaultdict(set)
     for path, line in lines:
         if line:
@@ -174,16 +173,6 @@ def crowds_divided(paths: Sequence[GroupPath], records: Sequence[Record]) -> lis
     crowds = Counter(by_line)
     indices: defaultdict[GroupPath, Iterator[int]] = defaultdict(count)
     return [(*path, *_part(next(indices[path]), crowds[path])) for path in by_line]
-
-
-def _line(record: Record) -> str:
-    frames = record.facts.frames
-    return _place(frames[0].file, frames[0].line) if frames else ""
-
-
-@cache
-def _place(file: str, line: int) -> str:
-    return f"{basename(file)}:{line}"
 
 
 def _part(index: int, size: int) -> GroupPath:

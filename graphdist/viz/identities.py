@@ -13,19 +13,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.groups import GroupPath, crowds_divided, goes_with_neighbours, own_paths
 from graphdist.viz.model import Model, Record
 
-
-@dataclass(frozen=True)
-class Identities:
-    """The identities of the records of each model, in order, and the group of each identity."""
-
-    of: list[list[int]]
-    groups: list[GroupPath]
+Identities: TypeAlias = tuple[list[list[int]], list[GroupPath]]
+"""The identities of the records of each model, in order, and the group of each identity."""
 
 
 def paths(model: Model) -> list[tuple[str, ...]]:
@@ -41,7 +36,7 @@ def paths(model: Model) -> list[tuple[str, ...]]:
     >>> paths(model_of(graph))
     [('inputs',), (), ()]
     """
-    groups = identified([model], {}).groups  # a node's identity is its position
+    _, groups = identified([model], {})  # a node's identity is its position
 
     def name(group: str | int) -> str:
         if isinstance(group, str):
@@ -96,7 +91,7 @@ class _Maker:
     def add(
         self, model: Model, own: Sequence[GroupPath], earlier: int, partners: Mapping[int, int]
     ) -> None:
-        """Give an identity to each record of a model: a new one, or that of the record's partner.
+        """Give an identity to each record of a model: a new identity, or the partner's identity.
 
         `earlier` is the index of the model in which the partners are.
         """
@@ -144,4 +139,4 @@ class _Maker:
             outer = (*paths[parent], index_of[parent]) if parent >= 0 else ()
             paths[identity] = (*outer, *self._paths[identity])
         groups = crowds_divided([paths[i] for i in order], [self._first[i] for i in order])
-        return Identities([[index_of[identity] for identity in of] for of in self._of], groups)
+        return [[index_of[identity] for identity in of] for of in self._of], groups

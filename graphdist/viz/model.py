@@ -4,13 +4,13 @@
    they are nested in. A record refers to another by its position.
 2. Ids are the names in the text: a node has the name of its first result or, without results, its
    operation and position. The same program gives the same ids.
-3. A nested graph's inputs are records too. Their operands are those of the node that has the
-   nested graph, so that edges continue into the body.
+3. A nested graph's inputs are records too. The operands of such a record are the operands of the
+   node that has the nested graph, so that edges continue into the body.
 4. Groups are computed in `graphdist.viz.groups`, from the records.
 
 The seconds of a node are estimated from published peaks (`graphdist.runtime.targets.roofline`), as
 if the node ran alone. XLA fuses nodes and overlaps collectives with computation, so the seconds do
-not add up to the time of a step. They show which nodes to look at first. The bytes held are counted
+not add up to the time of a step, but they show the longest nodes. The bytes held are counted
 by `graphdist.ir.analyses.held_values`, as if the nodes ran in order. XLA may hold more or less,
 because it fuses nodes, reuses buffers and changes the order.
 """
@@ -73,12 +73,17 @@ class Facts(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return the file and line of the node, "" if they are unknown."""
+        """Return the file and line of the node; "" for an unknown line."""
         return f"{self.frames[0].file}:{self.frames[0].line}" if self.frames else ""
+
+    @property
+    def line(self) -> str:
+        """Return the place of the node without the folders of the file."""
+        return self.place.rpartition("/")[2]
 
 
 Reference = int | tuple[int, int] | str
-"""An operand: a record's position, a record's position and the index of its result, or a text.
+"""An operand: a record's position, a pair of a position and an index of a result, or a text.
 
 A position alone stands for a record with one result, a text for a literal.
 """
@@ -163,6 +168,17 @@ class Model:
         facts, operands = record.facts, [self._name(operand) for operand in record.operands]
         return line_text(record.results, facts.op, operands, facts.parameters, facts.types)
 
+    def described(self, record: Record) -> dict[str, str | int]:
+        """Return the facts of a record that other tools show, by name."""
+        facts = record.facts
+        return {
+            "text": self.text(record),
+            "bytes": facts.bytes,
+            "flops": facts.flops,
+            "source": facts.place,
+            "pass": facts.origin,
+        }
+
     def _name(self, operand: Reference) -> str:
         if isinstance(operand, str):
             return operand
@@ -192,7 +208,7 @@ def model_of(graph: Graph) -> Model:
 def models_of(graphs: Iterable[Graph], topology: Topology | None = None) -> dict[Graph, Model]:
     """Return the model of each graph, in order. The facts of shared nodes are computed once.
 
-    `topology` has the chips for which `seconds` are estimated; without a topology they are 0.
+    `seconds` are estimated for the chips of `topology`; without a topology, `seconds` are 0.
     """
     cache = _FactsCache(topology)
     return {graph: _Records(graph, cache).model() for graph in dict.fromkeys(graphs)}
@@ -204,7 +220,7 @@ class _FactsCache:
     def __init__(self, topology: Topology | None) -> None:
         self._topology = topology
         self.of_node, self.of_input = cache(self._of_node), cache(self._of_input)
-        self._type = cache(_text_bytes_and_layout)
+        self._type = cache(lambda type: (str(type), type.bytes, str(type.layout or "")))
         self.parameters: dict[Node, str] = {}
 
     def _of_node(self, node: Node, parameters: str) -> Facts:
@@ -232,10 +248,6 @@ class _FactsCache:
         facts = [self._type(type) for type in types]
         kinds = dict.fromkeys(distribution for _, _, distribution in facts if distribution)
         return tuple(text for text, _, _ in facts), sum(n for _, n, _ in facts), ", ".join(kinds)
-
-
-def _text_bytes_and_layout(type: Type) -> tuple[str, int, str]:
-    return str(type), type.bytes, str(type.layout or "")
 
 
 def _collective_facts(node: Node) -> CollectiveFacts:
@@ -267,8 +279,8 @@ class _Records:
     ) -> None:
         """Add the inputs and the nodes of a graph.
 
-        For a nested graph `operands` are those of its node, and `parent` is the node's position.
-        `times` is how often the graph runs in a step.
+        For a nested graph, `operands` are the operands of the node that has the graph, and `parent`
+        is the node's position. `times` is how often the graph runs in a step.
         """
         again = self.printer.begin(graph)
         self._inputs(graph, operands, again, parent)
@@ -282,7 +294,7 @@ class _Records:
         self, graph: Graph, operands: tuple[Operand, ...], again: bool, parent: int
     ) -> None:
         bound = [f"@{variable.name}" for variable in graph.variables] if graph.is_placed else []
-        # The inputs take the last operands: a branch those after the index, a scan all.
+        # The inputs are the last operands: of a branch those after the index, of a scan all.
         sources = operands[len(operands) - len(graph.inputs) :]
         for index, value in enumerate(graph.inputs):
             variable = bound[index] if index < len(bound) else ""
@@ -300,10 +312,9 @@ class _Records:
         facts = self.cache.of_node(node, self.printer.parameters(node) if node.params else "")
         name = names[0] if names else f"{node.op.name}#{position}"
         self.records.append(Record(name, node, parent, facts, names, operands, times=times))
-        if len(results) == 1:
-            self.reference_to[results[0]] = position
-        else:
-            self.reference_to.update((v, (position, n)) for n, v in enumerate(results))
+        is_alone = len(results) == 1
+        for number, value in enumerate(results):
+            self.reference_to[value] = position if is_alone else (position, number)
 
     def _references(self, operands: tuple[Operand, ...]) -> list[Reference]:
         known = self.reference_to
@@ -325,7 +336,7 @@ def node_seconds(node: Node, topology: Topology) -> float:
     """Return the estimated seconds of one run of a node.
 
     The result is 0 for a loop or branch, because the nodes of its bodies have seconds of their own.
-    It is rounded to three digits, which keeps files small.
+    The result is rounded to three digits, which keeps files small.
 
     >>> from graphdist.ir.parser import parse
     >>> from graphdist.runtime.targets.topologies import find_topology
@@ -353,9 +364,9 @@ def _exchanges(node: Node, times: int = 1) -> Iterator[Exchange]:
 class Timeline:
     """The bytes held while each node of the outermost graph runs, and the values at the peak.
 
-    `steps` has pairs of a record's position and the bytes held while it runs. `peak` is the largest
-    number of bytes. `live` has pairs of a name and the bytes of a value that is held at the peak,
-    the largest first.
+    `steps` has pairs of a record's position and the bytes held while the record runs. `peak` is the
+    largest number of bytes. `live` has, for each value that is held at the peak, its name and its
+    bytes, the largest value first.
     """
 
     steps: list[tuple[int, int]]

@@ -36,27 +36,16 @@ def _graph(model: Model) -> dict[str, Any]:
 def _node(model: Model, position: int, path: tuple[str, ...]) -> dict[str, Any]:
     record = model.records[position]
     facts = record.facts
-    attributes = {
-        "name": record.id,
-        "text": model.text(record),
-        "distribution": facts.distribution,
-        "bytes": str(facts.bytes),
-        "flops": str(facts.flops),
-        "source": facts.place,
-        "pass": facts.origin,
-    }
+    described = {name: str(value) for name, value in model.described(record).items()}
+    attributes = {"name": record.id, "distribution": facts.distribution, **described}
     return {
         "id": str(position),
         "label": facts.op,
         "namespace": "/".join(group.replace("/", "\N{DIVISION SLASH}") for group in path),
         "attrs": [{"key": key, "value": value} for key, value in attributes.items() if value],
         "incomingEdges": [
-            {
-                "sourceNodeId": str(producer),
-                "sourceNodeOutputId": "0",
-                "targetNodeInputId": str(index),
-            }
-            for index, producer in enumerate(record.inputs)
+            {"sourceNodeId": str(at), "sourceNodeOutputId": "0", "targetNodeInputId": str(index)}
+            for index, at in enumerate(record.inputs)
         ],
         "outputsMetadata": [
             {"id": str(index), "attrs": [{"key": "tensor_shape", "value": text}]}

@@ -1,6 +1,6 @@
 """The page of a program, and the index of several pages: HTML that makes no network request.
 
-A page is a single file that opens from disk. It contains the program as the JSON of
+A page is a single file that opens from disk. The page contains the program as the JSON of
 `graphdist.viz.document`, with the text of the user's files, deflated and in base64, so that nothing
 in a user's program can be interpreted as HTML. A policy in the page forbids every request. The
 script and the style are built from `graphdist/viz/web` and are in `graphdist/viz/static`, with the
@@ -46,19 +46,17 @@ def render(program: ShownProgram) -> str:
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     # Level 1 takes a third of the time of the best level. Its result is a quarter larger.
     packed = b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), level=1)).decode()
-    return _html(
-        html.escape(program.graph.name),
-        _POLICY,
-        "viewer.css",
+    body = [
         '<body><div id="app"><p>This page needs JavaScript.</p></div>',
         f'<script type="application/octet-stream" id="program">{packed}</script>',
         f"<script>{_static('viewer.js')}</script>",
         "</body></html>\n",
-    )
+    ]
+    return _html(html.escape(program.graph.name), _POLICY, "viewer.css", *body)
 
 
 def _html(title: str, policy: str, style: str, *body: str) -> str:
-    """Return a page. `style` is the file name of its style sheet, `body` has its lines."""
+    """Return a page. `style` is the file name of the style sheet, `body` has the page's lines."""
     head = [
         "<!doctype html>",
         '<html lang="en">',
@@ -94,8 +92,8 @@ _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069
 class IndexRow:
     """A row of the index: a program, its page, the texts of its columns, and a note.
 
-    `changes` is the page that compares the program with the function's previous one, "" if there
-    is none. If there is no page, the note says why.
+    `changes` is the page that compares the program with the function's previous program, "" for the
+    first program. If there is no page, the note says why.
     """
 
     name: str
@@ -122,13 +120,9 @@ def render_index(title: str, entries: Sequence[IndexRow]) -> str:
 def figures_of(program: ShownProgram) -> tuple[str, ...]:
     """Return the texts of the index's columns for the last graph of a program."""
     model = model_of(program.graph)
-    return (
-        f"{program.graph.num_replicas:,}",
-        f"{model.num_nodes:,}",
-        f"{len(model.collectives):,}",
-        size_text(model.moved),
-        size_text(memory_timeline(model).peak),
-    )
+    counts = program.graph.num_replicas, model.num_nodes, len(model.collectives)
+    sizes = model.moved, memory_timeline(model).peak
+    return (*map("{:,}".format, counts), *map(size_text, sizes))
 
 
 def report_note(program: ShownProgram) -> str:
@@ -147,7 +141,7 @@ def report_note(program: ShownProgram) -> str:
 def file_name(name: str, taken: Sequence[str] = ()) -> str:
     """Return a file name for the page of a function that is not in `taken`.
 
-    It is made of letters, digits and `_.-`.
+    The name is made of letters, digits and `_.-`.
 
     >>> file_name("train/step<1>", taken=["train_step_1.html"])
     'train_step_1-2.html'

@@ -4,20 +4,18 @@ chrome://tracing and ui.perfetto.dev open the file. Nothing is measured. In the 
 run one after the other. A node takes the time that its roofline says
 (`graphdist.runtime.targets.roofline`), at least a nanosecond. A loop takes the time of all its
 iterations. If the user names no topology, each replica has one chip of the kind `CHIP`. The memory
-traffic is counted by `graphdist.ir.cost`. Elementwise operations have none, because XLA fuses them.
-Collectives have a track of their own, and a counter shows the bytes held.
+traffic is counted by `graphdist.ir.cost`. Elementwise operations have no traffic, because XLA fuses
+them. Collectives have a track of their own, and a counter shows the bytes held.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any  # Any: JSON
 
-from graphdist.report.trace_events import TraceEvent, trace_counter, trace_document, trace_slice
+from graphdist.report.trace_events import TraceEvent, memory_counter, trace_document, trace_slice
 from graphdist.runtime.targets.chips import CHIPS
-from graphdist.runtime.targets.roofline import Roofline
 from graphdist.runtime.targets.topologies import Topology
-from graphdist.viz.model import Model, Record, memory_timeline, model_of, node_estimate
+from graphdist.viz.model import memory_timeline, model_of, node_estimate
 from graphdist.viz.program import ShownProgram
 
 CHIP = "v5e"
@@ -39,21 +37,11 @@ def render(program: ShownProgram) -> str:
         duration = max(1, round(estimate.step * 1e9))
         is_collective = record.facts.collective is not None
         kind, track = ("collective", _COLLECTIVES) if is_collective else ("compute", _COMPUTE)
-        title, facts = f"{record.facts.op} {record.id}", _arguments(model, record, estimate)
-        placed = trace_slice(title, track, now / 1000, duration / 1000, facts)
-        events += [{**placed, "cat": kind}, trace_counter("memory", now / 1000, {"bytes": held})]
+        title = f"{record.facts.op} {record.id}"
+        facts = {**model.described(record), "bound by": estimate.bottleneck}
+        placed = trace_slice(title, track, now / 1e9, duration / 1e9, facts)
+        events += [{**placed, "cat": kind}, memory_counter(now / 1e9, {"bytes": held})]
         now += duration
     name = f"{program.graph.name}, estimated for {topology}"
     schedule = trace_document(name, tracks, events, unit="ns")
     return json.dumps(schedule, ensure_ascii=False, indent=1) + "\n"
-
-
-def _arguments(model: Model, record: Record, estimate: Roofline) -> dict[str, Any]:
-    return {
-        "text": model.text(record),
-        "flops": record.facts.flops,
-        "bytes": record.facts.bytes,
-        "bound by": estimate.bottleneck,
-        "source": record.facts.place,
-        "pass": record.facts.origin,
-    }

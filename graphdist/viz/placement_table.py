@@ -43,16 +43,9 @@ def _row(variable: Any) -> tuple[str, ...]:
             f"a leaf is a {type(variable).__name__}, not a variable",
             hint="make variables of arrays with gd.variables(tree)",
         )
-    held = variable.spec("").type
     buffer = variable.storage.held
     absent = isinstance(buffer, jax.ShapeDtypeStruct)
     where = str(variable.strategy.devices) if absent else devices_of([buffer])
-    shape = "[" + ",".join(map(str, held.shape)) + "]"
-    return (
-        variable.name,
-        shape,
-        str(variable.dtype),
-        f"{_bytes(variable):,}",
-        str(variable.storage.layout),
-        where,
-    )
+    shape = "[" + ",".join(map(str, variable.spec("").type.shape)) + "]"
+    size, layout = f"{_bytes(variable):,}", str(variable.storage.layout)
+    return variable.name, shape, str(variable.dtype), size, layout, where

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
@@ -16,12 +17,12 @@ from graphdist.report.step_report import Report
 from graphdist.runtime.targets.topologies import Topology
 
 TRACE = "trace"
-"""The name of the step whose graph is the traced one, before all passes."""
+"""The name of the step whose graph is the traced graph, before all passes."""
 
 
 @dataclass(frozen=True)
 class ShownStep:
-    """A graph and the name of the pass that returned it, `name:2` for the second run of a pass."""
+    """A graph, and the name of the pass that returned the graph: `name:2` for its second run."""
 
     name: str
     graph: Graph
@@ -31,9 +32,9 @@ class ShownStep:
 class ShownProgram:
     """The graphs of a compilation, in order; at least one.
 
-    `others` has, for parameter servers, the graphs that run beside the graph of the last step: the
+    For parameter servers, `others` has the graphs that run beside the graph of the last step: the
     worker's reads of rows, and each update of the servers once. With `topology` the estimated times
-    of nodes are shown. With `report` the memory and time that the program needs there are shown.
+    of nodes on its chips are shown, with `report` the memory and time that the program needs.
 
     If `compares`, the steps are two programs, an earlier and a later one, and `earlier_report` is
     the report on the earlier program as JSON.
@@ -104,12 +105,12 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
 
 
 def with_run_numbers(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
-    """Return the steps, with ":1", ":2", ... after the names of passes that run several times."""
+    """Return the steps, with ":1", ":2", ... appended to the name of a pass with several runs."""
     runs = Counter(step.name for step in steps)
-    seen: Counter[str] = Counter()
-    named = []
-    for step in steps:
-        seen[step.name] += 1
-        name = f"{step.name}:{seen[step.name]}" if runs[step.name] > 1 else step.name
-        named.append(ShownStep(name, step.graph))
-    return tuple(named)
+    numbers = {name: count(1) for name in runs}
+    return tuple(
+        replace(step, name=f"{step.name}:{next(numbers[step.name])}")
+        if runs[step.name] > 1
+        else step
+        for step in steps
+    )

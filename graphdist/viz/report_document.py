@@ -1,10 +1,9 @@
 """A report as JSON for the page: whether the step fits, its collectives, its predicted time.
 
 Seconds and bytes are numbers, which the page writes as text. Lists have the largest entries only.
-`lanes` are the slices of the predicted timeline, the same as those that
-`graphdist.report.timeline_trace` makes for Perfetto. A slice has a track, start and length in
-microseconds, a title, a line, a part of the step, and the seconds of communication that no
-computation hides.
+`lanes` are the slices of the predicted timeline, as `graphdist.report.timeline_trace` makes them
+for Perfetto. A slice has a track, start and length in microseconds, a title, a line, a part of the
+step, and the seconds of communication that no computation hides.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def report_document(report: Report) -> dict[str, Any]:
         "compiled": list(map(list, report.module_kinds)),
         "collectives": _collectives(report),
         "warnings": [str(constant) for constant in report.constants],
-        "time": _time(timeline) if timeline else _roofline(report),
+        "time": _time(report),
         **(_timeline(timeline, report.name) if timeline else {}),
     }
 
@@ -62,24 +61,22 @@ def _collectives(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def _time(timeline: StepTimeline) -> dict[str, Any]:
-    return {
-        "step": timeline.seconds,
-        "low": timeline.low,
-        "high": timeline.high,
-        "by": timeline.fitted,
-        "utilization": timeline.utilization,
-        "parts": [
-            ["compute", timeline.compute, "instructions of the schedule"],
-            ["exposed", timeline.exposed, "communication that no computation hides"],
-            ["waits", timeline.idle, "for copies between memories"],
-        ],
-    }
-
-
-def _roofline(report: Report) -> dict[str, Any] | None:
-    """Return the estimate from published peaks, for a step without a timeline."""
-    estimate = report.estimate
+def _time(report: Report) -> dict[str, Any] | None:
+    """Return the timeline of a step, or the estimate from published peaks; None without either."""
+    timeline, estimate = report.timeline, report.estimate
+    if timeline is not None:
+        return {
+            "step": timeline.seconds,
+            "low": timeline.low,
+            "high": timeline.high,
+            "by": timeline.fitted,
+            "utilization": timeline.utilization,
+            "parts": [
+                ["compute", timeline.compute, "instructions of the schedule"],
+                ["exposed", timeline.exposed, "communication that no computation hides"],
+                ["waits", timeline.idle, "for copies between memories"],
+            ],
+        }
     if estimate is None:
         return None
     return {
@@ -115,10 +112,9 @@ def _timeline(timeline: StepTimeline, name: str) -> dict[str, Any]:
 
 
 def _slice(event: dict[str, Any]) -> list[Any]:
-    facts = event["args"]
-    times = round(event["ts"], 3), round(event["dur"], 3)
+    facts, placed = event["args"], (event["tid"], event["ts"], event["dur"])
     texts = event["name"], facts.get("line", ""), facts.get("phase", "")
-    return [event["tid"], *times, *texts, _rounded(facts.get("exposed seconds", 0.0))]
+    return [*placed, *texts, _rounded(facts.get("exposed seconds", 0.0))]
 
 
 def _rounded(seconds: float) -> float:

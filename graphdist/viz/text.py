@@ -7,7 +7,7 @@ the terminal: the printer escapes names and strings, this module escapes source 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import groupby
 
 from graphdist.errors import ArgumentError
@@ -84,13 +84,11 @@ def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> 
     positions = range(len(model.records))
     for is_chosen, group in groupby(positions, key=lambda position: position in chosen):
         records = [model.records[position] for position in group]
-        if not is_chosen:
-            count = len(records)
-            lines.append(_paint(f"  ... {count} node{'s' * (count > 1)}", _DIM, colour))
-            continue
-        for record in records:
-            indent = "  " * (_depth(model.records, record) + 1)
-            lines.append(_line(indent + model.text(record), colour))
+        if is_chosen:
+            lines += (_line(_indent(model, each) + model.text(each), colour) for each in records)
+        else:
+            several = "s" * (len(records) > 1)
+            lines.append(_paint(f"  ... {len(records)} node{several}", _DIM, colour))
     return "\n".join(lines) + "\n"
 
 
@@ -100,15 +98,16 @@ def matching(model: Model, pattern: str) -> set[int]:
         regex = re.compile(pattern)
     except re.error as error:
         raise ArgumentError(f"--filter {pattern!r} is no regular expression: {error}") from error
-    return {
-        position
-        for position, record in enumerate(model.records)
-        if any(map(regex.search, (model.text(record), record.facts.scope, *_places(record))))
-    }
+
+    def texts(record: Record) -> Iterator[str]:
+        yield from (model.text(record), record.facts.scope)
+        yield from (f"{frame.file}:{frame.line}" for frame in record.facts.frames)
+
+    return {i for i, record in enumerate(model.records) if any(map(regex.search, texts(record)))}
 
 
 def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
-    """Return the positions of a record and of all records at most `depth` edges away from it.
+    """Return the positions of a record and of all records within `depth` edges of the record.
 
     Edges are followed in both directions. Raises `ArgumentError` for a name that no record has.
     """
@@ -127,15 +126,9 @@ def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
     return reached
 
 
-def _places(record: Record) -> list[str]:
-    return [f"{frame.file}:{frame.line}" for frame in record.facts.frames]
-
-
-def _depth(records: list[Record], record: Record) -> int:
-    depth = 0
-    while record.parent >= 0:
-        record, depth = records[record.parent], depth + 1
-    return depth
+def _indent(model: Model, record: Record) -> str:
+    """Return two spaces for the graph, and two for each loop or branch around a record."""
+    return "  " + (_indent(model, model.records[record.parent]) if record.parent >= 0 else "")
 
 
 def _safe(text: str) -> str:

@@ -4,14 +4,14 @@ XLA combines, splits, fuses and moves collectives; only its optimised module sho
 
     %all-reduce.1 = (f32[8]{0}, f32[]) all-reduce(%a, %b), replica_groups={{0,1}}, ...
 
-The arrays of the type are the results. The type of some starts of asynchronous collectives lists
-operands and handles, too.
+The arrays of the type, before the operation, are the results. Some starts of asynchronous
+collectives list operands and handles in their type, too.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from graphdist.ir.collective_bytes import Exchange
@@ -28,7 +28,6 @@ _KINDS = {
 }
 _SCATTERING = "all-reduce-scatter"
 """Part of a computation's name if the TPU compiler runs its all-reduce as a reduce-scatter."""
-_START = "-start"
 _GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _STRIDED = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\]T\(|\{\{(\d+),(\d+))")
 _IOTA = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
@@ -53,7 +52,7 @@ class ModuleCollective:
     is_async: bool
     is_fused: bool
     every: int = 1
-    """The collective runs in one of this many steps; more than 1 in the branch of local steps."""
+    """Only one step in `every` runs the collective; more than 1 in the branch of local steps."""
 
     @property
     def exchange(self) -> Exchange:
@@ -78,14 +77,11 @@ def module_collectives(module: CompiledModule, num_devices: int) -> tuple[Module
     found = []
     parts: set[tuple[str, str, object]] = set()
     for computation in module:
+        times, every = module.executions[computation], module.branches.get(computation, 1)
         for instruction in module[computation]:
             if kind_of(instruction) is None or is_local(instruction):
                 continue
-            collective = replace(
-                _collective(instruction, computation, num_devices),
-                times=module.executions[computation],
-                every=module.branches.get(computation, 1),
-            )
+            collective = _collective(instruction, computation, num_devices, times, every)
             # On TPU an asynchronous collective appears three times: start, continuation, end.
             part = (chain_of(instruction), collective.kind, collective.shapes)
             if part not in parts or not part[0]:
@@ -109,12 +105,12 @@ def kind_of(instruction: Instruction, inside: str = "") -> str | None:
 
     `inside` is the name of the computation that contains the instruction, if it is known.
     """
-    kind = _KINDS.get(instruction.opcode.removesuffix(_START))
+    kind = _KINDS.get(instruction.opcode.removesuffix("-start"))
     return "reduce_scatter" if kind == "all_reduce" and _SCATTERING in inside else kind
 
 
 def is_local(instruction: Instruction) -> bool:
-    """Return whether a send stays within a TPU slice or goes to the host, not over the network."""
+    """Return whether an instruction sends within a TPU slice or to the host, not over a network."""
     return instruction.opcode == "send" and "megascale" not in instruction.line
 
 
@@ -123,11 +119,13 @@ def chain_of(instruction: Instruction) -> str:
     return instruction.matched(_CHAIN)
 
 
-def _collective(instruction: Instruction, computation: str, num_devices: int) -> ModuleCollective:
+def _collective(
+    instruction: Instruction, computation: str, num_devices: int, times: int = 1, every: int = 1
+) -> ModuleCollective:
     line, group = instruction.line, _group_size(instruction, num_devices)
     kind = kind_of(instruction)
     assert kind is not None
-    is_start = instruction.opcode.endswith(_START)
+    is_start = instruction.opcode.endswith("-start")
     shapes = [(array.dtype, prod(array.dimensions)) for array in instruction.arrays]
     if kind == "network_send":
         shapes = shapes[:1]  # the rest is a handle
@@ -142,22 +140,13 @@ def _collective(instruction: Instruction, computation: str, num_devices: int) ->
         shapes = [(dtype, size * group) for dtype, size in shapes]
     elif kind == "all_to_all" and len(shapes) == group:  # on CPU it has one value per replica
         shapes = [(shapes[0][0], sum(size for _, size in shapes))]
-    in_async = (
-        "async" in computation
-        or 'is_sync":false' in line
-        or "async_collective" in line
-        or "chain_id" in line
-    )
-    return ModuleCollective(
-        instruction.name,
-        kind_of(instruction, computation) or kind,
-        tuple(shapes),
-        sum(size * bytes_of_element(dtype) for dtype, size in shapes),
-        group,
-        1,
-        is_async=(is_start and 'is_sync":true' not in line) or in_async,
-        is_fused="fus" in computation,
-    )
+    marks = ('is_sync":false', "async_collective", "chain_id")
+    in_async = "async" in computation or any(mark in line for mark in marks)
+    kind = kind_of(instruction, computation) or kind
+    size = sum(count * bytes_of_element(dtype) for dtype, count in shapes)
+    is_async = in_async or (is_start and 'is_sync":true' not in line)
+    facts = instruction.name, kind, tuple(shapes), size, group, times
+    return ModuleCollective(*facts, is_async, is_fused="fus" in computation, every=every)
 
 
 def _group_size(instruction: Instruction, num_devices: int) -> int:

@@ -17,6 +17,7 @@ a loose rule takes no value that a strict rule would match:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from graphdist.ir.collective_bytes import Collective
@@ -139,14 +140,10 @@ class _Matching:
 
     def apply(self, rule: _Rule, *, is_padded: bool = False) -> None:
         """Match collectives by a rule: with the smallest value if padded, else with the first."""
-        for i, asked in enumerate(self.asked):
-            if self.found[i] is not None:
-                continue
+        for i, asked in self._unmatched():
             fitting = (carried for carried in self.left if rule(asked, carried))
-            if is_padded:
-                chosen = min(fitting, key=lambda carried: carried.size, default=None)
-            else:
-                chosen = next(fitting, None)
+            smallest = min(fitting, key=attrgetter("size"), default=None) if is_padded else None
+            chosen = smallest or next(fitting, None)
             if chosen is not None:
                 is_as_asked = chosen.collective.kind == asked.kind and not is_padded
                 self._take(chosen, [i], asked.size if is_as_asked else chosen.size, is_padded)
@@ -154,16 +151,15 @@ class _Matching:
     def take_packed(self) -> None:
         """Match all unmatched collectives of a kind with one value of their total size."""
         for kind in dict.fromkeys(asked.kind for asked in self.asked):
-            places = [
-                i
-                for i, asked in enumerate(self.asked)
-                if asked.kind == kind and self.found[i] is None
-            ]
-            total = sum(self.asked[i].size for i in places)
-            for carried in self.left if places else ():
-                if carried.collective.kind == kind and carried.size == total:
-                    self._take(carried, places, total)
-                    break
+            sizes = {i: asked.size for i, asked in self._unmatched() if asked.kind == kind}
+            total = sum(sizes.values())
+            packed = (each for each in self.left if each.collective.kind == kind)
+            carried = next((each for each in packed if each.size == total), None)
+            if sizes and carried is not None:
+                self._take(carried, list(sizes), total)
+
+    def _unmatched(self) -> list[tuple[int, Collective]]:
+        return [(i, asked) for i, asked in enumerate(self.asked) if self.found[i] is None]
 
     def _take(
         self, carried: _Carried, places: list[int], size: int, is_padded: bool = False

@@ -3,8 +3,9 @@
 * The operations of matrix multiplications and convolutions, in the instruction or its fusion, and
   of calls of cuBLAS and cuDNN.
 * The bytes that cross between the chip and its memory: operands and results, but not arrays in a
-  core's own memory. If a fusion reads only slices of an operand, the slices count; if it updates an
-  operand in place, the update counts; if a collective in it sends an operand, nothing counts.
+  core's own memory. Of an operand of which a fusion reads only slices, the slices count. Of an
+  operand that a fusion updates in place, the update counts. Of an operand that a collective in the
+  fusion sends, nothing counts.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class ModuleCost:
         return 2 * prod(instruction.arrays[0].dimensions) * summed
 
     def _of_convolution(self, instruction: Instruction, operands: Sequence[ModuleArray]) -> int:
-        """Return 2 operations for each weight that an output uses, without those on padding.
+        """Return 2 operations for each product of a weight and an input, without those of padding.
 
         XLA writes products of batches of matrices as convolutions that mostly read padding.
         """
@@ -170,7 +171,7 @@ class ModuleCost:
         return [known[name] for name in last.operands if name in known]
 
     def _arrays(self, instruction: Instruction) -> list[ModuleArray]:
-        """Return the array of each operand: the first one if an operand has several."""
+        """Return an array of each operand. Of an operand with several arrays, it is the first."""
         known = self._module.instructions
         found = [known[name].arrays for name in instruction.operands if name in known]
         return [arrays[0] for arrays in found if arrays]
@@ -179,7 +180,7 @@ class ModuleCost:
 def _pairs(instruction: Instruction, place: int, outputs: int, taps: int, inputs: int) -> int:
     """Return the number of pairs of an output and a window tap that reads an input, not padding.
 
-    All are counted along one spatial dimension, whose index is `place`.
+    The pairs are counted along one spatial dimension, whose index is `place`.
     """
     said = dict(each.split("=") for each in instruction.matched(_WINDOW).split())
 
@@ -202,11 +203,11 @@ def _pairs(instruction: Instruction, place: int, outputs: int, taps: int, inputs
 
 
 _ALIAS = "output_to_operand_aliasing={{}: (0, {})}"
-"""The attribute of an instruction in a fusion whose result is its operand in another layout."""
+"""The attribute of an instruction in a fusion that returns its operand in another layout."""
 
 
 def _users(name: str, body: Sequence[Instruction]) -> list[tuple[Instruction, str]]:
-    """Return the users of a value or of a view of it, each with the name that it uses."""
+    """Return the users of a value and of its views, each with the name that the user uses."""
     found = []
     for each in body:
         if name in each.operands:

@@ -104,7 +104,7 @@ class Instruction:
 
     @property
     def every(self) -> int:
-        """Return n if one of n steps takes the branch; 1 unless local steps made the branch."""
+        """Return n if every n-th step runs the branch; 1 unless local steps made the branch."""
         return int(self.matched(_EVERY) or 1) if self.opcode == "conditional" else 1
 
     @property
@@ -121,7 +121,7 @@ class Instruction:
 
     @cached_property
     def cycles(self) -> int | None:
-        """Return the cycles that the compiler expects; None if it does not say."""
+        """Return the cycles that the compiler expects; None if the module does not have them."""
         cycles = int(self.matched(_CYCLES) or UNKNOWN_CYCLES)
         return None if cycles >= UNKNOWN_CYCLES else cycles
 
@@ -170,8 +170,7 @@ class CompiledModule:
     def __getitem__(self, computation: str) -> tuple[Instruction, ...]:
         """Return the instructions of a computation; () if there is no such computation."""
         if computation not in self._read:
-            lines = self._lines.get(computation, ())
-            self._read[computation] = tuple(_instructions(lines))
+            self._read[computation] = tuple(_instructions(self._lines.get(computation, ())))
         return self._read[computation]
 
     @cached_property
@@ -216,7 +215,7 @@ class CompiledModule:
 
     @cached_property
     def branches(self) -> Mapping[str, int]:
-        """Return the computations that one of n steps runs, each with its n."""
+        """Return the computations that only every n-th step runs, each with its number n."""
         pending = [(each, each.every) for name in self for each in self[name] if each.every > 1]
         found: dict[str, int] = {}
         while pending:
@@ -241,21 +240,22 @@ def _computations(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _instructions(lines: Sequence[str]) -> Iterator[Instruction]:
-    match: re.Match[str] | None = None
-    text: list[str] = []
-    for line in (*lines, None):
-        found = None if line is None else _INSTRUCTION.match(line)
-        if match is not None and (found is not None or line is None):
-            yield Instruction(match["name"], match["opcode"], match["type"], "\n".join(text))
-        if found is not None:
-            match, text = found, []
-        if line is not None:
-            text.append(line)
+def _instructions(lines: Sequence[str]) -> list[Instruction]:
+    """Return the instructions of a computation. Attributes may follow in lines of their own."""
+    found: list[tuple[re.Match[str], list[str]]] = []
+    for line in lines:
+        if match := _INSTRUCTION.match(line):
+            found.append((match, []))
+        if found:
+            found[-1][1].append(line)
+    return [
+        Instruction(match["name"], match["opcode"], match["type"], "\n".join(text))
+        for match, text in found
+    ]
 
 
 def every_scope(every: int) -> str:
-    """Return the name of the scope of a branch that one of `every` steps takes."""
+    """Return the name of the scope of a branch that runs once in `every` steps."""
     return f"every_{every}_steps"
 
 

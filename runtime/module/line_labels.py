@@ -24,7 +24,7 @@ _MATMULS = ("convolution", "dot")
 
 
 def phase_and_line(source: Source) -> tuple[str, str]:
-    """Return the phase of the step, and the line; "" if it is not known.
+    """Return the phase of the step, and the user's line; "" for an unknown line.
 
     >>> from graphdist.ir.source import at_line
     >>> phase_and_line(at_line("programs/train.py", 41, scope="jvp(loss)"))
@@ -42,7 +42,10 @@ class Labels:
         self._module = module
 
     def of(self, instruction: Instruction) -> tuple[str, str]:
-        """Return the phase and the line; a fusion has the line of its matrix multiplication."""
+        """Return the phase and the user's line of an instruction.
+
+        A fusion has the line of its matrix multiplication.
+        """
         inner = (each for name in instruction.called for each in self._module[name])
         matmul = next((each for each in inner if each.opcode in _MATMULS and each.op_name), None)
         labels = _LABEL.findall((matmul or instruction).op_name)

@@ -5,15 +5,16 @@ to the last one that uses them:
 
 * a view (a tuple, an element of a tuple, a bitcast, the end of an asynchronous operation) has the
   buffers of its operands;
-* a loop's state stays in its buffers; a new value needs another buffer while the old one is used;
+* the state of a loop stays in its buffers; a new value needs another buffer while the old value is
+  used;
 * an update in place has its operand's buffer, and a result may take the buffer of an operand of the
   same size that nothing uses later;
-* arguments are held all the time; results that the module aliases to arguments are in their
-  buffers.
+* arguments are held all the time; results that the module aliases to arguments are in the buffers
+  of these arguments.
 
-The compiler pads arrays and leaves gaps between buffers, and it shares buffers by finer rules. So
-its own peak, `Memory`, is the exact one; this analysis finds when, and with which buffers, the peak
-is reached.
+The compiler pads arrays, leaves gaps between buffers, and shares buffers by finer rules. So the
+compiler's own peak, `Memory`, is the exact peak. This analysis finds when the peak is reached, and
+with which buffers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from itertools import accumulate, chain
 from typing import Any  # Any: JAX's analysis has no public type
 
@@ -37,8 +38,10 @@ _READS_AGAIN = {
     "dot", "convolution", "custom-call", "copy", "transpose", "reduce", "gather", "concatenate",
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "sort",
 }  # fmt: skip
-"""Operations that still read elements of an operand after they have written others of the result:
-their results cannot share the operand's buffer."""
+"""The operations whose results cannot share the buffer of an operand.
+
+They read elements of the operand after they have written other elements of the result.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,9 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Held:
-    """The bytes that a computation holds at each of its instructions, without its inputs.
+    """The bytes that a computation holds at each instruction, without the computation's inputs.
 
-    `inside` are the bytes among them that a loop, branch or call holds while it runs.
+    `bytes` includes `inside`, the bytes that the loop, branch or call at an instruction holds.
     """
 
     instructions: Sequence[Instruction]
@@ -127,22 +130,24 @@ class ModuleMemory:
 
     def __init__(self, module: CompiledModule) -> None:
         self._module = module
-        self._found: dict[str, Held] = {}
+        self.of = cache(self._of)
 
-    @cached_property
+    @property
     def entry(self) -> Held:
         """Return the memory that a step holds."""
         return self.of(self._module.entry)
 
-    def of(self, computation: str) -> Held:
-        """Return the memory that a computation holds. For a loop's body, the state is left out."""
-        if computation not in self._found:
-            is_entry = computation == self._module.entry
-            aliased = self._module.aliased_results if is_entry else None
-            body = self._module[computation]
-            walk = _Walk(body, self._updates, aliased)
-            self._found[computation] = walk.held([self._nested(each) for each in body])
-        return self._found[computation]
+    def _of(self, computation: str) -> Held:
+        """Return the memory that a computation holds; for a loop's body without its state."""
+        is_entry = computation == self._module.entry
+        aliased = self._module.aliased_results if is_entry else None
+        body = self._module[computation]
+        inside = [max((each.peak for each in self._bodies(run)), default=0) for run in body]
+        return _Walk(body, self._updates, aliased).held(inside)
+
+    def _bodies(self, instruction: Instruction) -> list[Held]:
+        """Return the memory of each computation that an instruction runs."""
+        return [self.of(name) for name in self._module.run_by(instruction)]
 
     def held_at(self) -> dict[Instruction, int]:
         """Return the bytes that the chip holds while each instruction of the schedule runs."""
@@ -162,21 +167,17 @@ class ModuleMemory:
     def at_peak(self) -> tuple[Instruction, list[Buffer]]:
         """Return the instruction at the peak, and the buffers held there, the largest first.
 
-        If a loop runs at the peak, the instruction is one of the loop's body, and the buffers of
-        the body are included.
+        If a loop runs at the peak, the instruction is an instruction of the loop's body, and the
+        buffers of the body are included.
         """
         held, buffers = self.entry, []
         while True:
             buffers += held.largest_at_peak()
             instruction = held.instructions[held.bytes.index(held.peak)]
-            bodies = [self.of(name) for name in self._module.run_by(instruction)]
+            bodies = self._bodies(instruction)
             if not bodies:
                 return instruction, sorted(buffers, key=lambda buffer: -buffer.bytes)
             held = max(bodies, key=lambda body: body.peak)
-
-    def _nested(self, instruction: Instruction) -> int:
-        """Return the largest peak of the computations that an instruction runs."""
-        return max((self.of(name).peak for name in self._module.run_by(instruction)), default=0)
 
     def _updates(self, instruction: Instruction) -> bool:
         """Return whether an instruction changes an operand in place."""
@@ -198,13 +199,12 @@ class _Walk:
     ) -> None:
         """Start the walk.
 
-        `aliased` are the indices of the step's results that are in arguments' buffers. It is None
-        for a computation that is not the entry.
+        `aliased` are the indices of the step's results that are in arguments' buffers; None for a
+        computation that is not the entry.
         """
         self._body, self._updates, self._aliased = body, updates, aliased
         self._by_name = {each.name: each for each in body}
         self._leaves: dict[str, list[Buffer]] = {}
-        self._given: list[Buffer] = []
         self._buffers: list[Buffer] = []
         self._sharing: list[tuple[Buffer, list[Buffer]]] = []
         self._owners: dict[Buffer, Buffer] = {}
@@ -224,8 +224,9 @@ class _Walk:
         results = self._leaves[self._body[-1].name] if self._body else []
         for buffer in results:
             buffer.last = end
-        self._share()
-        self._place(results, end)
+        arguments = [each for each in self._buffers if each.maker.opcode == "parameter"]
+        self._share(arguments)
+        self._place(arguments, results, end)
         return Held(self._body, self._totals(inside), inside, self._buffers)
 
     def _made(
@@ -234,10 +235,13 @@ class _Walk:
         """Return the buffers of an instruction's results."""
         opcode, given = instruction.opcode, list(chain(*operands))
         arrays = instruction.arrays
-        if opcode == "parameter":
-            arguments = self._new(number, instruction, arrays)
-            self._given += arguments
-            return arguments
+
+        def new(array: ModuleArray) -> Buffer:
+            size = array.bytes if array.memory_space == 0 else 0
+            text = f"{array.dtype}[{','.join(map(str, array.dimensions))}]"
+            self._buffers.append(Buffer(size, text, instruction, number, number))
+            return self._buffers[-1]
+
         if opcode == "get-tuple-element":
             return self._element(instruction, given)
         if opcode in _VIEWS or opcode == "while":
@@ -245,39 +249,15 @@ class _Walk:
         if opcode.endswith("-done"):
             return self._ended(instruction, given)
         if opcode == "copy-start":
-            copied = self._new(number, instruction, arrays[:1])
-            return [*copied, *given, *self._new(number, instruction, arrays[2:])]
+            return [*map(new, arrays[:1]), *given, *map(new, arrays[2:])]
         if opcode.endswith("-start"):
-            return [*given, *self._new(number, instruction, arrays[len(given) :])]
+            return [*given, *map(new, arrays[len(given) :])]
         if self._updates(instruction):
-            return [self._updated(number, instruction, array, given) for array in arrays]
-        made = self._new(number, instruction, arrays)
+            return [_of_size(array.bytes, given) or new(array) for array in arrays]
+        made = list(map(new, arrays))
         if opcode not in _READS_AGAIN:
             self._sharing += ((buffer, given) for buffer in made)
         return made
-
-    def _new(
-        self, number: int, instruction: Instruction, arrays: Sequence[ModuleArray]
-    ) -> list[Buffer]:
-        made = [
-            Buffer(
-                array.bytes if array.memory_space == 0 else 0,
-                f"{array.dtype}[{','.join(map(str, array.dimensions))}]",
-                instruction,
-                number,
-                number,
-            )
-            for array in arrays
-        ]
-        self._buffers += made
-        return made
-
-    def _updated(
-        self, number: int, instruction: Instruction, array: ModuleArray, given: list[Buffer]
-    ) -> Buffer:
-        """Return the operand's buffer that an update in place writes."""
-        fitting = (each for each in given if each.bytes == array.bytes)
-        return next(fitting, None) or self._new(number, instruction, [array])[0]
 
     def _element(self, instruction: Instruction, given: list[Buffer]) -> list[Buffer]:
         index = _INDEX.search(instruction.line)
@@ -296,9 +276,9 @@ class _Walk:
         before = sum(len(self._leaves.get(name, [])) for name in start.operands)
         return given[before : before + len(instruction.arrays)]
 
-    def _share(self) -> None:
+    def _share(self, arguments: Sequence[Buffer]) -> None:
         """Let results take the buffers of operands of the same size that are not used later."""
-        pinned = set(self._given)
+        pinned = set(arguments)
         for buffer, given in self._sharing:
             for operand in given:
                 owner = self._owner(operand)
@@ -313,24 +293,22 @@ class _Walk:
             buffer = self._owners[buffer]
         return buffer
 
-    def _place(self, results: list[Buffer], end: int) -> None:
+    def _place(self, arguments: Sequence[Buffer], results: list[Buffer], end: int) -> None:
         """Place the arguments, and results that are stored in the buffers of arguments."""
-        arguments = set(self._given)
+        given = set(arguments)
+        owners = map(self._owner, results)
         if self._aliased is None:
-            for given, result in zip(self._given, results, strict=False):
-                owner = self._owner(result)
-                if owner not in arguments and given.last <= owner.first:
+            for argument, owner in zip(arguments, owners, strict=False):
+                if owner not in given and argument.last <= owner.first:
                     owner.bytes = 0
-            for given in self._given:
-                given.bytes = 0
+            for argument in arguments:
+                argument.bytes = 0
             return
-        for index, result in enumerate(results):
-            owner = self._owner(result)
-            if index in self._aliased and owner not in arguments:
+        for index, owner in enumerate(owners):
+            if index in self._aliased and owner not in given:
                 owner.bytes = 0
-        for buffer in self._buffers:
-            if buffer.maker.opcode == "parameter":
-                buffer.first, buffer.last = 0, end
+        for argument in arguments:
+            argument.first, argument.last = 0, end
 
     def _totals(self, inside: Sequence[int]) -> list[int]:
         changes = [0] * (len(self._body) + 1)
@@ -338,6 +316,11 @@ class _Walk:
             changes[buffer.first] += buffer.bytes
             changes[buffer.last + 1] -= buffer.bytes
         return [total + more for total, more in zip(accumulate(changes), inside, strict=False)]
+
+
+def _of_size(size: int, buffers: Sequence[Buffer]) -> Buffer | None:
+    """Return the first buffer of a size, which an update in place writes; None without one."""
+    return next((each for each in buffers if each.bytes == size), None)
 
 
 def _arrays_of_elements(type_text: str) -> Iterator[int]:

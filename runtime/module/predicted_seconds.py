@@ -36,7 +36,6 @@ reaches. XLA's table of measured products has that form: on B200, bfloat16, `2 m
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -61,8 +60,8 @@ KernelFlops: TypeAlias = Mapping[tuple[tuple[str, tuple[int, ...]], ...], tuple[
 """The dtype and operations of each kernel, by the dtypes and dimensions of its results."""
 
 
-class ChipDurations(ABC):
-    """The durations of instructions on the chips of a topology."""
+class ChipDurations:
+    """The durations of instructions on the chips of a topology; a subclass for each platform."""
 
     def __init__(
         self,
@@ -74,10 +73,11 @@ class ChipDurations(ABC):
         """Store the constants of the chip, the module, and the operations of its kernels."""
         self._topology, self._timing, self._kernels = topology, timing, kernels or {}
         self._cost = ModuleCost(module)
+        self._memory_rate = topology.chip.memory_rate * timing.copy_share / topology.chip.devices
 
-    @abstractmethod
     def compute(self, instruction: Instruction) -> float:
         """Return the seconds that an instruction computes."""
+        raise NotImplementedError
 
     def _working(self, dtype: str, operations: int) -> float:
         """Return the seconds of matrix products, at the rate that large products reach."""
@@ -86,9 +86,7 @@ class ChipDurations(ABC):
 
     def _moving(self, instruction: Instruction) -> float:
         """Return the seconds to read and write an instruction's bytes."""
-        chip = self._topology.chip
-        rate = chip.memory_bandwidth * self._timing.copy_share
-        return self._cost.bytes(instruction) * chip.devices / rate
+        return self._cost.bytes(instruction) / self._memory_rate
 
     def _kernel(self, instruction: Instruction) -> float:
         arrays = tuple((each.dtype, each.dimensions) for each in instruction.arrays)
@@ -109,10 +107,9 @@ class ChipDurations(ABC):
         moved = max((each.bytes for each in instruction.arrays[-2:]), default=0)
         if "slice" in instruction.opcode:
             moved = min((each.bytes for each in instruction.arrays if each.dimensions), default=0)
-        chip = self._topology.chip
-        if instruction.uses_host_memory:
-            return moved / self._timing.host_rate
-        return moved * chip.devices / (chip.memory_bandwidth * self._timing.copy_share)
+        return moved / (
+            self._timing.host_rate if instruction.uses_host_memory else self._memory_rate
+        )
 
 
 class TpuDurations(ChipDurations):
@@ -126,7 +123,7 @@ class TpuDurations(ChipDurations):
             return 0.0
         clock, timing = self._topology.chip.clock, self._timing
         assert clock is not None, "a chip whose modules have cycles has a clock"
-        expected = instruction.cycles / clock.value
+        expected = instruction.cycles / clock
         dtype, operations = self._cost.products(instruction)
         passes = operations and dtype not in _ONE_PASS and not dtype.startswith("f8")
         share = 1.0 if passes else timing.cycle_share
@@ -146,14 +143,6 @@ class GpuDurations(ChipDurations):
             return max(self._kernel(instruction), (timing.launch + moving) * timing.slowdown)
         working = self._working(*self._cost.products(instruction))
         return (timing.launch + max(working, moving)) * timing.slowdown
-
-
-def durations_of(
-    topology: Topology, timing: ChipTiming, module: CompiledModule, kernels: KernelFlops
-) -> ChipDurations:
-    """Return the durations of a module's instructions on the chips of a topology."""
-    of_platform = TpuDurations if topology.chip.platform == "tpu" else GpuDurations
-    return of_platform(topology, timing, module, kernels)
 
 
 def kernels_of(graph: Graph) -> KernelFlops:

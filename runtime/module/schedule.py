@@ -8,15 +8,16 @@ meanwhile. There are three ways to write that:
     %s = .. async-start(%x), calls=%wrapped      %d = .. async-done(%s)
     %s = .. fusion(%x), calls=%first             %d = .. fusion(%y), calls=%last
 
-In the third, on v5e, both called computations contain the same collective with the same `chain_id`;
-a fusion between them that also contains it is a matrix multiplication that overlaps with it. A
-collective that is one instruction is synchronous: nothing overlaps with it.
+In the third way, on v5e, both called computations contain the same collective with the same
+`chain_id`. A fusion between the two that also contains the collective is a matrix multiplication
+that overlaps with the collective. A collective that is one instruction is synchronous: nothing
+overlaps with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from graphdist.runtime.module.collective_instructions import chain_of, is_local, kind_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
@@ -33,32 +34,31 @@ _COMPUTE = {
 class LoopCollective:
     """A collective in the body of a loop.
 
-    `times` is the number of its runs per step. `beside` has the names of the instructions that
-    compute while it runs. `beside_cycles` is the compiler's estimate for these instructions; the
-    compiler has no estimate for kernels and loops.
+    The collective runs `times` times per step. `beside` has the names of the instructions that
+    compute while the collective runs. `beside_cycles` is the compiler's estimate for these
+    instructions; the compiler has no estimate for kernels and loops.
     """
 
     name: str
     kind: str
     loop: str
     times: int
-    is_async: bool
     beside: tuple[str, ...] = ()
     beside_cycles: int = 0
 
     @property
     def is_exposed(self) -> bool:
-        """Return whether nothing computes while it runs."""
+        """Return whether nothing computes while the collective runs."""
         return not self.beside
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledStep:
-    """An instruction of a schedule, and its role there.
+    """An instruction, and what the instruction does in the schedule.
 
     `collective` is the kind of the collective that the instruction runs or starts. `inner` is the
     instruction of that collective, which may be inside a fusion. `start` names the asynchronous
-    operation that the instruction starts, `end` the operation that it waits for.
+    operation that the instruction starts, `end` the operation for whose end it waits.
     """
 
     instruction: Instruction
@@ -67,11 +67,6 @@ class ScheduledStep:
     start: str = ""
     end: str = ""
     computes: bool = False
-
-    @property
-    def cycles(self) -> int:
-        """Return the cycles that the compiler expects; 0 without an estimate."""
-        return self.instruction.cycles or 0
 
 
 def loop_collectives(module: CompiledModule) -> tuple[LoopCollective, ...]:
@@ -86,13 +81,14 @@ def loop_collectives(module: CompiledModule) -> tuple[LoopCollective, ...]:
     >>> [(found.kind, found.is_exposed) for found in loop_collectives(module)]
     [('all_gather', True)]
     """
-    found: list[LoopCollective] = []
-    for loop in _bodies(module):
-        for name in _run_by(loop, module):
-            times = module.executions[name]
-            steps = steps_of(module, name)
-            found += (replace(each, times=times) for each in _collectives(steps, loop))
-    return tuple(found)
+    loops = (each for name in module for each in module[name] if each.opcode == "while")
+    return tuple(
+        collective
+        for loop in loops
+        for body in module.run_by(loop)
+        for name in _run_by(body, module)
+        for collective in _collectives(steps_of(module, name), body, module.executions[name])
+    )
 
 
 def exposed_by_loop(module: CompiledModule) -> dict[str, int]:
@@ -101,11 +97,6 @@ def exposed_by_loop(module: CompiledModule) -> dict[str, int]:
     for collective in loop_collectives(module):
         counts[collective.loop] = counts.get(collective.loop, 0) + collective.is_exposed
     return counts
-
-
-def _bodies(module: CompiledModule) -> list[str]:
-    loops = (each for name in module for each in module[name] if each.opcode == "while")
-    return [body for loop in loops for body in module.run_by(loop)]
 
 
 def _run_by(body: str, module: CompiledModule) -> Iterator[str]:
@@ -127,42 +118,31 @@ def steps_of(module: CompiledModule, computation: str) -> list[ScheduledStep]:
 
 
 def _step(instruction: Instruction, module: CompiledModule) -> ScheduledStep:
-    name, opcode = instruction.name, instruction.opcode
+    opcode, target = instruction.opcode, instruction.target
     if opcode.endswith("-done"):
         return ScheduledStep(instruction, end=next(iter(instruction.operands), ""))
-    is_start = _is_start(instruction)
+    start = instruction.name if opcode.endswith("-start") or opcode == "send" else ""
     if is_local(instruction):
         return ScheduledStep(instruction)
     if kind := kind_of(instruction):
-        starts = is_start or opcode == "send"
-        return ScheduledStep(instruction, kind, instruction, start=name if starts else "")
+        return ScheduledStep(instruction, kind, instruction, start)
     if opcode in ("fusion", "async-start", "call-start"):
         inner = _inner_collective(instruction, module)
         if inner is not None:
-            return _of_wrapped(instruction, inner, module)
-    if is_start:
-        return ScheduledStep(instruction, start=name)
-    computes = opcode in _COMPUTE and not _does_no_work(instruction)
-    return ScheduledStep(instruction, computes=computes)
-
-
-def _is_start(instruction: Instruction) -> bool:
-    return instruction.opcode.endswith("-start")
-
-
-def _does_no_work(instruction: Instruction) -> bool:
-    return instruction.target in _NO_WORK or instruction.target.endswith("Shape")
+            return _of_wrapped(instruction, inner)
+    computes = opcode in _COMPUTE and not (target in _NO_WORK or target.endswith("Shape"))
+    return ScheduledStep(instruction, start=start, computes=computes)
 
 
 def _inner_collective(instruction: Instruction, module: CompiledModule) -> Instruction | None:
     """Return the collective in the computation that an instruction calls, if there is one."""
     inner = (each for called in instruction.called for each in module[called])
-    return next((each for each in inner if kind_of(each) and not _is_start(each)), None)
+    wrapped = (each for each in inner if kind_of(each) and not each.opcode.endswith("-start"))
+    return next(wrapped, None)
 
 
-def _of_wrapped(
-    instruction: Instruction, inner: Instruction, module: CompiledModule
-) -> ScheduledStep:
+def _of_wrapped(instruction: Instruction, inner: Instruction) -> ScheduledStep:
+    """Return the step of a fusion or of a start that calls a computation with a collective."""
     name, chain = instruction.name, chain_of(inner)
     kind = kind_of(inner, " ".join(instruction.called)) or ""
     if instruction.opcode != "fusion":
@@ -176,21 +156,13 @@ def _of_wrapped(
     return ScheduledStep(instruction, computes=True)
 
 
-def _collectives(steps: Sequence[ScheduledStep], loop: str) -> Iterator[LoopCollective]:
+def _collectives(steps: Sequence[ScheduledStep], loop: str, times: int) -> Iterator[LoopCollective]:
     for i, step in enumerate(steps):
         if not step.collective:
             continue
-        beside: list[ScheduledStep] = []
-        if step.start:
-            later = range(i + 1, len(steps))
-            end = next((j for j in later if steps[j].end == step.start), len(steps))
-            beside = [other for other in steps[i + 1 : end] if other.computes]
-        yield LoopCollective(
-            step.instruction.name,
-            step.collective,
-            loop,
-            1,
-            is_async=bool(step.start),
-            beside=tuple(other.instruction.name for other in beside),
-            beside_cycles=sum(other.cycles for other in beside),
-        )
+        ends = (j for j in range(i + 1, len(steps)) if steps[j].end == step.start)
+        end = next(ends, len(steps)) if step.start else i
+        beside = [other.instruction for other in steps[i + 1 : end] if other.computes]
+        names = tuple(each.name for each in beside)
+        cycles = sum(each.cycles or 0 for each in beside)
+        yield LoopCollective(step.instruction.name, step.collective, loop, times, names, cycles)

@@ -1,7 +1,7 @@
 """The predicted timeline of a compiled module: its schedule laid out on lanes.
 
-The instructions of a module for TPUs are in the order of the schedule. They are laid out on lanes,
-each of which runs one instruction at a time:
+The instructions of a module for TPUs are in the order of the schedule. The instructions are laid
+out on lanes, each of which runs one instruction at a time:
 
 * `compute`: an instruction takes the time of its operations, bytes or cycles
   (`predicted_seconds.py`). A collective that is one instruction holds this lane and a lane of
@@ -9,7 +9,7 @@ each of which runs one instruction at a time:
 * `links` and `network`: a collective takes the time of the bytes that a chip sends. It overlaps
   with the instructions between its start and its end; the end waits for the rest of that time.
 * `copies`: copies between the memories of a chip, in the order of their starts; copies to and from
-  the host have lanes of their own. The end of a copy waits for the rest of its time, too.
+  the host have lanes of their own. The end of a copy waits for the rest of the copy's time, too.
 
 So the time of a step is the sum of computation, exposed communication, and waits for copies. A loop
 is laid out for one iteration, and counted for all. A branch that every H-th step takes counts 1/H.
@@ -17,11 +17,17 @@ is laid out for one iteration, and counted for all. A branch that every H-th ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
-from graphdist.runtime.module.predicted_seconds import ChipDurations, KernelFlops, durations_of
+from graphdist.runtime.module.predicted_seconds import (
+    ChipDurations,
+    GpuDurations,
+    KernelFlops,
+    TpuDurations,
+)
 from graphdist.runtime.module.schedule import ScheduledStep, steps_of
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.topologies import Topology
@@ -35,8 +41,8 @@ LANES = (COMPUTE, LINKS, NETWORK, COPIES, TO_HOST, FROM_HOST)
 class Event:
     """An instruction on the timeline: `start` and `seconds` within one run of its computation.
 
-    `wait` are the seconds that the compute lane waits for the instruction. The `body` of a loop or
-    a call is the computation that it runs, `times` times in one of `every` steps.
+    `wait` are the seconds that the compute lane waits for the instruction. `body` is the run of the
+    computation that a loop or a call runs, `times` times in every `every`-th step.
     """
 
     instruction: Instruction
@@ -54,8 +60,8 @@ class Event:
 class Turn:
     """One run of a computation: its events, and its seconds of each kind.
 
-    `exposed` is communication without overlapping computation, `idle` waits for copies; with
-    `compute` they add up to `seconds`.
+    `exposed` are the seconds of communication that overlap with no computation, `idle` the seconds
+    of waits for copies. `compute`, `exposed` and `idle` add up to `seconds`.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -73,7 +79,8 @@ def predicted_turn(
     module: CompiledModule, topology: Topology, timing: ChipTiming, kernels: KernelFlops
 ) -> Turn:
     """Return the timeline of a step on a topology. `kernels` has the operations of its kernels."""
-    return laid_out(module, durations_of(topology, timing, module, kernels))
+    durations = TpuDurations if topology.chip.platform == "tpu" else GpuDurations
+    return laid_out(module, durations(topology, timing, module, kernels))
 
 
 def laid_out(module: CompiledModule, durations: ChipDurations) -> Turn:
@@ -93,61 +100,43 @@ class _Layout:
     """Lays out each computation once."""
 
     def __init__(self, module: CompiledModule, durations: ChipDurations) -> None:
-        self._module, self._durations = module, durations
-        self._turns: dict[str, Turn] = {}
+        self.module, self.durations = module, durations
+        self.turn = cache(self._turn)
 
-    def turn(self, computation: str) -> Turn:
-        if computation not in self._turns:
-            lanes = _Lanes(self._durations, self._nested)
-            for step in steps_of(self._module, computation):
-                lanes.run(step)
-            self._turns[computation] = lanes.turn
-        return self._turns[computation]
-
-    def _nested(self, instruction: Instruction) -> tuple[Turn, int] | None:
-        """Return the run that an instruction starts, and its count; for branches the longest."""
-        turns = [self.turn(name) for name in self._module.run_by(instruction)]
-        if not turns:
-            return None
-        return max(turns, key=lambda turn: turn.seconds), self._module.trips(instruction)
+    def _turn(self, computation: str) -> Turn:
+        lanes = _Lanes(self)
+        for step in steps_of(self.module, computation):
+            lanes.run(step)
+        return lanes.turn
 
 
 class _Lanes:
-    """The lanes of one run, on which `run` places one instruction after the other."""
+    """The lanes of one run of a computation. `run` places instructions on the lanes in order."""
 
-    def __init__(
-        self,
-        durations: ChipDurations,
-        nested: Callable[[Instruction], tuple[Turn, int] | None],
-    ) -> None:
+    def __init__(self, layout: _Layout) -> None:
         self.turn = Turn()
-        self._durations, self._nested = durations, nested
+        self._layout, self._durations = layout, layout.durations
         self._free = dict.fromkeys(LANES, 0.0)
         self._started: dict[str, Event] = {}
 
     def run(self, step: ScheduledStep) -> None:
         """Put the next instruction of the schedule on its lane."""
         if step.end:
-            self._end(step)
-        elif step.collective and step.start:
-            self._start(step, self._durations.collective(step))
-        elif step.collective:
-            self._wait_for(step)
-        elif step.start:
-            self._start(step, self._durations.copy(step.instruction))
-        elif (nested := self._nested(step.instruction)) is not None:
-            self._call(step.instruction, *nested)
-        else:
-            self._compute(step.instruction)
-
-    def _compute(self, instruction: Instruction) -> None:
-        seconds = self._durations.compute(instruction)
-        if seconds:
-            self.turn.events.append(Event(instruction, COMPUTE, self.turn.seconds, seconds))
+            if (event := self._started.pop(step.end, None)) is not None:
+                self._hold(event)
+        elif step.collective or step.start:
+            self._start(step)
+        elif nested := self._layout.module.run_by(step.instruction):
+            turns = map(self._layout.turn, nested)
+            self._call(step.instruction, max(turns, key=lambda turn: turn.seconds))
+        elif seconds := self._durations.compute(step.instruction):
+            event = Event(step.instruction, COMPUTE, self.turn.seconds, seconds)
+            self.turn.events.append(event)
             self.turn.compute += seconds
 
-    def _call(self, instruction: Instruction, turn: Turn, times: int) -> None:
-        every = instruction.every
+    def _call(self, instruction: Instruction, turn: Turn) -> None:
+        """Add the run of a loop's body, of a called computation, or of the longest branch."""
+        times, every = self._layout.module.trips(instruction), instruction.every
         share = times / every
         event = Event(instruction, COMPUTE, self.turn.seconds, turn.seconds * share)
         event.body, event.times, event.every = turn, times, every
@@ -156,23 +145,19 @@ class _Lanes:
         self.turn.exposed += turn.exposed * share
         self.turn.idle += turn.idle * share
 
-    def _start(self, step: ScheduledStep, seconds: float) -> Event:
+    def _start(self, step: ScheduledStep) -> None:
+        """Start a collective or a copy, and wait for the end of a synchronous collective."""
+        of_copy = self._durations.copy
+        seconds = self._durations.collective(step) if step.collective else of_copy(step.instruction)
         lane = _lane(step)
         start = max(self.turn.seconds, self._free[lane])
         event = Event(step.instruction, lane, start, seconds, step.collective)
         self._free[lane] = start + seconds
-        self._started[step.start] = event
         self.turn.events.append(event)
-        return event
-
-    def _end(self, step: ScheduledStep) -> None:
-        event = self._started.pop(step.end, None)
-        if event is not None:
+        if step.start:
+            self._started[step.start] = event
+        else:
             self._hold(event)
-
-    def _wait_for(self, step: ScheduledStep) -> None:
-        self._hold(self._start(step, self._durations.collective(step)))
-        self._started.pop(step.start)
 
     def _hold(self, event: Event) -> None:
         """Let the compute lane wait until an event has ended."""

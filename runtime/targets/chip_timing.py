@@ -13,11 +13,12 @@ class ChipTiming:
     """The constants of one kind of chip.
 
     An instruction that computes takes `slowdown` times the seconds of its operations or bytes. On
-    TPUs these seconds are at least `cycle_share` of the compiler's cycles; on GPUs its start takes
-    `launch` seconds more. A kernel reaches `kernel_share` of the chip's peak. Links reach
-    `link_share` of their bandwidth; a collective takes at least `link_start` seconds. Reads, writes
-    and copies reach `copy_share` of the memory's bandwidth, copies to and from the host `host_rate`
-    bytes per second. A step is expected to take between `low` and `high` times its prediction.
+    TPUs these seconds are at least `cycle_share` of the compiler's cycles. On GPUs the start of an
+    instruction takes `launch` seconds more. A kernel reaches `kernel_share` of the chip's peak.
+    Links reach `link_share` of their bandwidth; a collective takes at least `link_start` seconds.
+    Reads, writes and copies reach `copy_share` of the memory's bandwidth, copies to and from the
+    host `host_rate` bytes per second. A step is expected to take between `low` and `high` times its
+    predicted seconds.
     """
 
     slowdown: float = 1.0

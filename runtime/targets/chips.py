@@ -2,26 +2,34 @@
 
 `CHIPS` is one table, with the source of each figure beside the figure. Figures are numbers per
 chip; rates are dense, without structured sparsity. Bandwidths of links and networks are published
-as the sum of both directions. Here they are for one direction, half of that, since a collective
-sends and receives at once. Memory is the amount that the compiler lets a program use where that is
-known, else the published amount.
+as the sum of both directions. The table has half of that sum, the bandwidth of one direction,
+because a collective sends and receives at once. Memory is the amount that the compiler lets a
+program use, or the published amount if that is unknown.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import Self
 
 from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
 
 GIB = 2**30
 
 
-class Figure(NamedTuple):
-    """A number with the page, paper or program that states it."""
+class Figure(float):
+    """A number; `source` is the page, paper or program that states the number."""
 
-    value: float
     source: str
+
+    def __new__(cls, value: float, source: str) -> Self:
+        """Return the number with its source."""
+        figure = super().__new__(cls, value)
+        figure.source = source
+        return figure
+
+    def __reduce__(self) -> tuple[type[Self], tuple[float, str]]:  # for copies and pickles
+        return type(self), (float(self), self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +37,16 @@ class Chip:
     """One kind of accelerator.
 
     Figures are per chip, in bytes, bytes per second, operations per second and hertz. `devices` is
-    the number of devices that JAX shows for it. A chip has `links` links to the other chips of its
-    slice or host, or to their switch, each of bandwidth `link`; `network` is the bandwidth between
-    slices or hosts. `closes_at` is the length at which a row of TPU chips is closed to a ring. In
-    two dimensions, the rows along each side of this length are closed. In three, all rows are
-    closed if all sides are multiples of this length.
-    `configuration` is the compiler's name for the mode of the chip, if it is not the default.
-    `product` are the operations per second that large products of bfloat16 were measured to reach.
+    the number of devices that JAX shows for a chip. `memory` are the bytes that a program may use,
+    `memory_rate` the bytes per second between the chip and its memory. A chip has `links` links to
+    the other chips of its slice or host, or to their switch. Each link has the bandwidth `link`;
+    `network` is the bandwidth between slices or hosts; both are for one direction.
+
+    `closes_at` is the length at which a row of TPU chips is closed to a ring. In two dimensions,
+    the rows along each side of this length are closed. In three, all rows are closed if all sides
+    are multiples of this length. `configuration` is the compiler's name for the mode of the chip,
+    if it is not the default. `product` are the operations per second that large products of
+    bfloat16 were measured to reach.
     """
 
     name: str
@@ -71,27 +82,12 @@ class Chip:
     @property
     def memory_bytes(self) -> int:
         """Return the bytes of memory that a program may use."""
-        return int(self.memory.value)
-
-    @property
-    def memory_bandwidth(self) -> float:
-        """Return the bytes per second between the chip and its memory."""
-        return self.memory_rate.value
+        return int(self.memory)
 
     @property
     def interconnect_bandwidth(self) -> float:
         """Return the bytes per second over all links of the chip, in one direction."""
-        return self.link.value * self.links
-
-    @property
-    def network_bandwidth(self) -> float:
-        """Return the bytes per second between slices or hosts, in one direction."""
-        return self.network.value
-
-    @property
-    def peak_flops(self) -> dict[str, float]:
-        """Return the peak of each listed dtype in operations per second."""
-        return {dtype: peak.value for dtype, peak in self.peaks.items()}
+        return self.link * self.links
 
     def peak(self, dtype: str) -> float:
         """Return the peak of a dtype in FLOP/s; a dtype that is not listed has the peak of bf16.
@@ -99,23 +95,22 @@ class Chip:
         >>> CHIPS["v5e"].peak("bf16") / 1e12
         197.0
         """
-        return self.peaks.get(dtype, self.peaks["bf16"]).value
+        return self.peaks.get(dtype, self.peaks["bf16"])
 
     def reached(self, dtype: str) -> float:
         """Return the operations per second that large products of a dtype reach.
 
-        They are assumed to reach the same share of the peak as products of bf16 do.
+        Products of every dtype are assumed to reach the same share of the peak as products of bf16.
 
         >>> CHIPS["a100"].reached("bf16") / 1e12
         271.2
         """
-        bf16 = self.peaks["bf16"].value
-        measured = self.product.value if self.product else bf16
-        return self.peak(dtype) * (measured / bf16)
+        bf16 = self.peaks["bf16"]
+        return self.peak(dtype) * ((self.product or bf16) / bf16)
 
     @property
     def sources(self) -> dict[str, str]:
-        """Return the source of each figure, by its name.
+        """Return the source of each figure, by the name of the figure.
 
         >>> CHIPS["v5e"].sources["clock"]
         'Austin et al. 2025, How to scale your model, chapter 2'
@@ -145,7 +140,7 @@ _FROM_CYCLES = (
     "are the peak"
 )
 _PRODUCT = 184.3 / 197
-"""The share of its peak that a v5e reaches in large products of bfloat16."""
+"""The share of the peak of a v5e that large products of bfloat16 reach."""
 _PRODUCT_SOURCE = (
     "what XLA takes longer for 8192^3 than for 4096^3 on v5e, docs.jax.dev, Pallas, matrix "
     "multiplication"

@@ -17,7 +17,7 @@ Williams, Waterman and Patterson 2009, Roofline.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from graphdist.ir.collective_bytes import Exchange
 from graphdist.runtime.targets.topologies import Topology
@@ -46,15 +46,6 @@ class Roofline:
         """Return the share of the step's time that is not spent in collectives."""
         return max(self.compute, self.memory) / self.step if self.step else 1.0
 
-    def to_json(self) -> dict[str, object]:
-        """Return the estimate as a JSON object."""
-        return {
-            **asdict(self),
-            "step": self.step,
-            "bottleneck": self.bottleneck,
-            "efficiency": self.efficiency,
-        }
-
 
 def estimate_step(
     topology: Topology,
@@ -66,7 +57,7 @@ def estimate_step(
     chip = topology.chip
     return Roofline(
         compute=sum(count * chip.devices / chip.peak(dtype) for dtype, count in flops.items()),
-        memory=memory_bytes * chip.devices / chip.memory_bandwidth,
+        memory=memory_bytes * chip.devices / chip.memory_rate,
         interconnect=sum(collective_seconds_at_peak(topology, made) for made in collectives),
     )
 
@@ -85,7 +76,4 @@ def collective_seconds_at_peak(topology: Topology, made: Exchange) -> float:
     inside = made.group_size // across
     near, far = made.bytes_sent_over(across)
     chip = topology.chip
-    return (
-        near / topology.bandwidth_among(inside * apart)
-        + far * chip.devices / chip.network_bandwidth
-    )
+    return near / topology.bandwidth_among(inside * apart) + far * chip.devices / chip.network

@@ -3,8 +3,8 @@
 A topology is written `chip:shape`: "v5e:16x16" is 256 TPU chips in a torus of 16 by 16, "h100:8x8"
 is 8 hosts with 8 GPUs each.
 
-Replicas are numbered slice by slice. Within a slice they have the compiler's order, in which the
-chips of a host, and the cores of a chip, are consecutive.
+Replicas are numbered slice by slice. Within a slice, replicas have the compiler's order, in which
+the chips of a host, and the cores of a chip, are consecutive.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Topology:
 
     @property
     def num_nearby(self) -> int:
-        """Return the number of devices that reach each other without the network.
+        """Return the number of devices in one slice of TPUs, or in one host with GPUs.
 
-        They are in one slice of TPUs, or in one host with GPUs.
+        These devices reach each other without the network.
         """
         hosts = self.num_slices if self.chip.platform == "tpu" else self.shape[0]
         return self.num_devices // hosts
@@ -69,19 +69,20 @@ class Topology:
         >>> find_topology("v5e:8x16").wraps, find_topology("v5p:2x4x4").wraps
         ((False, True), (False, False, False))
         """
-        closed = self.chip.closes_at
-        if closed is None:
+        if self.chip.closes_at is None:
             return (False,) * len(self.shape)
+        closed = int(self.chip.closes_at)
         if self.chip.dimensions == 2:
-            return tuple(size == closed.value for size in self.shape)
-        return (all(size % closed.value == 0 for size in self.shape),) * 3
+            return tuple(size == closed for size in self.shape)
+        return (all(size % closed == 0 for size in self.shape),) * 3
 
     def bandwidth_among(self, num_devices: int) -> float:
         """Return the bytes per second that each of `num_devices` nearby devices can send.
 
-        On TPUs it is the bandwidth of the links that a chip at a corner of the devices' block has
-        to other chips of the block: two links in a closed row, one in an open row. The link between
-        the devices of one chip is assumed to be as fast as all links of the chip.
+        The devices fill a block of the topology. On TPUs the result is the bandwidth of the links
+        that a chip at a corner of the block has to other chips of the block: two links in a closed
+        row, one in an open row. The link between the devices of one chip is assumed to be as fast
+        as all links of the chip.
 
         >>> [find_topology(name).bandwidth_among(16) / 1e9 for name in ("v5e:4x4", "v5p:4x4x4")]
         [100.0, 400.0]
@@ -91,17 +92,17 @@ class Topology:
         if chip.platform == "tpu":
             block = self._block(-(-num_devices // chip.devices))
             sides = zip(block, self.shape, self.wraps, strict=True)
-            rows = [
-                2 if closed and side == size else min(side - 1, 1) for side, size, closed in sides
-            ]
+            rows = (
+                2 if wraps and side == size else min(side - 1, 1) for side, size, wraps in sides
+            )
             links = sum(rows) or chip.links
-        return chip.interconnect_bandwidth * links / chip.links / chip.devices
+        return chip.link * links / chip.devices
 
     def _block(self, num_chips: int) -> tuple[int, ...]:
         """Return the sides of the block that the first `num_chips` chips fill.
 
-        The compiler's order goes host by host, each with 2 x 2 chips. Within a host, and from host
-        to host, it goes along the first dimension first.
+        The compiler numbers the chips host by host. A host has 2 x 2 chips. Within a host, and from
+        host to host, the numbers grow along the first dimension first.
         """
         first, second, *rest = self.shape
         near = (min(first, 2), min(second, 2))
@@ -120,42 +121,38 @@ _NAME = re.compile(r"([a-z0-9]+):(\d{1,5}(?:x\d{1,5}){0,2})")
 
 
 def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topology:
-    """Return the topology with this name; raises `DeviceError`, with `at` as the user's line.
+    """Return the topology with this name. Raise `DeviceError`, with `at` as the user's line.
 
     >>> find_topology("v5p:4x4x4").num_chips
     64
     """
+
+    def refused(what: str, hint: str = "") -> DeviceError:
+        return DeviceError(what, source=at, hint=hint)
+
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None or match[1] not in CHIPS:
-        raise DeviceError(f"unknown topology {name!r}", source=at, hint=nearest_topologies(name))
-    chip = CHIPS[match[1]]
-    shape = tuple(map(int, match[2].split("x")))
+        raise refused(f"unknown topology {name!r}", nearest_topologies(name))
+    chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split("x")))
     if len(shape) != chip.dimensions:
-        raise DeviceError(
-            f"topology {name!r} has {len(shape)} dimensions, a topology of {chip.name} has "
-            f"{chip.dimensions}",
-            source=at,
-            hint=nearest_topologies(name),
-        )
+        what = f"{len(shape)} dimensions, a topology of {chip.name} has {chip.dimensions}"
+        raise refused(f"topology {name!r} has {what}", nearest_topologies(name))
     if not 1 <= prod(shape) <= chip.largest:
-        raise DeviceError(
-            f"topology {name!r} has {prod(shape)} chips; {chip.name} has 1 to {chip.largest}",
-            source=at,
-            hint=nearest_topologies(name),
-        )
+        what = f"{prod(shape)} chips; {chip.name} has 1 to {chip.largest}"
+        raise refused(f"topology {name!r} has {what}", nearest_topologies(name))
     if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
-        raise DeviceError(f"num_slices is {num_slices!r}: there must be at least 1", source=at)
+        raise refused(f"num_slices is {num_slices!r}: there must be at least 1")
     if num_slices > 1 and chip.platform != "tpu":
-        raise DeviceError(
+        in_shape = f"{chip.name}:{num_slices * shape[0]}x{shape[1]}"
+        raise refused(
             f"num_slices is {num_slices} of {name!r}: slices are of TPUs",
-            source=at,
-            hint=f"give the hosts in the shape: {chip.name}:{num_slices * shape[0]}x{shape[1]}",
+            f"give the hosts in the shape: {in_shape}",
         )
     return Topology(chip, shape, num_slices)
 
 
 def nearest_topologies(name: object) -> str:
-    """Return the hint for a name that is no topology: similar names that are."""
+    """Return the hint for a name that is no topology: the most similar names of topologies."""
     text = str(name).lower()
     known = [example for chip in CHIPS.values() for example in chip.examples]
     chip = CHIPS.get(text.partition(":")[0])

@@ -183,7 +183,7 @@ def without_benchmarks(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
 def without_workers(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
     def job(command: list[str], addresses: Any, *others: Any) -> Any:
         seen.append((command[1:], addresses, others[:-1]))
-        return SimpleNamespace(run=lambda: 1, is_asked_to_end=False)
+        return SimpleNamespace(run=lambda: 1, signal_to_end=None)
 
     patch.setattr(run, "Job", job)
 

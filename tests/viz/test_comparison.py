@@ -17,7 +17,7 @@ from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
 from graphdist.ir.printer import print_graph
 from graphdist.tools.viz import main
-from graphdist.viz.comparison import Comparison, comparison_of
+from graphdist.viz.comparison import comparison_of
 from graphdist.viz.document import SavedProgram, as_saved, compared, program_document, read_document
 from graphdist.viz.graph_diff import diff
 from graphdist.viz.model import model_of
@@ -53,7 +53,7 @@ def convolution() -> Graph:
 )
 def test_a_program_is_read_as_it_was_written(make: Callable[[], Graph]) -> None:
     graph = make()
-    read, through_text = saved(graph).graph, as_saved(graph)
+    read, through_text = saved(graph)[0], as_saved(graph)
     assert print_graph(read) == print_graph(through_text)
     for one, other in zip(model_of(read).records, model_of(graph).records, strict=True):
         assert one.facts.frames == other.facts.frames
@@ -73,7 +73,7 @@ def test_figures_collectives_and_lines_of_two_programs() -> None:
     assert figures["nodes"] == (160, 360)
     assert figures["collectives"] == (2, 4)  # one in a hundred nodes, from the 50th on
     assert figures["bytes of collectives"][1] == 2 * figures["bytes of collectives"][0]
-    states = [Comparison.state(each) for each in found.collectives]
+    states = [each.state for each in found.collectives]
     assert states == ["added", "added", "kept", "kept"]
     assert sum(line.added for line in found.lines) == 200
     assert {line.place for line in found.lines} == {f"step.py:{number}" for number in range(1, 8)}
@@ -112,7 +112,7 @@ def test_a_file_of_another_kind_is_refused(
 def test_reports_that_say_nothing_are_left_out() -> None:
     program = of(chain(3), chain(4))
     for report in ({}, {"memory": 3, "time": None}, {"memory": {"peak": "x"}, "time": {"step": 1}}):
-        odd = compared(program, SavedProgram(chain(3), report), "old.json")
+        odd = compared(program, (chain(3), report), "old.json")
         assert "predicted step" not in str(comparison_of(odd))
 
 

@@ -148,7 +148,7 @@ def test_the_folder_stays_when_the_current_one_changes(
 def test_the_environment_names_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from graphdist import config
 
-    monkeypatch.setattr(config, "_dump", {})
+    monkeypatch.setattr(config, "_chosen", {})
     assert dump_folder() is None
     monkeypatch.setenv("GRAPHDIST_DUMP_DIR", str(tmp_path / "pages"))
     gd.function(lambda x: x - 1)(jnp.ones(3))

@@ -32,7 +32,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py
 
 def with_graphdist(topology: Topology, settings: dict[str, Any]) -> Any:
     """Compile the example's step and return it."""
-    target, chosen = f"{EXAMPLE}:make_step", chosen_for(topology, None)
+    target, chosen = f"{EXAMPLE}:make_step", chosen_for(topology, shard_parameters=False)
     return lower_target(target, chosen, StepOptions(settings)).compile()
 
 

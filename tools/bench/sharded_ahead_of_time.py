@@ -50,7 +50,7 @@ from graphdist.tools.targets import load_factory, prepare_command
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py"
 
-OURS = {"ours, sharded": True, "ours, mirrored": None}
+OURS = {"ours, sharded": True, "ours, mirrored": False}
 """Our forms, and whether parameters are sharded."""
 
 

@@ -60,7 +60,7 @@ def collectives_of(*lines: str) -> tuple[LoopCollective, ...]:
 def test_what_is_one_instruction_is_exposed_whatever_stands_around_it() -> None:
     gather = "  %g = f32[8]{0} all-gather(%x), replica_groups={{0,1,2,3}}, dimensions={0}"
     (found,) = collectives_of(WORK, gather, WORK)
-    assert found == LoopCollective("g", "all_gather", "body", 5, is_async=False)
+    assert found == LoopCollective("g", "all_gather", "body", 5)
     assert found.is_exposed
 
 
@@ -93,10 +93,9 @@ def test_an_asynchronous_collective_is_hidden_by_what_computes_inside_it(
         '  %room = f32[8]{0} custom-call(), custom_call_target="AllocateBuffer"',
     ]
     (hidden,) = collectives_of(start, *moves, WORK, end)
-    assert (hidden.kind, hidden.is_async, hidden.is_exposed) == (kind, True, False)
+    assert (hidden.kind, hidden.is_exposed) == (kind, False)
     assert (hidden.beside, hidden.beside_cycles) == (("work",), 120)
     (exposed,) = collectives_of(WORK, start, *moves, end, WORK)
-    assert exposed.is_async
     assert exposed.is_exposed
 
 
