@@ -135,7 +135,7 @@ def current_strategy() -> StrategyBase:
 
 def strategy_outside() -> StrategyBase:
     """Return the default strategy, which is current outside every scope."""
-    assert _default is not None, "graphdist.strategies.default is not imported"
+    assert _default is not None, "graphdist.strategies.current is not imported"
     return _default()
 
 

@@ -7,7 +7,7 @@ derives the users' strategies from this class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any  # Any: values of variables, and resolvers
+from typing import Any  # Any: values of variables, resolvers, and classes of graphdist.strategies
 
 import jax
 import numpy as np
@@ -46,6 +46,20 @@ class StrategyBase:
     """Whether variables have one value for all replicas, whatever their synchronization."""
     isolates_session_state = False
     """Whether `update_config_proto` sets TF1's option `isolate_session_state`."""
+    cross_device_ops: Any = None
+    """The `CrossDeviceOps` that the user gave the strategy."""
+
+    # `graphdist.strategies.base` defines the attributes below. Modules that it imports use them.
+    run: Callable[..., Any]
+    """Calls a function once on every replica."""
+    reduce: Callable[..., Any]
+    """Returns the sum or mean over the replicas of every `PerReplica` leaf of a value."""
+    experimental_local_results: Callable[..., tuple[Any, ...]]
+    """Returns this process's components of a value."""
+    compiled: Callable[..., Callable[..., Any]]
+    """Returns a function compiled for the strategy."""
+    implicit: Any
+    """The `ImplicitFunctions` that are compiled for calls outside functions."""
 
     def __init__(self, devices: Devices) -> None:
         """Store the devices, and begin without variables."""
@@ -53,6 +67,11 @@ class StrategyBase:
         self.buffers = BufferStore()
         self.global_batch_sizes: set[int] = set()
         """The numbers of rows of the first global batch of each dataset that was distributed."""
+
+    @property
+    def extended(self) -> Any:
+        """Return the `StrategyExtended`; `graphdist.strategies.base` defines this property."""
+        raise NotImplementedError
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -82,29 +101,6 @@ class StrategyBase:
     def beside(self, other: StrategyBase) -> str:
         """Return the strategy's name in an error that also names `other`."""
         return f"another {self}" if self is not other and str(self) == str(other) else str(self)
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        options: Any = None,
-    ) -> Any:
-        """Call a function once on every replica; `graphdist.strategies` implements it."""
-        raise NotImplementedError
-
-    def compiled(self, body: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return a function compiled for the strategy; `graphdist.strategies` implements it."""
-        raise NotImplementedError
-
-    def implicit_call(
-        self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return a compiled function of (args, kwargs) that returns `call(fn, args, kwargs)`.
-
-        `graphdist.strategies` implements it.
-        """
-        raise NotImplementedError
 
     def variable_in_shards(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the sharded variable for `Variable(*args, **kwargs)`; None if it is unsharded."""

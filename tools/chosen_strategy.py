@@ -19,7 +19,7 @@ from graphdist.config import set_logical_cpu_devices
 from graphdist.errors import ArgumentError, DeviceError
 from graphdist.strategies.base import CommonStrategy
 from graphdist.strategies.central_storage import CentralStorageStrategy
-from graphdist.strategies.default import default_strategy
+from graphdist.strategies.current import default_strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
 

@@ -45,6 +45,7 @@ from graphdist.strategies.one_device import OneDeviceBase
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.strategies.tpu import TPUBase
 from graphdist.user_warnings import warn_of_older_name
+from graphdist.values.reducible import Axis
 
 __all__ = [
     "CentralStorageStrategy",
@@ -84,12 +85,7 @@ CollectiveCommunication = CommunicationImplementation
 class Strategy(CommonStrategy):
     """The base of strategies with the API of TF1."""
 
-    def reduce(
-        self,
-        reduce_op: ReduceOp | str,
-        value: Any,
-        axis: int | tuple[int, ...] | None = None,
-    ) -> Any:
+    def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Axis = None) -> Any:
         """Do what `graphdist.Strategy.reduce` does, by default over the replicas alone.
 
         >>> strategy = MirroredStrategy(["cpu:0", "cpu:1"])

@@ -101,7 +101,7 @@ def reduction_by(
     if not callable(reduce_func):
         raise ArgumentTypeError(f"reduce_func is of type {type_name(reduce_func)}, not a function")
     single, several = (
-        strategy.implicit_call(kind, reduce_func, call)
+        strategy.implicit.of_function(kind, reduce_func, call)
         for kind, call in (
             ("reduce", lambda fn, args, kwargs: fn(*args)),
             ("reduce_chunk", lambda fn, args, kwargs: in_steps(fn, *args)),
@@ -142,7 +142,7 @@ def _unstacked(elements: Any) -> Iterator[Any]:
     """Yield the elements that were stacked."""
     leaves = jax.tree.leaves(elements, is_leaf=_is_per_replica)
     strategy = next((leaf.strategy for leaf in leaves if _is_per_replica(leaf)), current_strategy())
-    take = strategy.implicit_call("a step", _element_at, lambda fn, args, kwargs: fn(*args))
+    take = strategy.implicit.of_function("a step", _element_at, lambda fn, args, kwargs: fn(*args))
     count = leaves[0].type.shape[0] if _is_per_replica(leaves[0]) else leaves[0].shape[0]
     for index in range(count):
         yield take((elements, np.int32(index)), {})

@@ -254,7 +254,7 @@ class DistributedIterator(ElementIterator[Element_co]):
                 yield taken[-1]
 
         strategy = self._dataset.strategy
-        stack = strategy.implicit_call(
+        stack = strategy.implicit.of_function(
             "stacked elements", _stacked, lambda fn, args, kwargs: strategy.run(fn, args=args)
         )
         try:

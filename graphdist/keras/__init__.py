@@ -10,7 +10,6 @@ require_keras_on_jax()
 
 from graphdist.keras import (  # noqa: E402 - they import Keras
     combined_state,
-    earlier_models,
     gradients,
     models,
     reads_and_writes,
@@ -23,8 +22,7 @@ from graphdist.keras.placed_variables import variable_of  # noqa: E402
 from graphdist.keras.reads_and_writes import value_and_grad  # noqa: E402
 
 unpublished_names.keep_errors_as_they_are()
-models.watch_new_models()
-earlier_models.place_earlier_models()
+models.train_models_on_strategies()
 reads_and_writes.store_values_on_strategies()
 reads_and_writes.place_variables_while_tracing()
 gradients.sum_gradients_of_replicas()

@@ -50,7 +50,7 @@ from graphdist.tracing.user_lines import here
 
 
 class RecordedSum(NamedTuple):
-    """A variable, an amount, and their sum, kept alive so that no other object gets its `id`."""
+    """A variable, an amount and the sum, which is kept so that no other object gets its `id`."""
 
     variable: Any
     amount: Any
@@ -88,12 +88,16 @@ def combined(variable: Any, value: Any) -> Any:
     amount = recorded.amount if recorded is not None and recorded.variable is variable else None
     if variable.synchronization == "on_read":
         if variable.aggregation == "sum" and amount is None and not _is_reset(value):
-            raise _of_metric(variable)
+            raise _no_sum(
+                f"{_named(variable, 'variable', 'metric')} is summed over the replicas",
+                "variable",
+                "; compute what is no sum, such as a maximum, from the outputs of model.predict",
+            )
         return value
     aggregation = variable.aggregation
     match _of_keras.get().get(id(variable)) if aggregation == "none" else aggregation:
         case "sum" if amount is None:
-            raise _no_sum(variable)
+            raise _no_sum(f"{_named(variable, 'weight', 'layer')} has aggregation 'sum'", "weight")
         case "sum":
             return variable.value + _total(amount)
         case "mean":
@@ -131,7 +135,15 @@ def _require_known(variable: Any, amount: Any) -> None:
     elif counts_ones and (batch.num_rows > 1 or _COUNTS_STEPS in vars(variable)):
         vars(variable)[_COUNTS_STEPS] = True
         return
-    raise _undeclared(variable)
+    raise DistributionError(
+        f"{_named(variable, 'weight', 'layer')} is assigned by {num_replicas_running()} replicas, "
+        f"each for its own rows, and has no aggregation, which says how to combine their values",
+        source=here(),
+        hint="set it where the weight is made: self.add_weight(.., aggregation='sum') for "
+        "amounts that add up over all rows, assigned by assign_add(amount); aggregation='mean' for "
+        "means over rows; aggregation='only_first_replica' for a value that does not depend on the "
+        "rows",
+    )
 
 
 def _is_one(amount: Any) -> bool:
@@ -197,37 +209,14 @@ def _call_with_aggregation(
 
 
 def _named(variable: Any, kind: str, kind_of_owner: str) -> str:
-    """Return the name of a variable, and the name of its layer or metric if that is known."""
+    """Return the name of a variable, and if known the name of the layer or metric that has it."""
     owner, _, name = variable.path.rpartition("/")
     return f"{kind} {name!r}" + (f" of {kind_of_owner} {owner!r}" if owner else "")
 
 
-def _undeclared(variable: Any) -> DistributionError:
+def _no_sum(what: str, kind: str, hint: str = "") -> DistributionError:
     return DistributionError(
-        f"{_named(variable, 'weight', 'layer')} is assigned by {num_replicas_running()} replicas, "
-        f"each for its own rows, and has no aggregation, which says how to combine their values",
+        f"{what}, and a replica assigns a value that is not the {kind} plus an amount",
         source=here(),
-        hint="set it where the weight is made: self.add_weight(.., aggregation='sum') for "
-        "amounts that add up over all rows, assigned by assign_add(amount); aggregation='mean' for "
-        "means over rows; aggregation='only_first_replica' for a value that does not depend on the "
-        "rows",
-    )
-
-
-def _no_sum(variable: Any) -> DistributionError:
-    return DistributionError(
-        f"{_named(variable, 'weight', 'layer')} has aggregation 'sum', and a replica "
-        f"assigns a value that is not the weight plus an amount",
-        source=here(),
-        hint="assign it by assign_add(amount)",
-    )
-
-
-def _of_metric(variable: Any) -> DistributionError:
-    return DistributionError(
-        f"{_named(variable, 'variable', 'metric')} is summed over the replicas, and a replica "
-        f"assigns a value that is not the variable plus an amount",
-        source=here(),
-        hint="assign it by assign_add(amount); compute what is no sum, such as a maximum, from "
-        "the outputs of model.predict",
+        hint=f"assign it by assign_add(amount){hint}",
     )

@@ -1,7 +1,7 @@
 """graphdist's datasets as data for `fit`, `evaluate` and `predict`.
 
-Keras reads the data of other libraries through adapters. It uses an instance of its class
-`DataAdapter` as the adapter.
+Keras reads the data of other libraries through adapters. An instance of Keras's class `DataAdapter`
+is used as the adapter.
 
 Elements are global batches: an input, or a tuple of inputs, targets and weights of the rows. A
 distributed dataset has placed the rows on the replicas already. The rows are copied back to the
@@ -24,38 +24,27 @@ from graphdist.strategy_base import StrategyBase
 from graphdist.values.distributed import PerReplica, is_distributed
 
 
-def with_adapters(
-    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], strategy: StrategyBase | None
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of `fit`, `evaluate` or `predict`, with adapters in place of datasets.
+def adapt_datasets(method: str, arguments: dict[str, Any], strategy: StrategyBase | None) -> None:
+    """Replace datasets of graphdist by adapters in the arguments of `fit`, `evaluate` or `predict`.
 
     `strategy` is the strategy of the model. Raises `ArgumentError` for targets or weights beside a
     dataset, `UnsupportedError` for a distributed dataset of several processes.
     """
-    positional, named = list(args), dict(kwargs)
-    if args and _is_dataset(args[0]):
-        names = ("x",) if method == "predict" else ("x", "y")
-        _refuse_beside_a_dataset({**dict(zip(names, args, strict=False)), **kwargs}, method)
-        positional[0] = _adapter(args[0], strategy, named.pop("class_weight", None))
-    elif _is_dataset(kwargs.get("x")):
-        _refuse_beside_a_dataset(kwargs, method)
-        named["x"] = _adapter(kwargs["x"], strategy, named.pop("class_weight", None))
-    if _is_dataset(kwargs.get("validation_data")):
-        named["validation_data"] = _adapter(kwargs["validation_data"], strategy)
-    return positional, named
+    if _is_dataset(arguments.get("x")):
+        for name in ("y", "sample_weight"):
+            if arguments.get(name) is not None:
+                raise ArgumentError(
+                    f"{method} is given {name} beside a dataset, whose elements have it",
+                    hint="make a dataset of tuples (x, y) or (x, y, sample_weight)",
+                )
+        class_weight = arguments.pop("class_weight", None)
+        arguments["x"] = _adapter(arguments["x"], strategy, class_weight)
+    if _is_dataset(arguments.get("validation_data")):
+        arguments["validation_data"] = _adapter(arguments["validation_data"], strategy)
 
 
 def _is_dataset(data: Any) -> bool:
     return isinstance(data, Dataset | DistributedDataset)
-
-
-def _refuse_beside_a_dataset(arguments: dict[str, Any], method: str) -> None:
-    for name in ("y", "sample_weight"):
-        if arguments.get(name) is not None:
-            raise ArgumentError(
-                f"{method} is given {name} beside a dataset, whose elements have it",
-                hint="make a dataset of tuples (x, y) or (x, y, sample_weight)",
-            )
 
 
 def _adapter(
@@ -77,12 +66,12 @@ class DatasetAdapter(DataAdapter):
     """Not known before the batches are read."""
 
     def __init__(self, dataset: Any, class_weight: dict[int, float] | None = None) -> None:
-        """Take a dataset of graphdist, and the weights of rows by their class."""
+        """Store a dataset of graphdist, and the weight of each class of rows."""
         self._dataset, self._class_weight = dataset, class_weight
 
     @property
     def num_batches(self) -> int | None:
-        """Return the number of batches; None if it is unknown or infinite."""
+        """Return the number of batches; None for an unknown or infinite number."""
         count = self._dataset.cardinality() if isinstance(self._dataset, Dataset) else -1
         return count if count >= 0 else None
 

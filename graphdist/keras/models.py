@@ -1,16 +1,17 @@
 """The strategy that a Keras model trains on: its scope is open when the model is made or compiled.
 
-Keras gets the functions that run steps from public methods of a model: `make_train_function`,
-`make_test_function` and `make_predict_function`. A `Placement` replaces these methods, the methods
-that users call, and `STATE_OF_A_STEP` in the `__dict__` of one model. The model keeps its class, so
-it is saved as before. Keras has no hook for new models, so `watch_new_models` wraps
-`keras.Model.__new__`. `distribute` places a model that was made outside a scope.
+Keras has no hooks for models. So `train_models_on_strategies` wraps methods of `keras.Model`: the
+method that makes a model, the methods that users call, and the methods from which Keras gets the
+functions that run steps (`make_train_function`, `make_test_function` and `make_predict_function`).
+The class of a model stays the same, so the model is saved as before. `distribute` gives a strategy
+to a model that was made outside a scope.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar  # Any: arguments of Keras's methods
 
 import jax
@@ -19,12 +20,12 @@ import numpy as np
 
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
-from graphdist.keras.datasets import with_adapters
+from graphdist.keras.datasets import adapt_datasets
 from graphdist.keras.placed_variables import is_placed, placed_variable, strategy_of
 from graphdist.keras.python_state import layers_of
 from graphdist.keras.replacements import replaced, wrap_method
 from graphdist.keras.steps import Steps, variables_of
-from graphdist.keras.unpublished_names import STATE_OF_A_STEP, state_of_a_step
+from graphdist.keras.unpublished_names import STATE_OF_A_STEP
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.program.function import Function
 from graphdist.strategies.base import Strategy
@@ -35,189 +36,162 @@ from graphdist.values.specs import PerReplicaSpec
 
 Model = TypeVar("Model", bound=keras.Model)
 
-_MAKE = ("make_train_function", "make_test_function", "make_predict_function")
-_METHODS = ("compile", "fit", "evaluate", "predict", *_MAKE)
-_PLACEMENT = "_graphdist_placement"
+STRATEGY_OF_A_MODEL = "_graphdist_strategy"
+"""The attribute of a model that has its strategy."""
 
 
-class Placement:
-    """Replaces some methods of a model, so that the model's strategy runs its steps."""
+def strategy_of_model(model: keras.Model) -> Strategy | None:
+    """Return the strategy of a model; None if the model has none."""
+    return vars(model).get(STRATEGY_OF_A_MODEL)
 
-    def __init__(self, model: keras.Model) -> None:
-        """Replace the methods of the model, which has no strategy yet."""
-        self.model = model
-        self.strategy: Strategy | None = None
-        self._has_warned = False
-        for method in _METHODS:
-            vars(model)[method] = getattr(self, method)
-        vars(model)[STATE_OF_A_STEP] = self._state_of_a_step
-        vars(model)[_PLACEMENT] = self
 
-    def place_on(self, strategy: Strategy) -> None:
-        """Train on a strategy from now on.
+def train_models_on_strategies() -> None:
+    """Let models of Keras run their steps on strategies, also models that were made before."""
+    wrap_method(keras.Model, "__new__", _new_model)
+    # In the class that defines it, since Keras looks whether a model's class has its own `compile`.
+    defining = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
+    wrap_method(defining, "compile", _compile)
+    for method in ("fit", "evaluate", "predict"):
+        wrap_method(keras.Model, method, partial(_call_with_data, method))
+    for kind in ("train", "test", "predict"):
+        wrap_method(keras.Model, f"make_{kind}_function", partial(_make_function, kind))
+    if hasattr(keras.Model, STATE_OF_A_STEP):
+        wrap_method(keras.Model, STATE_OF_A_STEP, _state_of_a_step)
 
-        Raises `ContextError` if the model trains on another strategy, `UnsupportedError` if the
-        model's class overrides a method that makes the functions of steps.
-        """
-        if self.strategy is strategy:
-            return
-        if self.strategy is not None:
-            raise ContextError(
-                f"model {self.model.name!r} belongs to {self.strategy.beside(strategy)}, "
-                f"and is compiled in the scope of {strategy}",
-                hint="make another model in that scope, and copy the weights: "
-                "other.set_weights(model.get_weights())",
+
+def _new_model(new: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    model = new(*args, **kwargs)
+    if isinstance(model, keras.Model) and has_strategy():
+        _place_on(model, get_strategy())
+    return model
+
+
+def _compile(compile: Callable[..., Any], model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+    if has_strategy():
+        _place_on(model, get_strategy())
+    return compile(model, *args, **kwargs)
+
+
+def _call_with_data(
+    method: str, original: Callable[..., Any], model: keras.Model, *args: Any, **kwargs: Any
+) -> Any:
+    """Call `fit`, `evaluate` or `predict`, whose data may be a dataset of graphdist."""
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    adapt_datasets(method, bound.arguments, strategy_of_model(model))
+    return original(*bound.args, **bound.kwargs)
+
+
+def _place_on(model: keras.Model, strategy: Strategy) -> None:
+    """Train a model on a strategy from now on.
+
+    Raises `ContextError` if the model trains on another strategy, `UnsupportedError` if the model's
+    class overrides a method that makes the functions of steps.
+    """
+    present = strategy_of_model(model)
+    if present is strategy:
+        return
+    if present is not None:
+        raise ContextError(
+            f"model {model.name!r} belongs to {present.beside(strategy)}, "
+            f"and is compiled in the scope of {strategy}",
+            hint="make another model in that scope, and copy the weights: "
+            "other.set_weights(model.get_weights())",
+        )
+    for method in ("make_train_function", "make_test_function", "make_predict_function"):
+        if getattr(type(model), method) is not getattr(keras.Model, method):
+            raise UnsupportedError(
+                f"{type(model).__name__} has its own {method}, which a strategy replaces",
+                hint="override train_step, test_step or predict_step",
             )
-        for method in _MAKE:
-            if getattr(type(self.model), method) is not getattr(keras.Model, method):
-                raise UnsupportedError(
-                    f"{type(self.model).__name__} has its own {method}, which a strategy replaces",
-                    hint="override train_step, test_step or predict_step",
-                )
-        self.strategy = strategy
+    vars(model)[STRATEGY_OF_A_MODEL] = strategy
 
-    def compile(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile the model, for the strategy whose scope is open."""
-        if has_strategy():
-            self.place_on(get_strategy())
-        return type(self.model).compile(self.model, *args, **kwargs)
 
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Train the model. The data may be a dataset of graphdist."""
-        return self._with_data("fit", args, kwargs)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate the model. The data may be a dataset of graphdist."""
-        return self._with_data("evaluate", args, kwargs)
-
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Predict with the model. The data may be a dataset of graphdist."""
-        return self._with_data("predict", args, kwargs)
-
-    def _with_data(self, method: str, args: Any, kwargs: Any) -> Any:
-        called = getattr(type(self.model), method)
-        adapted, named = with_adapters(method, args, kwargs, self.strategy)
-        return called(self.model, *adapted, **named)
-
-    def make_train_function(self, force: bool = False) -> Any:
-        """Make the function of a training step."""
-        return self._make("train", force)
-
-    def make_test_function(self, force: bool = False) -> Any:
-        """Make the function of a step of `evaluate`."""
-        return self._make("test", force)
-
-    def make_predict_function(self, force: bool = False) -> Any:
-        """Make the function of a step of `predict`."""
-        return self._make("predict", force)
-
-    def _make(self, kind: str, force: bool) -> Any:
-        method, attribute = f"make_{kind}_function", f"{kind}_function"
-        self._follow_the_weights()
-        if self.strategy is None:
-            self._refuse_a_scope()
-            return getattr(type(self.model), method)(self.model, force)
-        if kind == "train":
-            self._refuse_parameter_servers()
-        self._refuse_states_of_rows(self.strategy.num_replicas_in_sync)
-        self._require_a_step_with_state(f"{kind}_step")
-        if self.model.run_eagerly and not self._has_warned:
-            self._has_warned = True
+def _make_function(
+    kind: str, original: Callable[..., Any], model: keras.Model, force: bool = False
+) -> Any:
+    """Make the function that runs steps of a kind: "train", "test" or "predict"."""
+    if strategy_of_model(model) is None:
+        # A model that is made of another model's layers has weights on that model's strategy.
+        of_weights = strategy_of(model.variables)
+        if isinstance(of_weights, Strategy) and not of_weights.is_default:
+            _place_on(model, of_weights)
+    strategy = strategy_of_model(model)
+    if strategy is None:
+        _refuse_a_scope(model)
+        return original(model, force)
+    if kind == "train":
+        _refuse_parameter_servers(model, strategy)
+    _refuse_states_of_rows(model, strategy.num_replicas_in_sync)
+    _require_a_step_with_state(model, f"{kind}_step")
+    steps = getattr(model, f"{kind}_function", None)
+    if force or not isinstance(steps, Steps):
+        if model.run_eagerly:
             warn_user(
-                f"run_eagerly of model {self.model.name!r} has no effect on {self.strategy}: its "
+                f"run_eagerly of model {model.name!r} has no effect on {strategy}: its "
                 f"steps are compiled. To run it line by line, compile it outside the scope"
             )
-        steps = getattr(self.model, attribute, None)
-        if force or not isinstance(steps, Steps):
-            steps = Steps(kind, self.model, self.strategy)
-            setattr(self.model, attribute, steps)
-        return steps
+        steps = Steps(kind, model, strategy)
+        setattr(model, f"{kind}_function", steps)
+    return steps
 
-    def _follow_the_weights(self) -> None:
-        """Place a model without a strategy on the strategy of its weights, if they have one.
 
-        A model that is made of another model's layers has weights on that model's strategy.
-        """
-        strategy = None if self.strategy is not None else strategy_of(self.model.variables)
-        if isinstance(strategy, Strategy) and not strategy.is_default:
-            self.place_on(strategy)
-
-    def _refuse_parameter_servers(self) -> None:
-        if isinstance(self.strategy, ParameterServerBase):
-            raise UnsupportedError(
-                f"model {self.model.name!r} is trained by fit on {self.strategy}: fit is "
-                f"synchronous, and would run in this process and use no worker",
-                hint="train it with strategy = gd.MirroredStrategy(), or write the step as a "
-                "gd.function and give it to ClusterCoordinator(strategy).schedule",
-            )
-
-    def _refuse_states_of_rows(self, num_replicas: int) -> None:
-        kinds = keras.layers.RNN, keras.layers.Bidirectional
-        for layer in layers_of(self.model):
-            if num_replicas > 1 and isinstance(layer, kinds) and layer.stateful:
-                raise UnsupportedError(
-                    f"layer {layer.name!r} is stateful: it keeps a state for each row of a batch, "
-                    f"which {num_replicas} replicas do not share",
-                    hint="make it with stateful=False, or train on one device",
-                )
-
-    def _require_a_step_with_state(self, method: str) -> None:
-        signature = inspect.signature(getattr(self.model, method))
-        try:
-            signature.bind("state", "data")
-        except TypeError:
-            raise ArgumentError(
-                f"{method} of {type(self.model).__name__} takes {signature}: Keras on JAX calls it "
-                f"with (state, data)",
-                hint="write it as Keras documents for JAX: take the state, and return it after the "
-                "logs",
-            ) from None
-
-    def _state_of_a_step(self, **wanted: bool) -> Any:
-        """Return the state that Keras passes to a step, without copies of values on the strategy.
-
-        `wanted` says which lists of variables Keras asks for, such as `trainable_variables=True`.
-        """
-        lists = [
-            variables
-            for name, variables in variables_of(self.model).items()
-            if wanted.get(f"{name}_variables")
-        ]
-        if not all(is_placed(variable) for variables in lists for variable in variables):
-            return state_of_a_step(self.model, **wanted)
-        return tuple(
-            [placed_variable(each, self.strategy).handed_back for each in of] for of in lists
+def _refuse_parameter_servers(model: keras.Model, strategy: Strategy) -> None:
+    if isinstance(strategy, ParameterServerBase):
+        raise UnsupportedError(
+            f"model {model.name!r} is trained by fit on {strategy}: fit is "
+            f"synchronous, and would run in this process and use no worker",
+            hint="train it with strategy = gd.MirroredStrategy(), or write the step as a "
+            "gd.function and give it to ClusterCoordinator(strategy).schedule",
         )
 
-    def _refuse_a_scope(self) -> None:
-        if has_strategy():
-            raise ContextError(
-                f"model {self.model.name!r} was made and compiled outside the scope of "
-                f"{current_strategy()}, in which it is used: it would run on one device",
-                hint="compile it inside the scope, or call graphdist.keras.distribute(model)",
+
+def _refuse_states_of_rows(model: keras.Model, num_replicas: int) -> None:
+    kinds = keras.layers.RNN, keras.layers.Bidirectional
+    for layer in layers_of(model):
+        if num_replicas > 1 and isinstance(layer, kinds) and layer.stateful:
+            raise UnsupportedError(
+                f"layer {layer.name!r} is stateful: it keeps a state for each row of a batch, "
+                f"which {num_replicas} replicas do not share",
+                hint="make it with stateful=False, or train on one device",
             )
 
 
-def placement_of(model: keras.Model) -> Placement:
-    """Return the placement of a model. A model without a placement gets one."""
-    placement = vars(model).get(_PLACEMENT)
-    return placement if isinstance(placement, Placement) else Placement(model)
+def _require_a_step_with_state(model: keras.Model, method: str) -> None:
+    signature = inspect.signature(getattr(model, method))
+    try:
+        signature.bind("state", "data")
+    except TypeError:
+        raise ArgumentError(
+            f"{method} of {type(model).__name__} takes {signature}: Keras on JAX calls it "
+            f"with (state, data)",
+            hint="write it as Keras documents for JAX: take the state, and return it after the "
+            "logs",
+        ) from None
 
 
-def is_watched(model: keras.Model) -> bool:
-    """Return whether a model has a placement. Models made after `watch_new_models` have one."""
-    return _PLACEMENT in vars(model)
+def _refuse_a_scope(model: keras.Model) -> None:
+    if has_strategy():
+        raise ContextError(
+            f"model {model.name!r} was made and compiled outside the scope of "
+            f"{current_strategy()}, in which it is used: it would run on one device",
+            hint="compile it inside the scope, or call graphdist.keras.distribute(model)",
+        )
 
 
-def without_placement(value: Any) -> dict[str, Any]:
-    """Return the attributes of a Keras object, without its placement and the replaced methods."""
-    placement = vars(value).get(_PLACEMENT)
-    return {
-        name: attribute
-        for name, attribute in vars(value).items()
-        if placement is None
-        or not (attribute is placement or getattr(attribute, "__self__", None) is placement)
-    }
+def _state_of_a_step(original: Callable[..., Any], model: keras.Model, **wanted: bool) -> Any:
+    """Return the state that Keras passes to a step, without copies of values on a strategy.
+
+    `wanted` says which lists of variables Keras asks for, such as `trainable_variables=True`.
+    """
+    lists = [
+        variables
+        for name, variables in variables_of(model).items()
+        if wanted.get(f"{name}_variables")
+    ]
+    if not all(is_placed(variable) for variables in lists for variable in variables):
+        return original(model, **wanted)
+    strategy = strategy_of_model(model)
+    return tuple([placed_variable(each, strategy).handed_back for each in of] for of in lists)
 
 
 def distribute(model: Model, strategy: Strategy | None = None) -> Model:
@@ -238,24 +212,7 @@ def distribute(model: Model, strategy: Strategy | None = None) -> Model:
     """
     if not isinstance(model, keras.Model):
         raise ArgumentTypeError(f"distribute takes a Keras model, not {type_name(model)}")
-    placement_of(model).place_on(get_strategy() if strategy is None else strategy)
-    return model
-
-
-def watch_new_models() -> None:
-    """Give a placement to every Keras model made from now on, on the strategy of the open scope.
-
-    A model that is made outside all scopes has no strategy yet.
-    """
-    wrap_method(keras.Model, "__new__", _new_model)
-
-
-def _new_model(new: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    model = new(*args, **kwargs)
-    if isinstance(model, keras.Model) and _PLACEMENT not in vars(model):
-        placement = Placement(model)
-        if has_strategy():
-            placement.place_on(get_strategy())
+    _place_on(model, get_strategy() if strategy is None else strategy)
     return model
 
 
@@ -278,13 +235,13 @@ def training_step(
     >>> [collective.kind for collective in step.trace(*arguments).lower().collectives]
     ['all_reduce']
     """
-    placement = placement_of(model)
-    if placement.strategy is None:
+    strategy = strategy_of_model(model)
+    if strategy is None:
         raise ContextError(
             f"model {model.name!r} has no strategy, for which its step could be compiled",
             hint="make it in strategy.scope(), or call graphdist.keras.distribute(model, strategy)",
         )
-    replicas, batch = placement.strategy.num_replicas_in_sync, (x, y, sample_weight)
+    replicas = strategy.num_replicas_in_sync
 
     def of_a_replica(leaf: Any) -> PerReplicaSpec:
         rows, *rest = leaf.shape
@@ -294,17 +251,17 @@ def training_step(
                 hint=f"give it a multiple of {replicas} rows",
             )
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        return PerReplicaSpec((rows // replicas, *rest), dtype, strategy=placement.strategy)
+        return PerReplicaSpec((rows // replicas, *rest), dtype, strategy=strategy)
 
-    specs = jax.tree.map(of_a_replica, batch)
+    specs = jax.tree.map(of_a_replica, (x, y, sample_weight))
     _build(model, specs)
-    return placement.make_train_function().program, (specs,)
+    return model.make_train_function().program, (specs,)
 
 
 def _build(model: keras.Model, batch: Any) -> None:
     """Let Keras build the model, its metrics and its optimizer for a replica's part of a batch.
 
-    `train_on_batch` builds them. The training step that it calls is replaced by an empty one.
+    `train_on_batch` builds all three, and then calls the training step, which is empty here.
     """
     x, y, sample_weight = jax.tree.map(lambda part: np.zeros(part.shape, part.dtype), batch)
 

@@ -106,7 +106,7 @@ class PlacedVariable:
 
     @property
     def value(self) -> jax.Array:
-        """The value: inside a function the traced value, outside a copy on one device."""
+        """Return the traced value inside a function; outside functions a copy on one device."""
         if current_trace() is not None:
             return self.read()
         counted, total = self._total
@@ -140,16 +140,11 @@ class PlacedVariable:
 
 
 class HandedBack:
-    """Stands for the value of a placed variable in the state that Keras passes between steps."""
+    """An object in place of a placed variable's value, in the state that Keras passes to steps."""
 
     def __init__(self, placed: PlacedVariable) -> None:
-        """Take the variable that has the value."""
-        self.placed = placed
-
-    @property
-    def dtype(self) -> Any:
-        """Return the dtype of the value."""
-        return self.placed.variable.dtype
+        """Store the placed variable, which has the value."""
+        self.placed, self.dtype = placed, placed.variable.dtype
 
     def __jax_array__(self) -> jax.Array:
         return self.placed.value
@@ -162,7 +157,7 @@ class HandedBackList:
     """A sequence of `HandedBack` values that, unlike a list, Keras does not traverse."""
 
     def __init__(self, placed: Iterable[PlacedVariable]) -> None:
-        """Take the variables that have the values."""
+        """Store the placed variables, which have the values."""
         self._values = [each.handed_back for each in placed]
 
     def __iter__(self) -> Iterator[HandedBack]:
@@ -306,7 +301,7 @@ def in_another_thread(compute: Callable[[], Result]) -> Result:
 
 
 def own_arrays(variables: Sequence[Any]) -> list[jax.Array]:
-    """Return Keras's arrays of variables. A variable made in a trace gets its initial value now."""
+    """Return Keras's arrays of variables. A variable made in a trace is initialized before."""
     return in_another_thread(lambda: [variable.value for variable in variables])
 
 

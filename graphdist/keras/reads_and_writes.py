@@ -41,7 +41,7 @@ class ValuesOnStrategies(keras.StatelessScope):
     """Gives Keras the values on strategies, unless the outer scope gives others."""
 
     def __init__(self) -> None:
-        """Let the outer scope initialize the variables that are made in it."""
+        """Make a scope that initializes no variables; the outer scope initializes them."""
         super().__init__(initialize_variables=False)
 
     def get_current_value(self, variable: Any) -> Any:
@@ -52,7 +52,7 @@ class ValuesOnStrategies(keras.StatelessScope):
         return value if value is not None or placed is None else placed.value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Pass on a new value to the outer scope, or store it on the strategy."""
+        """Give a new value to the outer scope, or store the value on the strategy."""
         variable, value = update
         placed = handed_over(variable)
         if self.original_scope is not None or placed is None:

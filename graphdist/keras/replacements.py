@@ -1,4 +1,4 @@
-"""Replaces methods of Keras: of a class permanently, of one object while a step is traced."""
+"""Replaces methods of Keras: of a class permanently, of one object in a `with` block."""
 
 from __future__ import annotations
 
@@ -32,18 +32,14 @@ def wrap_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def replaced(owner: Any, **functions: Callable[..., Any] | None) -> Iterator[None]:
-    """Replace methods of one object in a `with` block; None keeps a method."""
-    own = vars(owner)
-    new = {name: function for name, function in functions.items() if function is not None}
-    before = {name: own[name] for name in new if name in own}
-    own.update(new)
+def replaced(owner: Any, **functions: Callable[..., Any]) -> Iterator[None]:
+    """Replace methods of one object in a `with` block."""
+    vars(owner).update(functions)
     try:
         yield
     finally:
-        for name in new:
-            del own[name]
-        own.update(before)
+        for name in functions:
+            del vars(owner)[name]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from graphdist.keras.replacements import value_set
 from graphdist.strategies.current import get_replica_context
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplicaBatch:
     """A replica's rows of a batch."""
 
@@ -28,6 +28,10 @@ class ReplicaBatch:
     """`num_rows` divided by the rows of the global batch: the replica's share of the loss."""
     share_of_mean: float
     """The weight of the replica in a mean over the replicas that have rows."""
+    is_loss_scaled: bool = False
+    """Whether the step has multiplied its loss by `share_of_rows`."""
+    are_gradients_applied: bool = False
+    """Whether the step has given its gradients to an optimizer."""
 
     @classmethod
     def of(cls, data: Any) -> ReplicaBatch:

@@ -2,9 +2,9 @@
 
 Layers, models, metrics, losses and optimizers are sent to a worker with all their attributes.
 Keras's own pickling is not used, because it makes new variables. A Keras variable is placed on a
-server before it is sent, and its `PlacedVariable` is sent with it. So it has the same value in the
-worker. All weights must exist before: a layer that is not built, or an optimizer without variables,
-raises an error.
+server before it is sent, and is sent together with its `PlacedVariable`. So the variable has the
+same value in the worker. All weights must exist before: a layer that is not built, or an optimizer
+without variables, raises an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any  # Any: objects of Keras
 import keras
 
 from graphdist.errors import ArgumentError
-from graphdist.keras.models import without_placement
+from graphdist.keras.models import STRATEGY_OF_A_MODEL
 from graphdist.keras.placed_variables import as_sent
 from graphdist.keras.unpublished_names import number_variables_again
 from graphdist.parameter_server.pickling import of_other_libraries
@@ -23,8 +23,9 @@ from graphdist.parameter_server.worker import imported_by_workers
 
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _KINDS = (keras.Operation, keras.metrics.Metric, keras.losses.Loss, *_OPTIMIZERS)
-_WRAPPED = ("build", "quantize")
-"""Methods that Keras wraps in each layer, to prepare and check the making of weights."""
+_NOT_SENT = ("build", "quantize", STRATEGY_OF_A_MODEL)
+"""The methods that Keras wraps in each layer, to prepare and check the making of weights; and the
+strategy of a model."""
 
 
 def reduced(value: Any, strategy: ParameterServerBase) -> Any:
@@ -40,9 +41,7 @@ def reduced(value: Any, strategy: ParameterServerBase) -> Any:
         return None
     if not getattr(value, "built", True) and isinstance(value, (keras.layers.Layer, *_OPTIMIZERS)):
         raise _not_built(value)
-    attributes = without_placement(value)
-    for name in _WRAPPED:
-        attributes.pop(name, None)
+    attributes = {name: each for name, each in vars(value).items() if name not in _NOT_SENT}
     return object.__new__, (type(value),), attributes, None, None, _restore
 
 

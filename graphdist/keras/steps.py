@@ -1,4 +1,4 @@
-"""The functions with which `fit`, `evaluate` and `predict` of a distributed model make a step.
+"""The functions that run the steps of `fit`, `evaluate` and `predict` of a distributed model.
 
 Keras calls `train_function(state, iterator)`, which trains on `steps_per_execution` batches of the
 iterator, and returns logs and the new state. Here each batch is split over the replicas, and one
@@ -24,16 +24,14 @@ from graphdist.context import Scope
 from graphdist.data.elements import batch_size, flattened
 from graphdist.data.rebatching import even_sizes, parts_of
 from graphdist.errors import UnsupportedError
-from graphdist.keras.gradients import ScaledGradients, loss_with_sums
 from graphdist.keras.placed_variables import HandedBackList, placed_variables
 from graphdist.keras.python_state import python_state_watched
-from graphdist.keras.replacements import replaced
 from graphdist.keras.replica_batch import ReplicaBatch
 from graphdist.program.function import function
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_replica_context
-from graphdist.strategies.input import on_devices
 from graphdist.user_warnings import warn_user
+from graphdist.values.components import on_devices
 from graphdist.values.distributed import PerReplicaArray, is_distributed
 
 _STATE = {
@@ -67,12 +65,12 @@ class Steps:
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
         self._counted: set[str] = set()
-        """The names of the metrics that the step updates, known once the step is traced."""
+        """The names of the metrics that the step updates. They are known after the first trace."""
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
-        """Run the steps of one execution, and return the logs or outputs and the state.
+        """Run the steps of one execution; return the logs or outputs, and the state.
 
-        `state` is not read, because the values are in the strategy's variables.
+        `state` is not read, because the strategy's variables have the values.
         """
         results = [self._step(next(iterator))]
         for _ in range(self.model.steps_per_execution - 1):
@@ -116,23 +114,15 @@ class Steps:
         if self.kind == "predict":
             return result, []
         totals = [metric.read() for metric in self.placed["metrics"]]
-        return self._logs(result, self._metrics(totals)), totals
-
-    def _logs(self, logs: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any]:
-        """Return the metrics over all replicas, and the other values that a custom step logs.
-
-        A scalar that is no metric arrives here as the mean over the rows, equal on all replicas.
-        A custom step may log the metrics of `compile` as one dictionary.
-        """
+        metrics = self._metrics(totals)
 
         def logged(name: str, value: Any) -> Any:
-            if isinstance(value, dict):
-                return self._logs(value, metrics)
             if name in self._counted:
                 return metrics[name]
+            # A value that is no metric is the mean over all rows, equal on all replicas.
             return self.strategy.reduce("MEAN", value, axis=None)
 
-        return {name: logged(name, value) for name, value in logs.items()}
+        return _mapped_logs(logged, result), totals
 
     def _metrics(self, values: list[jax.Array]) -> dict[str, Any]:
         variables = [metric.keras for metric in self.placed["metrics"]]
@@ -141,16 +131,9 @@ class Steps:
             return dict(self.model.get_metrics_result())
 
     def _train(self, data: Any) -> dict[str, Any]:
-        batch, optimizer = ReplicaBatch.of(data), self.model.optimizer
-        scaled = ScaledGradients(optimizer, batch.share_of_rows)
-        with (
-            replaced(
-                optimizer, scale_loss=scaled.scale_loss, stateless_apply=scaled.stateless_apply
-            ),
-            replaced(self.model, compute_loss=loss_with_sums(self.model, batch.share_of_rows)),
-        ):
-            logs = self._with_state(self.model.train_step, batch)
-        if not scaled.was_called and self.placed["trainable"]:
+        batch = ReplicaBatch.of(data)
+        logs = self._with_state(self.model.train_step, batch)
+        if not batch.are_gradients_applied and self.placed["trainable"]:
             raise UnsupportedError(
                 f"train_step of {type(self.model).__name__} does not call "
                 f"self.optimizer.stateless_apply: the replicas' gradients cannot be added up",
@@ -159,18 +142,27 @@ class Steps:
         return logs
 
     def _test(self, data: Any) -> dict[str, Any]:
-        batch = ReplicaBatch.of(data)
-        with replaced(self.model, compute_loss=loss_with_sums(self.model, batch.share_of_rows)):
-            return self._with_state(self.model.test_step, batch)
+        return self._with_state(self.model.test_step, ReplicaBatch.of(data))
 
     def _with_state(self, step: Callable[..., Any], batch: ReplicaBatch) -> dict[str, Any]:
-        """Run a step of Keras on the replica's part, store the new state, and return its logs."""
+        """Run a step of Keras on the replica's rows, store the new state, and return the logs.
+
+        Logged values that are no metrics become means over all rows.
+        """
         old = self._read()
         with batch.entered(), python_state_watched(self.model):
             logs, new = step(tuple(map(list, old)), batch.data)
         self._store(old, new, batch)
         self._counted = self._metrics(old[-1]).keys() - self._not_counted(old[-1], new[-1])
-        return self._shared_logs(logs, batch.share_of_rows)
+        share, all_reduce = batch.share_of_rows, get_replica_context().all_reduce
+
+        def shared(name: str, value: Any) -> Any:
+            if name in self._counted:
+                return value
+            value = jnp.asarray(value, jnp.float32)
+            return all_reduce("SUM", value * share if share else jnp.zeros_like(value))
+
+        return _mapped_logs(shared, logs)
 
     def _read(self) -> tuple[list[jax.Array], ...]:
         return tuple([each.read() for each in placed] for placed in self.placed.values())
@@ -187,7 +179,7 @@ class Steps:
                     each.write(changed if counts else value)
 
     def _not_counted(self, old: list[Any], new: list[Any]) -> set[str]:
-        """Return the names of the metrics that a custom step has left as they were."""
+        """Return the names of the metrics that a custom step has not changed."""
         pairs = zip(self.placed["metrics"], old, new, strict=True)
         changed = {id(each.keras) for each, before, after in pairs if after is not before}
         names: set[str] = set()
@@ -198,17 +190,6 @@ class Steps:
                 names.update(result if isinstance(result, dict) else [metric.name])
         return names
 
-    def _shared_logs(self, logs: dict[str, Any], share: float) -> dict[str, Any]:
-        """Return a replica's logs. Values that are no metrics become means over all rows."""
-        all_reduce = get_replica_context().all_reduce
-
-        def shared(name: str, value: Any) -> Any:
-            if isinstance(value, dict):
-                return self._shared_logs(value, share)
-            return value if name in self._counted else all_reduce("SUM", _shared(value, share))
-
-        return {name: shared(name, value) for name, value in logs.items()}
-
     def _predict(self, data: Any) -> Any:
         batch = ReplicaBatch.of(data)
         old = self._read()
@@ -218,13 +199,19 @@ class Steps:
         return outputs if batch.num_rows else jax.tree.map(lambda output: output[:0], outputs)
 
 
-def _shared(value: Any, share: float) -> jax.Array:
-    value = jnp.asarray(value, jnp.float32)
-    return value * share if share else jnp.zeros_like(value)
+def _mapped_logs(change: Callable[[str, Any], Any], logs: dict[str, Any]) -> dict[str, Any]:
+    """Apply `change(name, value)` to each logged value.
+
+    A custom step may log the metrics of `compile` as a dictionary inside the logs.
+    """
+    return {
+        name: _mapped_logs(change, value) if isinstance(value, dict) else change(name, value)
+        for name, value in logs.items()
+    }
 
 
 def split(batch: Any, strategy: Strategy) -> Any:
-    """Return a batch as per-replica values, each part on its replica's device.
+    """Return a batch as per-replica values, in which each part is on the replica's device.
 
     Raises `BatchDimensionError` for a scalar, `ArgumentError` if leaves differ in rows.
     """

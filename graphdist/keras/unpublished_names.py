@@ -40,13 +40,8 @@ ARRAY_OF_A_VARIABLE = "_value"
 """The attribute of a variable that has its array."""
 
 
-def state_of_a_step(model: keras.Model, **wanted: bool) -> Any:
-    """Return the state that Keras itself passes to a step."""
-    return getattr(type(model), STATE_OF_A_STEP)(model, **wanted)
-
-
 def keep_errors_as_they_are() -> None:
-    """Let errors of graphdist that are raised in layers keep their lines and hints."""
+    """Keep the user's line and the hint in errors of graphdist that are raised in layers."""
     setattr(GraphdistError, TREATED, True)
 
 

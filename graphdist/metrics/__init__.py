@@ -1,25 +1,23 @@
 """Metrics, as users of `tf.keras.metrics` know them, over any number of replicas."""
 
-from graphdist.metrics.accuracy import (
+from graphdist.metrics.means import Mean, MeanMetricWrapper, Sum
+from graphdist.metrics.metric import Metric
+from graphdist.metrics.predictions import (
     Accuracy,
     BinaryAccuracy,
-    CategoricalAccuracy,
-    Precision,
-    Recall,
-    SparseCategoricalAccuracy,
-    SparseTopKCategoricalAccuracy,
-    TopKCategoricalAccuracy,
-)
-from graphdist.metrics.loss import (
     BinaryCrossentropy,
+    CategoricalAccuracy,
     CategoricalCrossentropy,
     MeanAbsoluteError,
     MeanSquaredError,
+    Precision,
+    Recall,
     RootMeanSquaredError,
+    SparseCategoricalAccuracy,
     SparseCategoricalCrossentropy,
+    SparseTopKCategoricalAccuracy,
+    TopKCategoricalAccuracy,
 )
-from graphdist.metrics.means import Mean, MeanMetricWrapper, Sum
-from graphdist.metrics.metric import Metric
 
 __all__ = [
     "Accuracy",

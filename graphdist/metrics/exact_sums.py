@@ -37,7 +37,7 @@ class _TotalVariable(Variable):
     """Holds the parts of a total. A value assigned outside replica context goes to replica 0."""
 
     def share(self, value: jax.Array) -> jax.Array:
-        """Return each replica's part of an assigned value: all of it on replica 0, else zeros.
+        """Return a replica's part of an assigned value: all of the value on replica 0, else zeros.
 
         Equal parts, which other variables have, would not be integers.
         """
@@ -119,7 +119,7 @@ def _sum(parts: Any) -> Any:
 
 
 def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return a sum and its rounding error, which is 0 for a sum that is not finite."""
+    """Return the sum of two numbers and the rounding error; 0 if the sum is not finite."""
     total = a + b
     taken = total - a
     error = (a - (total - taken)) + (b - taken)

@@ -7,10 +7,7 @@ dimension of one element, one array is reshaped to the rank of the other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import (
-    Any,  # Any: arrays and whatever converts to one
-    TypeAlias,  # Any: dtypes have no common type
-)
+from typing import Any  # Any: dtypes, arrays and whatever converts to one
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +24,14 @@ class Sum(Metric):
     Array(2.5, dtype=float32)
     """
 
-    def __init__(self, name: str = "sum", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = None, dtype: Any = None) -> None:
         """Start at 0."""
         super().__init__(name, dtype)
         self.total = self.add_variable("total")
 
     def contributions(self, values: Any, sample_weight: Any = None) -> list[jax.Array]:
         """Return the sum of these values."""
-        sums, _ = by_example(jnp.sum, values, sample_weight, self.dtype, self.name)
+        sums, _ = by_example(self, jnp.sum, values, sample_weight)
         return [jnp.sum(sums, dtype=self.sum_dtype)]
 
     def value(self, total: Any) -> jax.Array:
@@ -54,7 +51,7 @@ class Mean(Metric):
     Array(4., dtype=float32)
     """
 
-    def __init__(self, name: str = "mean", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = None, dtype: Any = None) -> None:
         """Start without examples."""
         super().__init__(name, dtype)
         self.total = self.add_variable("total")
@@ -62,7 +59,7 @@ class Mean(Metric):
 
     def contributions(self, values: Any, sample_weight: Any = None) -> list[jax.Array]:
         """Return the weighted sum of these values, and the sum of their weights."""
-        means, weights = by_example(jnp.mean, values, sample_weight, self.dtype, self.name)
+        means, weights = by_example(self, jnp.mean, values, sample_weight)
         return [jnp.sum(array, dtype=self.sum_dtype) for array in (means, weights)]
 
     def value(self, total: Any, count: Any) -> jax.Array:
@@ -79,12 +76,6 @@ def ratio_or_zero(part: jax.Array, total: jax.Array) -> jax.Array:
 
 class MeanOverPairs(Mean):
     """The base of metrics that average a value of each pair of truth and prediction."""
-
-    default_name = ""
-
-    def __init__(self, name: str | None = None, dtype: Any = None) -> None:
-        """Start without examples."""
-        super().__init__(self.default_name if name is None else name, dtype)
 
     def contributions(  # type: ignore[override]  # a pair of arrays in place of one
         self, y_true: Any, y_pred: Any, sample_weight: Any = None
@@ -107,14 +98,8 @@ class MeanMetricWrapper(MeanOverPairs):
     Array(2., dtype=float32)
     """
 
-    default_name = "mean_metric_wrapper"
-
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        name: str | None = None,
-        dtype: Any = None,
-        **options: Any,
+        self, fn: Callable[..., Any], name: str | None = None, dtype: Any = None, **options: Any
     ) -> None:
         """Keep the function and its options."""
         super().__init__(name, dtype)
@@ -123,10 +108,6 @@ class MeanMetricWrapper(MeanOverPairs):
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return the values of the function."""
         return jnp.asarray(self._fn(y_true, y_pred, **self._options))
-
-
-Averaging: TypeAlias = Callable[..., jax.Array]
-"""`jnp.mean` or `jnp.sum`: reduces the dimensions of one example to a scalar."""
 
 
 def of_one_rank(array: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -145,24 +126,25 @@ def of_one_rank(array: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def by_example(
-    average: Averaging, values: jax.Array, weights: jax.Array | None, dtype: Any, name: str
+    metric: Metric, average: Callable[..., Any], values: jax.Array, weights: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     """Return, for each example, one weighted value and one weight; a scalar is one example.
 
-    `name` is the name of the metric. Raises `ArgumentError` for weights that do not fit the values.
+    `average` is `jnp.mean` or `jnp.sum`, which reduces the elements of an example. Raises
+    `ArgumentError` for weights that do not fit the values.
     """
-    values = values.astype(dtype)
+    values = values.astype(metric.dtype)
     if weights is None:
         values = average(values, axis=tuple(range(1, values.ndim)))
         return values, jnp.ones_like(values)
-    values, weights = of_one_rank(values, weights.astype(dtype))
+    values, weights = of_one_rank(values, weights.astype(metric.dtype))
     rank = weights.ndim
     fits = rank <= values.ndim and all(
         size in (1, full) for size, full in zip(weights.shape, values.shape, strict=False)
     )
     if not fits:
         raise ArgumentError(
-            f"metric {name!r}: sample_weight has shape {list(weights.shape)}, "
+            f"metric {metric.name!r}: sample_weight has shape {list(weights.shape)}, "
             f"the values shape {list(values.shape)}",
             hint="give one weight for each example",
         )

@@ -1,9 +1,9 @@
 """The base class of metrics over any number of replicas, for `means.py` and the other modules here.
 
-A metric is made in the scope of its strategy. Its state is sums in ON_READ variables. Each replica
-adds its examples to its own copy, and `result` outside replica context combines the copies. The
-sums are totals and counts of examples, never means. So each replica is weighted by its rows, even
-if it has fewer rows than others or none. Inside a replica function `result` is the result of the
+A metric is made in the scope of its strategy. The state of a metric is sums in ON_READ variables.
+Each replica adds its examples to its own copy, and `result` outside replica context combines the
+copies. The sums are totals and counts of examples, never means. So each replica is weighted by its
+number of rows, which may be 0. Inside a replica function `result` is the result of the
 replica's own examples. `exact_sums.py` explains how sums stay exact over billions of examples.
 
 An update outside replica context counts once. If an argument is a `PerReplica`, each replica is
@@ -12,6 +12,7 @@ updated with its own component.
 
 from __future__ import annotations
 
+import re
 from typing import Any  # Any: arrays and whatever converts to one
 
 import jax
@@ -48,9 +49,10 @@ class Metric:
     Array(5., dtype=float32)
     """
 
-    def __init__(self, name: str, dtype: Any = None) -> None:
-        """Make a metric of the current strategy."""
-        self.name = name
+    def __init__(self, name: str | None = None, dtype: Any = None) -> None:
+        """Make a metric of the current strategy, by default with the name of its class."""
+        in_words = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__)
+        self.name = in_words.lower() if name is None else name
         self.dtype = jnp.dtype("float32" if dtype is None else dtype)
         self.strategy = get_strategy()
         self.totals: list[Total] = []
@@ -101,7 +103,7 @@ class Metric:
             return
         with entered(Entry(self.strategy)):
             # The compiled update is released together with the metric.
-            self.strategy.implicit_call("update_state", self, Metric._update)(arrays, named)
+            self.strategy.implicit.of_function("update_state", self, Metric._update)(arrays, named)
 
     def _argument(self, value: Any) -> Any:
         if value is None or isinstance(value, PerReplica):
@@ -161,7 +163,7 @@ class Metric:
         if current_trace() is not None or self.strategy.is_default:
             return self._result()
         with entered(Entry(self.strategy)):
-            return self.strategy.implicit_call("result", self, Metric._result)((), {})
+            return self.strategy.implicit.of_function("result", self, Metric._result)((), {})
 
     def _result(self, *nothing: Any) -> jax.Array:
         result = self.value(*(total.read_value() for total in self.totals))

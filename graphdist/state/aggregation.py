@@ -38,10 +38,8 @@ def combined_copies(variable: Declaration, local: jax.Array) -> jax.Array:
     require_aggregation(variable, "read")
     size = variable.strategy.num_replicas_in_sync
     if variable.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
-        is_first = replica_id_p.bind(group_size=size) == 0
-        kept = jnp.where(is_first, local, jnp.zeros_like(local))
-        reducer = "max" if local.dtype == jnp.bool_ else "sum"
-        return reduce_p.bind(kept, reducer=reducer, group_size=size)
+        kept = _on_one_replica(local, 0, size)
+        return reduce_p.bind(kept, reducer=_adding_zeros(local), group_size=size)
     reducer = variable.aggregation.name.lower()
     return reduce_p.bind(summable(local, reducer, "reading"), reducer=reducer, group_size=size)
 
@@ -60,7 +58,7 @@ def require_aggregation(variable: Declaration, done: str) -> None:
 def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
     """Return the array that, written once, has the effect of the replicas' writes in turn.
 
-    For `assign` it is the value of the last replica, for any other method the sum of all changes.
+    For `assign` this is the value of the last replica, for any other method the sum of all changes.
     """
     size = num_replicas_running()
     if size == 1:
@@ -68,10 +66,19 @@ def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
     if method != "assign":
         warn_of_changes_in_turn(variable, method, size)
     else:
-        is_last = replica_id_p.bind(group_size=size) == size - 1
-        array = jnp.where(is_last, array, jnp.zeros_like(array))
-    reducer = "max" if array.dtype == jnp.bool_ else "sum"
-    return all_reduce_p.bind(array, reducer=reducer, group_size=size)
+        array = _on_one_replica(array, size - 1, size)
+    return all_reduce_p.bind(array, reducer=_adding_zeros(array), group_size=size)
+
+
+def _on_one_replica(array: jax.Array, replica: int, replicas: int) -> jax.Array:
+    """Return, inside a function, the array on a replica, and zeros on the other replicas."""
+    is_there = replica_id_p.bind(group_size=replicas) == replica
+    return jnp.where(is_there, array, jnp.zeros_like(array))
+
+
+def _adding_zeros(array: jax.Array) -> str:
+    """Return the reducer of an array that is zero on all replicas but one."""
+    return "max" if array.dtype == jnp.bool_ else "sum"
 
 
 def warn_of_changes_in_turn(variable: Declaration, method: str, num_replicas: int) -> None:
@@ -108,10 +115,7 @@ def share_of_total(total: jax.Array, replicas: int) -> jax.Array:
 
 def total_on_first_replica(total: jax.Array, replicas: int) -> jax.Array:
     """Return, inside a function, the total on replica 0 and zeros on other replicas."""
-    if replicas == 1:
-        return total
-    is_first = replica_id_p.bind(group_size=replicas) == 0
-    return jnp.where(is_first, total, jnp.zeros_like(total))
+    return total if replicas == 1 else _on_one_replica(total, 0, replicas)
 
 
 def _largest(dtype: Any) -> int:
@@ -119,7 +123,9 @@ def _largest(dtype: Any) -> int:
 
 
 def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:
-    """Return the quotient, rounded so that its multiples, and the total minus them, are exact.
+    """Return the quotient, rounded so that multiples of the quotient are exact.
+
+    The total minus a multiple is exact, too.
 
     Let n be the number of replicas. The exponent of the quotient is at most ceil(log2(n)) smaller
     than the exponent of the total. So a quotient with ceil(log2(n)) bits fewer is a multiple of the

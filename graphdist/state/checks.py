@@ -43,19 +43,17 @@ def check_options(variable: Declaration) -> None:
             f"variable {variable.name!r} has synchronization NONE on {variable.strategy}",
             hint="use ON_READ for a variable each replica keeps for itself",
         )
-    if variable.aggregation is not VariableAggregation.NONE and jnp.issubdtype(
-        variable.dtype, jax.dtypes.prng_key
-    ):
+    aggregation, dtype = variable.aggregation, variable.dtype
+    is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if aggregation is not VariableAggregation.NONE and is_key:
         raise ArgumentError(
-            f"variable {variable.name!r} has aggregation {variable.aggregation.name} and dtype "
-            f"{variable.dtype}: random keys cannot be combined",
+            f"variable {variable.name!r} has aggregation {aggregation.name} and dtype "
+            f"{dtype}: random keys cannot be combined",
             hint="leave aggregation away: assign one key on all replicas, or make it ON_READ",
         )
-    if variable.aggregation is VariableAggregation.MEAN and jnp.issubdtype(
-        variable.dtype, jnp.integer
-    ):
+    if aggregation is VariableAggregation.MEAN and jnp.issubdtype(dtype, jnp.integer):
         raise ArgumentError(
-            f"variable {variable.name!r} has aggregation MEAN and dtype {variable.dtype}: "
+            f"variable {variable.name!r} has aggregation MEAN and dtype {dtype}: "
             f"the mean of integers is not an integer",
             hint="give it a float dtype, or the aggregation SUM",
         )
@@ -145,9 +143,9 @@ def _fits(array: jax.Array, dtype: Any) -> bool:
 
 
 def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, Any] | None:
-    """Return a value as an array on the host if it is a NumPy value to be sharded, else None.
+    """Return a NumPy value that will be sharded as an array on the host; None for another value.
 
-    The full value is then never on a device, since only its shards are placed there.
+    Only the shards of such an array are placed on devices.
     """
     count = variable.strategy.num_replicas_in_sync
     is_cut = stored_dimension(np.shape(value), count) is not None
@@ -180,7 +178,7 @@ def require_no_jax_trace(variable: Declaration, array: jax.Array, done: str) -> 
 
 
 def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
-    """Return the concrete initial value, or its shape if no value is given or devices are absent.
+    """Return the concrete initial value; a shape if only a shape is given or devices are absent.
 
     Raises `ContextError` in every trace of a function but the first.
     """

@@ -1,14 +1,14 @@
 """Initial values of sharded variables, which no device ever holds unsharded.
 
 A value in the memory of the host stays there until its shards are placed. If a function makes the
-initial value, the function is traced, and the operations of the trace then run one by one. Each is
-compiled so that its large results are sharded. JAX runs operations outside a compiled function in
-the same way, so the rounding is the same. Only sums over a sharded dimension may be added up in
-another order.
+initial value, the function is traced, and then the operations of the trace run one by one. Each
+operation is compiled so that large results are sharded. JAX runs operations outside a compiled
+function in the same way, so the rounding is the same. Only sums over a sharded dimension may be
+added up in another order.
 
-A function that cannot be traced, such as one that uses NumPy, is called without a trace. A function
-that keeps values of JAX between calls, such as a key that it splits each time, raises an error at
-its second call, since it kept a value that exists only in the trace.
+A function that cannot be traced, such as one that uses NumPy, is called without a trace. If a
+function keeps values of JAX between calls, such as a key that is split in each call, the second
+call raises an error, because the kept value exists only in the trace.
 
 Several workers run the operations together, and must run the same operations. Arrays that the
 function closes over are taken from worker 0.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def host_array(value: Any, dtype: Any) -> np.ndarray[Any, Any] | None:
-    """Return a NumPy array in the dtype that JAX would give it.
+    """Return a NumPy array in the dtype of the array that JAX would make of it.
 
     None for a value that is no NumPy array, for elements that are no numbers, and for a `dtype` of
     a lower kind, such as integers for an array of floats.

@@ -5,16 +5,17 @@ Before the passes run, the logical graph receives the current storage of its var
 variables are moved to the storage that the final graph asks for (`ProgramStorage.apply`).
 
 Another program may move the variables later. The buffer stores count the moves in `version`. In
-each call a step compares `version` with its value when the step's own storage was applied. If the
-two differ, the program restores its storage, or is compiled again for the current storage.
+each call a step compares `version` with the version at which the step's own storage was applied. If
+the versions differ, the program restores its storage, or is compiled again for the current storage.
 
-Variables are moved between steps, under the lock of the stores. A step that ran meanwhile would
+Variables are moved between steps, under the lock of the stores. A step that ran during a move would
 read some variables in old buffers and some in new buffers.
 
 The variables that `passes/logical/local_steps.py` adds belong to the parameters for which it adds
-them, and programs that synchronize the same parameters share these variables. They live as long as
-the first of their parameters. An anchor starts with the value of its parameter, a slot with the
-value that the outer optimizer makes for the anchors, and the count of steps with zero.
+them, and programs that synchronize the same parameters share these variables. An added variable
+exists as long as the first of its parameters. An anchor starts with the value of its parameter, a
+slot with the value that the outer optimizer makes for the anchors, and the count of steps with
+zero.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any  # Any: buffers, or their shapes
 
 import jax
@@ -31,12 +33,7 @@ from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.ir.variable_storage import Anchor, OuterSlot
 from graphdist.runtime.buffers import BufferStore
-from graphdist.state.storage import (
-    HeldBuffer,
-    StorageOnDevices,
-    UnshardedStorage,
-    VariablePack,
-)
+from graphdist.state.storage import BufferStorage, HeldBuffer, StorageOnDevices, VariablePack
 from graphdist.state.stored_values import StoredValue, store_in_pack
 from graphdist.state.variable import Variable
 from graphdist.strategy_base import StrategyBase
@@ -63,10 +60,8 @@ def as_stored(graph: Graph, variables: Sequence[Variable], strategy: StrategyBas
 
 def _name_of(pack: VariablePack, packs: dict[VariablePack, str], taken: set[str]) -> str:
     if pack not in packs:
-        number = len(packs)
-        while f"pack_{number}" in taken:
-            number += 1
-        packs[pack] = f"pack_{number}"
+        names = (f"pack_{number}" for number in count(len(packs)))
+        packs[pack] = next(name for name in names if name not in taken)
         taken.add(packs[pack])
     return packs[pack]
 
@@ -105,10 +100,10 @@ class ProgramStorage:
         self._applied, self.version = self.storages, BufferStore.version
 
     def begin_unread_with_zeros(self) -> bool:
-        """Fill with zeros the variables that have no value yet and whose old value no step uses.
+        """Fill variables with zeros that have no value yet and that the step does not read.
 
-        Returns whether there were any. A function that initializes variables has such variables:
-        its step receives their buffers, but does not read them.
+        Returns whether there were such variables. The step of a function that initializes
+        variables receives buffers of variables that the step does not read.
         """
         graph = self.graph
         read = {operand for node in graph.nodes for operand in node.operands} | set(graph.outputs)
@@ -152,7 +147,8 @@ class ProgramStorage:
 
 def _may_be_restored(now: StorageOnDevices, then: StorageOnDevices) -> bool:
     is_alike = type(now) is type(then) and now.sharded_along == then.sharded_along
-    return now.holder is then.holder and (is_alike or type(now) is UnshardedStorage)
+    is_unsharded = type(now) is BufferStorage and now.sharded_along is None
+    return now.holder is then.holder and (is_alike or is_unsharded)
 
 
 def _added_value(variable: GraphVariable, served: Sequence[StoredValue]) -> StoredValue:
@@ -170,7 +166,7 @@ def _added_value(variable: GraphVariable, served: Sequence[StoredValue]) -> Stor
 
 
 def _key(role: Any, served: Sequence[StoredValue]) -> tuple[object, ...]:
-    """Return the key of an added value among the values kept for its first parameter.
+    """Return the key of an added value among the values that its first parameter keeps.
 
     The key has weak references, so that a dropped model is freed at once, without garbage
     collection.
@@ -181,7 +177,7 @@ def _key(role: Any, served: Sequence[StoredValue]) -> tuple[object, ...]:
 
 def _beside(first: StoredValue, name: str, array: Any) -> StoredValue:
     holder = HeldBuffer(first.on_devices.strategy, array)
-    return StoredValue(UnshardedStorage(name, array.shape, holder))
+    return StoredValue(BufferStorage(name, array.shape, holder))
 
 
 def _zeros(variable: GraphVariable, beside: StoredValue) -> Any:
@@ -209,7 +205,7 @@ def _make_slots(served: Sequence[StoredValue]) -> None:
 
 
 def _value_or_zeros(storage: StorageOnDevices) -> Any:
-    """Return a parameter's value; zeros if it has none yet."""
+    """Return a parameter's value; zeros if the parameter has no value yet."""
     value = storage.one_value()
     if isinstance(value, jax.Array) or storage.strategy.devices.is_absent:
         return value

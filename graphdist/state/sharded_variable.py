@@ -10,9 +10,9 @@ joins the shards.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from math import prod
 from typing import Any  # Any: values, indices, and results of writes
 
 import jax
@@ -44,43 +44,16 @@ class ShardedVariable(ArrayOperators, VariableUpdates):
 
     def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
         """Make a variable of shards, in order."""
-        self.variables = checked_shards(variables)
+        self.variables = _checked_shards(variables)
         self.name = name
         first = self.variables[0]
-        self.dtype = first.dtype
+        self.dtype, self.made_at, self.strategy = first.dtype, first.made_at, first.strategy
+        self.trainable, self.synchronization = first.trainable, first.synchronization
         self._ends = list(accumulate(shard.shape[0] for shard in self.variables))
+        self.starts = [0, *self._ends[:-1]]
+        """The first row of each shard."""
         self.shape: tuple[int, ...] = (self._ends[-1], *first.shape[1:])
-        self.made_at = first.made_at
-
-    @property
-    def trainable(self) -> bool:
-        """Return whether the shards are trainable."""
-        return self.variables[0].trainable
-
-    @property
-    def synchronization(self) -> Any:
-        """Return the `VariableSynchronization` of the shards."""
-        return self.variables[0].synchronization
-
-    @property
-    def strategy(self) -> Any:
-        """Return the strategy of the shards."""
-        return self.variables[0].strategy
-
-    @property
-    def ndim(self) -> int:
-        """Return the number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def starts(self) -> list[int]:
-        """Return the first row of each shard."""
-        return [0, *self._ends[:-1]]
+        self.ndim, self.size = len(self.shape), prod(self.shape)
 
     @property
     def is_read_by_all(self) -> bool:
@@ -250,7 +223,7 @@ def in_shards(
     return ShardedVariable(shards, name)
 
 
-def checked_shards(variables: Any) -> list[Variable]:
+def _checked_shards(variables: Any) -> list[Variable]:
     """Return the shards; raise the errors of `ShardedVariable`."""
     shards = list(variables) if isinstance(variables, Sequence) else []
     if not shards or not all(isinstance(shard, Variable) for shard in shards):

@@ -1,7 +1,7 @@
 """The storage of a variable's value between steps: a protocol, and a class for each form.
 
-* `UnshardedStorage`: the full value on every replica, or each replica's own value;
-* `ShardedStorage`: one shard on each replica;
+* `BufferStorage`: the full value on every replica, a shard on each replica, or each replica's own
+  value;
 * `PackedStorage`: a piece of a pack, a buffer that several small values share;
 * `CopiesStorage`: a copy on each replica of a value that users see as one, for local steps;
 * `ServerStorage`, in `graphdist.parameter_server`: the value on a server.
@@ -55,11 +55,8 @@ class Storage(Protocol):
 
     lock: ClassVar[AbstractContextManager[Any]]
     name: str
-
-    @property
-    def layout(self) -> Layout:
-        """Return the layout of the stored array."""
-        return MIRRORED
+    layout: Layout = MIRRORED
+    """The layout of the stored array."""
 
     @property
     def sharded_along(self) -> int | None:
@@ -83,7 +80,7 @@ class Storage(Protocol):
 
     @property
     def held(self) -> Any:
-        """Return the array that steps use, not a copy; a shape if there is no value yet."""
+        """Return the array that steps use, without a copy; a shape if there is no value yet."""
 
     @property
     def buffer(self) -> Any:
@@ -110,9 +107,9 @@ class Storage(Protocol):
         """Return a copy in the memory of the host, if `is_complete_here`."""
 
     def copied(self) -> Storage:
-        """Return new storage with a copy of the value, outside of packs.
+        """Return new storage with a copy of the value, in a buffer of its own.
 
-        It is sharded if this storage is sharded. Per-replica copies become their mean.
+        The new storage is sharded if this storage is sharded. Copies of replicas become their mean.
         """
 
     def write(self, array: Any) -> None:
@@ -130,8 +127,8 @@ class HeldBuffer:
     ) -> None:
         """Store an array, or a shape if there is no value yet.
 
-        A value that has left a pack enters no pack again. Otherwise two programs could move it in
-        and out forever.
+        A value that has left a pack enters no pack again. Otherwise two programs could move the
+        value into and out of packs forever.
         """
         self.strategy, self.has_left_pack = strategy, has_left_pack
         self.place = strategy.buffers.add(array)
@@ -154,8 +151,7 @@ class VariablePack(HeldBuffer):
     @property
     def size(self) -> int:
         """Return the number of elements."""
-        size: int = self.held.size
-        return size
+        return self.held.size
 
     def read(self, start: int, shape: tuple[int, ...]) -> jax.Array:
         """Return a copy of the piece that starts at the element `start`."""
@@ -217,8 +213,8 @@ class StorageOnDevices(Storage):
     def require_value(self, *, is_known_lost: bool = False) -> None:
         """Raise `RuntimeFailure` for a value that was only declared by its shape, or is lost.
 
-        Called under the lock, since while a step starts, its donated buffers are deleted, and the
-        new values are not stored yet.
+        Called under the lock, because a step that starts deletes donated buffers before the new
+        values are stored.
         """
         held, devices = self.held, self.strategy.devices
         if isinstance(held, jax.ShapeDtypeStruct):
@@ -261,8 +257,8 @@ class StorageOnDevices(Storage):
         return host_copy(self.held)
 
     def copied(self) -> StorageOnDevices:
-        """Return new storage with a copy of the value."""
-        return replace(self, holder=HeldBuffer(self.strategy, jnp.array(self.held, copy=True)))
+        """Return new unsharded storage with a copy of the value that users see."""
+        return BufferStorage(self.name, self.shape, HeldBuffer(self.strategy, self.one_value()))
 
     def write(self, array: Any) -> None:
         """Replace the stored array."""
@@ -297,42 +293,18 @@ class StorageOnDevices(Storage):
 
 
 @dataclass(eq=False)
-class UnshardedStorage(StorageOnDevices):
-    """Each replica stores the full value, or its own value if `is_per_replica`."""
+class BufferStorage(StorageOnDevices):
+    """A buffer has this value alone: unsharded, sharded, or a value of each replica."""
 
-    is_per_replica: bool = False
-
-    @property
-    def layout(self) -> Layout:
-        """Return the layout of the stored array."""
-        return PER_REPLICA if self.is_per_replica else MIRRORED
-
-    def in_graph(self, pack: str, strategy: StrategyBase) -> StoredUnsharded | StoredElsewhere:
-        """Return the storage for a graph; a variable that has no value yet stays out of packs."""
-        if self.strategy is not strategy:
-            return StoredElsewhere()
-        has_value = isinstance(self.held, jax.Array) and not self.held.is_deleted()
-        return StoredUnsharded(is_alone=self.holder.has_left_pack or not has_value)
-
-
-@dataclass(eq=False)
-class ShardedStorage(StorageOnDevices):
-    """Each replica stores its shard along a dimension."""
-
-    dimension: int
-
-    @property
-    def layout(self) -> Layout:
-        """Return the layout of the stored array."""
-        return self.strategy.devices.slices(self.dimension)
+    layout: Layout = MIRRORED
 
     @property
     def is_over_workers(self) -> bool:
         """Return whether the value is in shards of which this process has only some."""
         held = self.held
-        if not isinstance(held, jax.Array) or held.is_fully_addressable:
+        if self.sharded_along is None or not isinstance(held, jax.Array):
             return False
-        return not is_held_here(held.sharding, self.shape)
+        return not held.is_fully_addressable and not is_held_here(held.sharding, self.shape)
 
     def agree_to_copy(self) -> None:
         """Wait until all workers are about to gather the value."""
@@ -340,12 +312,21 @@ class ShardedStorage(StorageOnDevices):
             agree_to_gather(self.gathering("reading"), self.strategy.devices, here())
 
     def copy(self) -> Any:
-        """Return the value gathered from its shards."""
-        return self.resharded(MIRRORED, "reading")
+        """Return a copy of the value, gathered from its shards."""
+        return super().copy() if self.sharded_along is None else self.resharded(MIRRORED, "reading")
 
-    def in_graph(self, pack: str, strategy: StrategyBase) -> StoredSharded:
-        """Return the storage as a graph states it."""
-        return StoredSharded(self.dimension)
+    def copied(self) -> BufferStorage:
+        """Return new storage with a copy of the value, in the same layout."""
+        return replace(self, holder=HeldBuffer(self.strategy, jnp.array(self.held, copy=True)))
+
+    def in_graph(self, pack: str, strategy: StrategyBase) -> VariableStorage:
+        """Return the storage for a graph; a variable that has no value yet stays out of packs."""
+        if self.sharded_along is not None:
+            return StoredSharded(self.sharded_along)
+        if self.strategy is not strategy:
+            return StoredElsewhere()
+        has_value = isinstance(self.held, jax.Array) and not self.held.is_deleted()
+        return StoredUnsharded(is_alone=self.holder.has_left_pack or not has_value)
 
 
 @dataclass(eq=False)
@@ -370,10 +351,6 @@ class PackedStorage(StorageOnDevices):
         """Return a copy of the piece."""
         return self.buffer
 
-    def copied(self) -> UnshardedStorage:
-        """Return new storage with a copy of the value."""
-        return UnshardedStorage(self.name, self.shape, HeldBuffer(self.strategy, self.buffer))
-
     def write(self, array: Any) -> None:
         """Replace the piece."""
         self.holder.write(self.start, array)
@@ -387,20 +364,13 @@ class PackedStorage(StorageOnDevices):
 class CopiesStorage(StorageOnDevices):
     """Each replica stores its own copy of a value that users see as one."""
 
-    @property
-    def layout(self) -> Layout:
-        """Return the layout of the stored array."""
-        return PER_REPLICA
+    layout = PER_REPLICA
 
     def one_value(self) -> Any:
         """Return the mean of the copies as a new mirrored array; its shape if there is no value."""
         if not isinstance(self.held, jax.Array):
             return self.held
         return mean_of_copies(self.held, self.shape, self.strategy.devices)
-
-    def copied(self) -> UnshardedStorage:
-        """Return new unsharded storage with the mean of the copies."""
-        return UnshardedStorage(self.name, self.shape, HeldBuffer(self.strategy, self.one_value()))
 
     def in_graph(self, pack: str, strategy: StrategyBase) -> StoredInCopies:
         """Return the storage as a graph states it."""
@@ -421,8 +391,8 @@ def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevice
         return storage
     if storage.pack is not None:
         storage = out_of_pack(storage, storage.buffer)
-    own = storage.name, storage.shape, storage.holder
-    new = UnshardedStorage(*own) if along is None else ShardedStorage(*own, along)
+    layout = MIRRORED if along is None else storage.strategy.devices.slices(along)
+    new = BufferStorage(storage.name, storage.shape, storage.holder, layout)
     if isinstance(storage.held, jax.Array):
         new.write(storage.resharded(new.layout, "storing"))
     BufferStore.version += 1
@@ -437,11 +407,11 @@ def _in_copies(storage: StorageOnDevices) -> CopiesStorage:
     return new
 
 
-def out_of_pack(storage: StorageOnDevices, array: jax.Array) -> UnshardedStorage:
+def out_of_pack(storage: StorageOnDevices, array: jax.Array) -> BufferStorage:
     """Return storage for `array`, a value that leaves its pack. Called under the lock."""
     BufferStore.version += 1
     holder = HeldBuffer(storage.strategy, array, has_left_pack=True)
-    return UnshardedStorage(storage.name, storage.shape, holder)
+    return BufferStorage(storage.name, storage.shape, holder)
 
 
 def packed(storages: Sequence[StorageOnDevices]) -> list[PackedStorage]:

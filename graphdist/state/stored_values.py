@@ -1,8 +1,9 @@
 """The value of one variable, independent of its storage.
 
-Programs refer to a `StoredValue` while its value is moved from one storage to another, under the
-lock of the buffers. A method waits for devices before it takes the lock. Under the lock it checks
-whether the value still has the same storage, and begins again if the value has moved.
+A program refers to a `StoredValue` also after the value has moved from one storage to another.
+Values move under the lock of the buffers. A method waits for devices before the method takes the
+lock. Under the lock the method checks whether the value still has the same storage. If the value
+has moved, the method begins again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class StoredValue:
     """A value, with its current storage."""
 
     def __init__(self, storage: Storage) -> None:
-        """Begin with a storage."""
+        """Store the value's first storage."""
         self.storage = storage
         self.added: dict[tuple[object, ...], StoredValue] = {}
         """The values that local steps added for this one, by role and served parameters."""
@@ -57,7 +58,7 @@ class StoredValue:
         )
 
     def copied(self) -> StoredValue:
-        """Return a copy as a new value; `Storage.copied` says how it is stored."""
+        """Return a copy as a new value, stored as `Storage.copied` says."""
         return StoredValue(self._between_steps(lambda storage: storage.copied()))
 
     def _between_steps(
@@ -74,7 +75,7 @@ class StoredValue:
                     return act(storage)
 
     def host_copy(self) -> Any:
-        """Return a copy in the memory of the host; None if the devices must compute it."""
+        """Return a copy in the memory of the host; None if devices must compute the copy."""
         storage = self.storage
         if storage.pack is not None or not storage.is_complete_here:
             return None
@@ -101,8 +102,8 @@ class StoredValue:
     def renew_if_lost(self) -> None:
         """Replace a lost value by zeros, for a step that assigns the variable but never reads it.
 
-        The step receives the buffer although it ignores the value. The step would fail if the
-        buffer was donated, or if the earlier step that computes the buffer failed.
+        The step receives the buffer, although the step ignores the value. Without zeros the step
+        would fail if the buffer was donated, or if the step that computes the buffer failed.
         """
         storage = self.on_devices
         held = storage.held
@@ -138,7 +139,7 @@ class StoredValue:
     def copy_of_own_shards(self) -> tuple[Span, Any] | None:
         """Return the shards that this process saves for all processes, in the memory of the host.
 
-        Return None if another process, which holds the same shards, saves them.
+        Return None if another process holds the same shards and saves them.
         """
         while True:
             storage = self.on_devices
@@ -151,7 +152,8 @@ class StoredValue:
     def own_shards(self) -> Iterator[tuple[Part, Any]]:
         """Yield the shards that this process saves, each with its index, in the host's memory.
 
-        Raises `RuntimeFailure` if a step assigns the value meanwhile: the shards would be of two.
+        Raises `RuntimeFailure` if a step assigns the value meanwhile, because the shards would be
+        parts of two values.
         """
         storage = self.on_devices
         held = storage.require_not_donated(self, waits=True)
@@ -170,7 +172,7 @@ class StoredValue:
             yield shard
 
     def assign_own_shards(self, values: Any) -> None:
-        """Replace a sharded value. Each process calls this with its shards, those of `own_span`."""
+        """Replace a sharded value. Each process gives the shards of its own `own_span`."""
         while True:
             storage = self.on_devices
             array = array_of_span(values, storage.own_span, storage.shape, storage.home)

@@ -103,7 +103,7 @@ def assign(tree: Any, values: Any) -> None:
 
     Functions among the leaves stay. Raises `ArgumentError` when the structures differ or a value
     does not fit its variable, and `ArgumentTypeError` for a leaf that is not a variable and would
-    change. If it raises an error, nothing is assigned.
+    change. After an error nothing is assigned.
 
     >>> import jax.numpy as jnp
     >>> params = variables({"b": jnp.zeros(3)})

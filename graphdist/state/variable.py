@@ -1,8 +1,8 @@
 """Variables: named state that stays on the strategy's devices between steps.
 
-A variable belongs to the strategy that was current when it was made. Steps donate the buffer of a
-variable, so no other object may refer to the buffer. Therefore an initial value is copied, and a
-value read outside a function is a copy.
+A variable belongs to the strategy that was current when the variable was made. Steps donate the
+buffer of a variable, so no other object may refer to the buffer. Therefore an initial value is
+copied, and a value read outside a function is a copy.
 
 `VariableSynchronization` says how the copies on the replicas relate, `VariableAggregation` how the
 replicas' writes are combined. Every combination means the same as in `tf.distribute`, with one
@@ -11,8 +11,8 @@ the copies diverge, and graphdist raises an error.
 
 * ON_WRITE, AUTO: mirrored. Values written in replica context are combined first.
 * ON_READ: each replica has its own value. A read in cross-replica context combines these values. A
-  write in cross-replica context sets all copies to the value, or with aggregation SUM to its
-  shares.
+  write in cross-replica context sets all copies to the written value, or with aggregation SUM to
+  shares of the written value.
 """
 
 from __future__ import annotations
@@ -52,13 +52,7 @@ from graphdist.state.checks import (
     why_unsharded,
 )
 from graphdist.state.declaration import Declaration
-from graphdist.state.storage import (
-    CopiesStorage,
-    HeldBuffer,
-    ShardedStorage,
-    Storage,
-    UnshardedStorage,
-)
+from graphdist.state.storage import BufferStorage, CopiesStorage, HeldBuffer, Storage
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable_updates import VariableUpdates
 from graphdist.tracing.trace_in_progress import Trace, current_trace
@@ -77,11 +71,11 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
 
     `initial_value` is an array, a number, a function without arguments that returns an array or a
-    number, or a `jax.ShapeDtypeStruct`. With a shape the variable has no value before it is
-    assigned, and functions that use it can be compiled but not run. On absent devices every
-    variable has only a shape. Inside a function the initial value must be concrete, and only the
-    function's first trace may make variables. In a replica function the initial value is that of
-    replica 0. `constraint` is stored for optimizers. Raises `ArgumentError` for options that
+    number, or a `jax.ShapeDtypeStruct`. A variable made of a shape has no value before the first
+    assignment, and functions that use the variable can be compiled but not run. On absent devices
+    every variable has only a shape. Inside a function the initial value must be concrete, and only
+    the function's first trace may make variables. In a replica function the initial value is that
+    of replica 0. `constraint` is stored for optimizers. Raises `ArgumentError` for options that
     contradict each other, and `ContextError` in a later trace.
 
     >>> import graphdist as gd
@@ -132,9 +126,7 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
         stored = self.layout if along is None else self.strategy.devices.slices(along)
         with jax.ensure_compile_time_eval():
             holder = HeldBuffer(self.strategy, self.strategy.place_variable(value, stored))
-        if along is not None:
-            return ShardedStorage(self.name, self.shape, holder, along)
-        return UnshardedStorage(self.name, self.shape, holder, self.layout is PER_REPLICA)
+        return BufferStorage(self.name, self.shape, holder, stored)
 
     def _complete(self, storage: Storage) -> None:
         self.stored = StoredValue(storage)
@@ -149,9 +141,9 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
     _is_made = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
-        """Return a new object. Replicas that are traced separately get the same object.
+        """Return a new object, or a `ShardedVariable` if the strategy splits the variable.
 
-        If the strategy splits variables, return a `ShardedVariable` instead.
+        Replicas that are traced separately get the same object.
         """
         shards = current_strategy().variable_in_shards(args, kwargs)
         if shards is not None:
@@ -217,11 +209,11 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
     value = read_value
 
     def host_value(self) -> Any:
-        """Return a copy of the value in the memory of the host, taken between steps.
+        """Return a copy of the value in the memory of the host, made between two steps.
 
         The copy is a NumPy array, or an array of JAX for random keys. If no process holds the full
-        value, all processes must call this method together, as with `read_value`. Outside functions
-        only.
+        value, all processes must call this method together, as for `read_value`. Call it outside
+        functions only.
         """
         is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
         copy = None if is_key or not self.is_mirrored else self.stored.host_copy()
@@ -244,7 +236,7 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
         return not (self.is_mirrored and self.storage.is_complete_here)
 
     def copies(self) -> jax.Array:
-        """Return, inside a function, each replica's own copy, whatever the context."""
+        """Return, inside a function, each replica's own copy, in every context."""
         self.require_same_strategy()
         trace = current_trace()
         assert trace is not None
@@ -279,12 +271,12 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
                 if (anchor := self.stored.anchor) is not None:
                     place = self.strategy.place_variable
                     anchor.replace(place(array, MIRRORED), anchor.storage)
+                return
+            if method == "assign":
+                self.stored.renew_if_lost()
             else:
-                if method == "assign":
-                    self.stored.renew_if_lost()
-                else:
-                    self.storage.require_not_donated(self.stored)
-                self.through_function("write", method, array)
+                self.storage.require_not_donated(self.stored)
+            self.through_function("write", method, array)
             return
         self.claim(trace)
         in_replica = in_replica_context_of_a_run()
@@ -297,38 +289,36 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
 
     def store(self, array: Any) -> None:
         """Set the value on all replicas, outside functions."""
-        is_placed = False
-        while not is_placed:
+        while True:
             storage = self.storage
             buffer = self.strategy.place_variable(array, storage.layout)
             # In a JAX trace the copy is a tracer even if the array is not.
             require_no_jax_trace(self, buffer, "assigned")
-            is_placed = self.stored.replace(buffer, storage)
+            if self.stored.replace(buffer, storage):
+                return
 
     def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:
-        if self.is_mirrored:
-            if in_replica:
-                delta = trace.aggregate(self, delta, "replica")
-            trace.write(self, trace.read(self) + delta, "cross")
-        elif in_replica:
-            trace.write(self, trace.read(self) + delta, "replica")
-        elif self.aggregation is VariableAggregation.SUM:
-            raise ArgumentError(
-                f"variable {self.name!r} is ON_READ with aggregation SUM: "
-                f"adding to it in cross-replica context is not defined",
-                hint="add to it in replica context, or assign the new sum over the replicas",
-            )
-        else:
-            trace.write(self, combined_copies(self, trace.read(self)) + delta, "cross")
+        if in_replica and self.is_mirrored:
+            delta, in_replica = trace.aggregate(self, delta, "replica"), False
+        value = trace.read(self)
+        if not in_replica and not self.is_mirrored:
+            if self.aggregation is VariableAggregation.SUM:
+                raise ArgumentError(
+                    f"variable {self.name!r} is ON_READ with aggregation SUM: "
+                    f"adding to it in cross-replica context is not defined",
+                    hint="add to it in replica context, or assign the new sum over the replicas",
+                )
+            value = combined_copies(self, value)
+        trace.write(self, value + delta, "replica" if in_replica else "cross")
 
     def _part(self, value: jax.Array, in_replica: bool) -> jax.Array:
-        """Return the array to write to the replica's own copy: the value, or its share of it."""
+        """Return the array that is written to a replica's copy: the value, or a share of it."""
         if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
             return value
         return self.share(value)
 
     def share(self, total: jax.Array) -> jax.Array:
-        """Return, inside a function, the replica's share of a total that all copies add up to."""
+        """Return, inside a function, the replica's share of a total; all shares add up to it."""
         return share_of_total(total, self.strategy.num_replicas_in_sync)
 
     def checked(self, value: Any) -> Any:
@@ -341,20 +331,18 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
 
     def through_function(self, method: str, *arguments: Any) -> Any:
         """Call a method inside a compiled function, which is made once for each method."""
-        implicit = self._implicit.get(method)
-        if implicit is None:
-            implicit = self.strategy.compiled(getattr(self, method), f"{self.name}_{method}")
-            self._implicit[method] = implicit
+        if method not in self._implicit:
+            compiled = self.strategy.compiled(getattr(self, method), f"{self.name}_{method}")
+            self._implicit[method] = compiled
         with Scope(self.strategy):
-            return implicit(*arguments)
+            return self._implicit[method](*arguments)
 
     _as_array = read_value
 
     def how_to_read(self) -> str:
         """Return the expression by which users read the value, for errors."""
-        if self.is_mirrored or self.aggregation is not VariableAggregation.NONE:
-            return super().how_to_read()
-        if in_replica_context_of_a_run():
+        has_one_value = self.is_mirrored or self.aggregation is not VariableAggregation.NONE
+        if has_one_value or in_replica_context_of_a_run():
             return super().how_to_read()
         return (
             "it has no one value here: read it in replica context, as v[...] in the function given "
@@ -362,7 +350,7 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
         )
 
     def is_compared_with(self, other: object) -> bool:
-        """Return whether `==` compares values; between variables it compares identities."""
+        """Return whether `==` compares values; two variables are compared by identity."""
         return not isinstance(other, Variable) and super().is_compared_with(other)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -185,8 +185,7 @@ def _scattered(value: jax.Array, method: str, slices: IndexedSlices) -> jax.Arra
     """Return the value with the slices applied."""
     rows = value.at[jnp.asarray(slices.indices)]
     updates = jnp.asarray(slices.values, value.dtype)
-    result: jax.Array = getattr(rows, _OPERATIONS[method])(updates)
-    return result
+    return getattr(rows, _OPERATIONS[method])(updates)
 
 
 def _combined(variable: Any, context: Any, slices: IndexedSlices) -> IndexedSlices:

@@ -7,46 +7,41 @@ both cases. Each strategy adds its devices, and the place where a variable's buf
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import (  # Any: users' pytrees and functions
-    Any,
-    NoReturn,
-    Self,
-    TypeVar,
-    overload,
-)
+from typing import Any, NoReturn, Self, TypeVar, overload  # Any: users' pytrees and functions
 
 import jax
 
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
-from graphdist.options import (
-    ReduceOp,
-    ValueContext,
-)
+from graphdist.errors import ArgumentTypeError, ContextError
+from graphdist.options import ReduceOp, ValueContext
 from graphdist.program.function import Function
 from graphdist.program.step_functions import FunctionOptions, require_call, require_function
-from graphdist.strategies import legacy, replicas
-from graphdist.strategies.abstract_strategy import AbstractStrategy
+from graphdist.strategies import replicas
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.implicit_functions import ImplicitFunctions
 from graphdist.strategies.keras_switch import switch_on_keras, warn_of_late_keras
-from graphdist.strategies.replica_context import ReplicaContext
+from graphdist.strategies.legacy import LegacyMethods
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.trace_in_progress import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.components import per_replica_of
 from graphdist.values.copying import is_part_of_a_copy, refuse_to_pickle
-from graphdist.values.distributed import DistributedValues, NumpyArray, structure_text, type_name
+from graphdist.values.distributed import (
+    DistributedValues,
+    NumpyArray,
+    require_one_structure,
+    type_name,
+)
 from graphdist.values.pytrees import unflatten
-from graphdist.values.reducible import gather_axis
+from graphdist.values.reducible import Axis, gather_axis
 from graphdist.values.replica_warnings import warn_of_unequal_values
 
 Result = TypeVar("Result")
 Tree = TypeVar("Tree")
 
 
-class CommonStrategy(AbstractStrategy):
+class CommonStrategy(LegacyMethods):
     """The methods of all strategies, also of those in `graphdist.compat.v1`."""
 
     def __init__(self, extended: StrategyExtended | None = None) -> None:
@@ -58,13 +53,12 @@ class CommonStrategy(AbstractStrategy):
             raise ArgumentTypeError(
                 f"{type(self).__name__} is made with a StrategyExtended, "
                 f"not with {'nothing' if extended is None else type_name(extended)}",
-                source=here(),
                 hint="make one of its subclasses, such as gd.MirroredStrategy()",
             )
         super().__init__(extended.devices)
         self._extended = extended
         extended.strategy = self
-        self._implicit = ImplicitFunctions()
+        self.implicit = ImplicitFunctions()
 
     @property
     def extended(self) -> StrategyExtended:
@@ -74,7 +68,6 @@ class CommonStrategy(AbstractStrategy):
     def __copy__(self) -> NoReturn:
         raise ContextError(
             f"{self} cannot be copied",
-            source=here(),
             hint="share it, or make another strategy on the same devices: copy.deepcopy(strategy)",
         )
 
@@ -87,7 +80,7 @@ class CommonStrategy(AbstractStrategy):
             return self
         twin = type(self).__new__(type(self))
         vars(twin).update(vars(self))
-        CommonStrategy.__init__(twin, type(self.extended)(self.devices))
+        CommonStrategy.__init__(twin, copy.copy(self.extended))
         return twin
 
     def __reduce__(self) -> NoReturn:
@@ -100,7 +93,6 @@ class CommonStrategy(AbstractStrategy):
     def __enter__(self) -> NoReturn:
         raise ContextError(
             f"{self} is no context manager",
-            source=here(),
             hint="write with strategy.scope(): the scope makes the strategy current",
         )
 
@@ -131,10 +123,10 @@ class CommonStrategy(AbstractStrategy):
     ) -> Result:
         """Call `fn(*args, **kwargs)` once on every replica and return the replicas' results.
 
-        The function gets the replica's own component of a `PerReplica` leaf, and any other leaf
-        unchanged. Arrays that it returns become `PerReplica` (plain arrays on one replica). A
-        mirrored argument that it returns unchanged, and values that are not arrays, are returned
-        as they are. `options` is accepted for compatibility with `tf.distribute`. Raises
+        `fn` gets the replica's own component of a `PerReplica` leaf, and any other leaf unchanged.
+        Returned arrays become `PerReplica`, or plain arrays if there is one replica. A mirrored
+        argument that `fn` returns unchanged, and values that are not arrays, are returned
+        unchanged. `options` is accepted for compatibility with `tf.distribute`. Raises
         `ContextError` in replica context or under another strategy, `ArgumentError` if `args` is
         not a sequence or `kwargs` not a mapping.
 
@@ -145,43 +137,34 @@ class CommonStrategy(AbstractStrategy):
         (Array(6., dtype=float32), Array(6., dtype=float32))
         """
         with frames_hidden:
-            self._check_run(fn, args, kwargs)
-            if current_trace() is not None:
-                return replicas.run(self, fn, tuple(args), dict(kwargs or {}))
-            with entered(Entry(self)):
-                return self._implicit.of_function("run", fn, self.run)(
-                    tuple(args), dict(kwargs or {})
-                )
+            require_cross_replica("run")
+            require_same_strategy(self, "run")
+            require_call(fn, args, kwargs, "run")
+            return self._run(fn, tuple(args), dict(kwargs or {}))
 
-    def _check_run(self, fn: Any, args: Any, kwargs: Any) -> None:
-        require_cross_replica("run")
-        require_same_strategy(self, "run")
-        require_call(fn, args, kwargs, "run")
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if current_trace() is not None:
+            return replicas.run(self, fn, args, kwargs)
+        with entered(Entry(self)):
+            return self.implicit.of_function("run", fn, self.run)(args, kwargs)
 
     @overload
     def reduce(
-        self,
-        reduce_op: ReduceOp | str,
-        value: DistributedValues | NumpyArray,
-        axis: int | tuple[int, ...] | None,
+        self, reduce_op: ReduceOp | str, value: DistributedValues | NumpyArray, axis: Axis
     ) -> jax.Array: ...
 
     @overload
-    def reduce(
-        self, reduce_op: ReduceOp | str, value: Tree, axis: int | tuple[int, ...] | None
-    ) -> Tree: ...
+    def reduce(self, reduce_op: ReduceOp | str, value: Tree, axis: Axis) -> Tree: ...
 
-    def reduce(
-        self, reduce_op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None
-    ) -> Any:
+    def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Axis) -> Any:
         """Return the sum or mean over the replicas of every `PerReplica` leaf of `value`.
 
         With `axis` None the replicas' values are combined element by element. With an int or a
-        tuple each replica's value is first reduced along those dimensions; a mean is over all
-        elements. Integers have a float32 mean, unless they are provably the same on all replicas. A
-        value that is not distributed is its own mean. Raises `ContextError` in replica context,
-        `ArgumentError` for another op, an axis out of range, or the sum of a value that is not
-        distributed.
+        tuple each replica's value is first reduced along these dimensions, and a mean is over all
+        elements. Integers have a float32 mean, unless they are provably the same on all replicas.
+        The mean of a value that is not distributed is the value. Raises `ContextError` in replica
+        context, `ArgumentError` for another op, an axis out of range, or the sum of a value that is
+        not distributed.
 
         >>> import numpy as np, graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -199,28 +182,13 @@ class CommonStrategy(AbstractStrategy):
             if op is ReduceOp.MEAN and axes is None:
                 warn_of_unequal_values(value)
             key = ("reduce", op, axes)
-            reduce = self.implicit_function(key, lambda value: self.reduce(op, value, axes))
+            reduce = self.implicit.of(key, lambda value: self.reduce(op, value, axes))
             with entered(Entry(self)):
                 return reduce(value)
 
     def compiled(self, body: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Return a function compiled for the strategy."""
         return Function(body, options=FunctionOptions(name=name))
-
-    def implicit_function(
-        self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""
-    ) -> Callable[..., Any]:
-        """Return the function compiled for a key. The least recently used functions are dropped."""
-        return self._implicit.of(key, body, name)
-
-    def implicit_call(
-        self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return a compiled function of (args, kwargs) that returns `call(fn, args, kwargs)`.
-
-        The compiled function is dropped when `fn` is garbage collected.
-        """
-        return self._implicit.of_function(kind, fn, call)
 
     @overload
     def experimental_local_results(self, value: DistributedValues) -> tuple[Any, ...]: ...
@@ -229,29 +197,12 @@ class CommonStrategy(AbstractStrategy):
     def experimental_local_results(self, value: Tree) -> tuple[Tree, ...]: ...
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Return this process's components of a value: one per replica, or the value alone.
+        """Return this process's components of a distributed value; of another value, the value.
 
-        For a container, return a container per replica: for a dict of distributed values, a dict
-        per replica.
+        For a container, such as a dict of distributed values, return a container per replica.
         """
         with frames_hidden:
             return replicas.local_results(self, value)
-
-    @property
-    def replica_context(self) -> ReplicaContext:
-        """Return a new replica context of this strategy."""
-        return ReplicaContext(self)
-
-    # The names of TF1. Each calls the method that replaced it.
-    experimental_run = legacy.experimental_run
-    make_dataset_iterator = make_dataset_iterator_dyn = legacy.make_dataset_iterator
-    make_input_fn_iterator = make_input_fn_iterator_dyn = legacy.make_input_fn_iterator
-    experimental_distribute_datasets_from_function = legacy.distribute_datasets_from_function
-    unwrap = legacy.unwrap
-    group = legacy.group
-    configure = legacy.configure
-    update_config_proto = legacy.update_config_proto
-    colocate_vars_with = legacy.colocate_vars_with
 
 
 class Strategy(CommonStrategy):
@@ -288,7 +239,7 @@ class Strategy(CommonStrategy):
             if current_trace() is not None:
                 return replicas.gather(self, value, axis)
             key = ("gather", axis)
-            gather = self.implicit_function(key, lambda value: self.gather(value, axis))
+            gather = self.implicit.of(key, lambda value: self.gather(value, axis))
             with entered(Entry(self)):
                 return gather(value)
 
@@ -317,21 +268,13 @@ class Strategy(CommonStrategy):
             raise ContextError(
                 "experimental_distribute_values_from_function is called inside a function, where "
                 "the replicas' values do not exist yet",
-                source=here(),
                 hint="call it outside, and pass its result to the function",
             )
         count = self.num_replicas_in_sync
         replicas_here = self.devices.local_replicas
         results = [value_fn(ValueContext(replica, count)) for replica in replicas_here]
         structures: list[Any] = [jax.tree.structure(result) for result in results]
-        for replica, structure in enumerate(structures):
-            if structure != structures[0]:
-                raise ArgumentError(
-                    f"value_fn returned {structure_text(structures[0])} for replica "
-                    f"{replicas_here[0]} and {structure_text(structure)} for replica "
-                    f"{replicas_here[replica]}: the structures differ",
-                    source=here(),
-                )
+        require_one_structure("value_fn returned", structures, replicas_here, at="for")
         if count == 1:
             return results[0]
         of_all = zip(*map(jax.tree.leaves, results), strict=True)

@@ -1,19 +1,20 @@
 """Reductions over devices: hints to a strategy, and the user's own reductions.
 
-In `tf.distribute` an object of these classes implements the reductions of a strategy. Here a
-reduction is a collective of the program: passes pack it and XLA implements it, so the classes are
-hints that change no result. Their methods can also be called directly, with distributed values.
+In `tf.distribute` an object of these classes implements the reductions of a strategy. In graphdist
+a reduction is a collective of the program, which passes pack and XLA implements. So the classes are
+hints that change no result. The methods of the classes can also be called directly, with
+distributed values.
 
-But code of the user is called. `ReplicaContext.all_reduce` calls the strategy's `CrossDeviceOps` if
-its class overrides `reduce_implementation` or `batch_reduce_implementation`, or if it is a
+`ReplicaContext.all_reduce` calls the strategy's `CrossDeviceOps` in two cases: the class of the
+object overrides `reduce_implementation` or `batch_reduce_implementation`, or the object is a
 `ReductionToOneDevice` with an `accumulation_fn`. `Strategy.reduce` and `extended.reduce_to` never
-call it, as in `tf.distribute`.
+call the object, as in `tf.distribute`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast  # Any: users' values and destinations
+from typing import Any  # Any: users' values and destinations
 
 import jax
 
@@ -21,9 +22,8 @@ from graphdist.context import Entry, current_strategy, entered
 from graphdist.errors import ArgumentError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.state.variable import Variable
-from graphdist.strategies.abstract_strategy import AbstractStrategy
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.trace_in_progress import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplicaArray, wrong_type
 
 
@@ -58,7 +58,7 @@ class CrossDeviceOps:
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: CommunicationOptions | None = None,
     ) -> list[Any]:
-        """Return the result of `reduce` for each pair of a value and its destinations."""
+        """Return the result of `reduce` for each pair of a value and destinations."""
         op = ReduceOp.of(reduce_op)
         check_communication_options(options)
         return self.batch_reduce_implementation(op, value_destination_pairs, options)
@@ -147,36 +147,43 @@ class ReductionToOneDevice(CrossDeviceOps):
         else:
             key = ("accumulate", accumulate, reduce_op)
             with entered(Entry(strategy)):
-                total = strategy.implicit_function(key, accumulated)(per_replica_value)
+                total = strategy.implicit.of(key, accumulated)(per_replica_value)
         return strategy.extended.broadcast_to(total, destinations)
 
 
-class HierarchicalCopyAllReduce(CrossDeviceOps):
+class _PackedAllReduce(CrossDeviceOps):
+    """The base of hints with a number of packs."""
+
+    def __init__(self, num_packs: int = 1) -> None:
+        """Store the hint."""
+        if isinstance(num_packs, bool) or not isinstance(num_packs, int):
+            raise wrong_type("num_packs", num_packs, "an int")
+        if num_packs < 0:
+            raise ArgumentError(
+                f"num_packs is {num_packs}: it must be at least 0",
+                hint="leave it out, or give 0 to pack nothing",
+            )
+        self.num_packs = num_packs
+
+
+class HierarchicalCopyAllReduce(_PackedAllReduce):
     """Asks for reductions along the links of a host, in `num_packs` packs; 0 packs nothing.
 
     This is a hint: XLA chooses the links, and the pass `bucket_collectives` packs. Raises
     `ArgumentError` for a negative number.
     """
 
-    def __init__(self, num_packs: int = 1) -> None:
-        """Store the hint."""
-        self.num_packs = _packs(num_packs)
 
-
-class NcclAllReduce(CrossDeviceOps):
+class NcclAllReduce(_PackedAllReduce):
     """Asks for NCCL, in `num_packs` packs; 0 packs nothing.
 
     This is a hint: on GPUs XLA uses NCCL, elsewhere the platform's library. Raises `ArgumentError`
     for a negative number.
     """
 
-    def __init__(self, num_packs: int = 1) -> None:
-        """Store the hint."""
-        self.num_packs = _packs(num_packs)
-
 
 def _overrides(ops: CrossDeviceOps, ours: type[CrossDeviceOps]) -> bool:
-    """Return whether the user's class overrides the reductions of its base `ours`."""
+    """Return whether the class of `ops` overrides the reductions of the base class `ours`."""
     names = ("reduce_implementation", "batch_reduce_implementation")
     return any(getattr(type(ops), name) is not getattr(ours, name) for name in names)
 
@@ -189,21 +196,9 @@ def checked_ops(ops: Any) -> CrossDeviceOps | None:
     return ops
 
 
-def _packs(count: Any) -> int:
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise wrong_type("num_packs", count, "an int")
-    if count < 0:
-        raise ArgumentError(
-            f"num_packs is {count}: it must be at least 0",
-            source=here(),
-            hint="leave it out, or give 0 to pack nothing",
-        )
-    return count
-
-
-def _strategy_of(*values: Any) -> AbstractStrategy:
+def _strategy_of(*values: Any) -> StrategyBase:
     """Return the strategy that made one of the values, else the current strategy."""
     for value in values:
         if isinstance(value, PerReplicaArray | Variable):
-            return cast("AbstractStrategy", value.strategy)
-    return cast("AbstractStrategy", current_strategy())
+            return value.strategy
+    return current_strategy()

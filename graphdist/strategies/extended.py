@@ -1,12 +1,12 @@
 """`strategy.extended`: methods of a strategy for libraries.
 
-`destinations` are the devices of a result. A variable or a distributed value means the devices of
-all replicas, and the result is a `Mirrored`. A device or its name means that device. Inside a
-function every device has the value, so nothing is moved. With one replica the result is the plain
-value.
+`destinations` are the devices of a result. If a variable or a distributed value is given as
+`destinations`, the result is a `Mirrored` on the devices of all replicas. If a device or a device's
+name is given, the result is on this device. Inside a function every device has the value, so
+nothing is moved. With one replica the result is the plain value.
 
-`update` calls its function once, not once per copy, since the copies of a mirrored variable are one
-value and must stay equal.
+`update` calls its function once, not once per copy, because the copies of a mirrored variable must
+stay equal.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from graphdist.program.step_functions import require_function
 from graphdist.runtime.devices import Devices, device_name, find_device
 from graphdist.runtime.resharding import resharded
 from graphdist.state.variable import Variable
-from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.strategies.legacy_iterators import MultiStepContext, run_steps_on_iterator
+from graphdist.strategies.legacy import MultiStepContext, run_steps_on_iterator
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
@@ -51,27 +51,30 @@ class StrategyExtended:
     ('cpu:0', 'cpu:1')
     """
 
-    should_checkpoint = True
-    """Whether this process writes checkpoints."""
-    should_save_summary = True
-    """Whether this process writes summaries."""
+    should_checkpoint: bool
+    """Whether this process writes checkpoints. Worker 0 writes them for all workers."""
+    should_save_summary: bool
+    """Whether this process writes summaries. Worker 0 writes them for all workers."""
     experimental_should_init = True
     """Whether this process initializes variables."""
     experimental_between_graph = False
-    """Whether each of several processes runs the program."""
+    """Whether each process of a cluster runs the program."""
     experimental_require_static_shapes = False
     """Whether all replicas must have values of one shape."""
 
-    strategy: AbstractStrategy
+    strategy: StrategyBase
 
     def __init__(self, devices: Devices) -> None:
         """Store the devices. The strategy sets the attribute `strategy`."""
         self.devices = devices
+        is_first = devices.workers is None or devices.workers.index == 0
+        self.should_checkpoint = self.should_save_summary = is_first
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Return the names of the devices that replicas run on, in replica order."""
-        return self._names("worker_devices")
+        """Return the names of this process's devices that replicas run on, in replica order."""
+        names = self._names("worker_devices")
+        return tuple(names[replica] for replica in self.devices.local_replicas)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
@@ -84,7 +87,6 @@ class StrategyExtended:
         if self.strategy.is_default:
             raise ContextError(
                 f"{what} of the default strategy, which places no variables",
-                source=here(),
                 hint="make a strategy: gd.OneDeviceStrategy('cpu:0')",
             )
         return self.devices.names
@@ -118,7 +120,7 @@ class StrategyExtended:
     ) -> list[Any]:
         """Return the result of `reduce_to` for each pair of a value and its destinations.
 
-        One program reduces all values, and may pack them.
+        One program reduces all values. The program may pack the values.
         """
         require_cross_replica("reduce_to")
         op = ReduceOp.of(reduce_op)
@@ -126,12 +128,12 @@ class StrategyExtended:
         pairs = [_pair(i, pair) for i, pair in enumerate(value_destination_pairs)]
         devices = [_destination(destinations) for _, destinations in pairs]
         # The mean of a mirrored value is the same object, not a copy.
-        mirrored = [op is ReduceOp.MEAN and isinstance(value, Mirrored) for value, _ in pairs]
-        rest = [value for (value, _), keep in zip(pairs, mirrored, strict=True) if not keep]
+        kept = [op is ReduceOp.MEAN and isinstance(value, Mirrored) for value, _ in pairs]
+        rest = [value for (value, _), is_kept in zip(pairs, kept, strict=True) if not is_kept]
         reduced = iter(self.strategy.reduce(op, rest, axis=None) if rest else ())
         return [
-            value if keep else self._at(next(reduced), device)
-            for (value, _), keep, device in zip(pairs, mirrored, devices, strict=True)
+            value if is_kept else self._at(next(reduced), device)
+            for (value, _), is_kept, device in zip(pairs, kept, devices, strict=True)
         ]
 
     def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
@@ -145,27 +147,23 @@ class StrategyExtended:
         return tensor if isinstance(tensor, int | float) else self._at(tensor, device)
 
     def _at(self, value: Any, device: jax.Device | None) -> Any:
-        """Place a value on `device`, or mirror it on the devices of all replicas if it is None."""
+        """Place a value on `device`, or on the devices of all replicas if `device` is None."""
         count = self.strategy.num_replicas_in_sync
         if count == 1:
             return value
         is_traced = current_trace() is not None
         if device is not None:
             return value if is_traced else jax.device_put(value, device)
-        if not is_traced:
-            value = self._mirrored_leaves(value)
-        return map_leaves(lambda leaf: Mirrored(leaf, count), value, None)
-
-    def _mirrored_leaves(self, value: Any) -> Any:
-        if self.devices.workers is None:
-            return jax.device_put(value, self.devices.mirrored)
-        what = "broadcast_to"
-        return jax.tree.map(
-            lambda leaf: resharded(
-                jax.numpy.asarray(leaf), self.devices.mirrored, self.devices, what, here()
-            ),
-            value,
+        return map_leaves(
+            lambda leaf: Mirrored(leaf if is_traced else self._mirrored(leaf), count), value, None
         )
+
+    def _mirrored(self, leaf: Any) -> jax.Array:
+        """Return an array that is mirrored on the devices of all replicas."""
+        home = self.devices.mirrored
+        if self.devices.workers is None:
+            return jax.device_put(leaf, home)
+        return resharded(jax.numpy.asarray(leaf), home, self.devices, "broadcast_to", here())
 
     def update(
         self,
@@ -177,11 +175,11 @@ class StrategyExtended:
     ) -> Any:
         """Call `fn(var, *args, **kwargs)` to change a variable, and return its result.
 
-        Assigned values are not aggregated. `fn` gets the copy's own component of a `Mirrored` or
-        `PerReplica` argument. If there are several copies, arrays are returned as `Mirrored`, or
-        with `group=False` as a tuple with the result of each copy. Raises `DistributionError` if
-        the copies of a mirrored variable would become unequal, `ArgumentError` for a variable of
-        another strategy.
+        Assigned values are not aggregated. For a `Mirrored` or `PerReplica` argument `fn` gets the
+        component that belongs to the updated copy. If the variable has several copies, arrays are
+        returned as `Mirrored`. With `group=False` a tuple has the result of each copy. Raises
+        `DistributionError` if the copies of a mirrored variable would become unequal,
+        `ArgumentError` for a variable of another strategy.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -194,10 +192,10 @@ class StrategyExtended:
             if not isinstance(var, Variable) or not self._may_update(var):
                 raise ArgumentError(
                     f"update of {_named(var)}, which {self.strategy} did not make",
-                    source=here(),
                     hint="make the variable inside the scope of this strategy",
                 )
-            return self._updated(var, fn, tuple(args), dict(kwargs or {}), group)
+            update = self._update if var.is_mirrored else self._update_on_read
+            return self._updated(update, fn, (group, var, tuple(args)), kwargs)
 
     def _may_update(self, var: Variable) -> bool:
         is_plain = var.strategy.is_default and self.strategy.num_replicas_in_sync == 1
@@ -216,42 +214,38 @@ class StrategyExtended:
         `colocate_with` is the result of `non_slot_devices`: all devices.
         """
         with frames_hidden:
-            return self._updated(None, fn, tuple(args), dict(kwargs or {}), group)
+            return self._updated(self._update, fn, (group, None, tuple(args)), kwargs)
 
     def _updated(
-        self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
+        self, update: Callable[..., Any], fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        strategy = self.strategy
+        """Return the result of `update(fn, args, kwargs)`.
+
+        `args` has `group`, the variable or None, and the arguments of `fn`.
+        """
         require_function(fn, "update")
-        if current_trace() is not None or strategy.is_default:
-            return self._update_in_trace(fn, (var, group, args), kwargs)
-        with entered(Entry(strategy)):
-            update = strategy.implicit_call("update", fn, self._update_in_trace)
-            return update((var, group, args), kwargs)
+        kwargs = dict(kwargs or {})
+        if current_trace() is not None or self.strategy.is_default:
+            return update(fn, args, kwargs)
+        with entered(Entry(self.strategy)):
+            kind = update.__name__.strip("_")
+            return self.strategy.implicit.of_function(kind, fn, update)(args, kwargs)
 
-    def _update_in_trace(self, fn: Callable[..., Any], what: Any, kwargs: Any) -> Any:
-        var, group, args = what
-        if var is not None and not var.is_mirrored:
-            return self._update_on_read(var, fn, args, kwargs, group)
-        return self._update_mirrored(var, fn, args, kwargs, group)
-
-    def _update_on_read(
-        self, var: Variable, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
-    ) -> Any:
-        """Update each replica's own copy, in replica context."""
+    def _update_on_read(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Update the copy of each replica, in replica context."""
+        group, var, operands = args
         if in_replica_context():
-            return fn(var, *args, **kwargs)
-        result = self.strategy.run(fn, (var, *args), kwargs)
+            return fn(var, *operands, **kwargs)
+        result = self.strategy.run(fn, (var, *operands), kwargs)
         return result if group else self.strategy.experimental_local_results(result)
 
-    def _update_mirrored(
-        self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
-    ) -> Any:
-        """Update the mirrored value once, in cross-replica context, so nothing is aggregated."""
+    def _update(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Update the mirrored value once, in cross-replica context, where nothing is aggregated."""
         in_replica = in_replica_context()
-        args, kwargs = jax.tree.map(_component, (args, kwargs), is_leaf=is_distributed)
+        group, var, operands = args
+        operands, kwargs = jax.tree.map(_component, (operands, kwargs), is_leaf=is_distributed)
         with entered(Entry(self.strategy)):
-            result = fn(*(() if var is None else (var,)), *args, **kwargs)
+            result = fn(*(() if var is None else (var,)), *operands, **kwargs)
         if in_replica:
             return result
         copies = 1 if self.devices.parameter_device is not None else len(self.devices)
@@ -264,7 +258,7 @@ class StrategyExtended:
         )
 
     def non_slot_devices(self, var_list: Sequence[Variable] = ()) -> tuple[str, ...]:
-        """Return the names of the devices for state that belongs to no variable."""
+        """Return the names of the devices that store state which belongs to no variable."""
         return self.parameter_devices
 
     def value_container(self, value: Any) -> Any:
@@ -277,7 +271,9 @@ class StrategyExtended:
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
-        """Create variables on the devices of another variable, as each scope of the strategy does.
+        """Create variables on the devices of another variable.
+
+        All variables of a strategy are on the same devices, so this context changes nothing.
 
         Raises `ContextError` outside the scope, `ArgumentError` for a value that is no variable of
         this strategy.
@@ -287,14 +283,12 @@ class StrategyExtended:
         if not is_inside and not self.strategy.is_default:
             raise ContextError(
                 f"colocate_vars_with is called outside the scope of {self.strategy}",
-                source=here(),
                 hint="open it inside: with strategy.scope()",
             )
         if not self.variable_created_in_scope(colocate_with_variable):
             raise ArgumentError(
                 f"colocate_vars_with of {_named(colocate_with_variable)}, which {self.strategy} "
                 f"did not make",
-                source=here(),
                 hint="make the variable inside the scope of this strategy",
             )
         yield
@@ -306,7 +300,7 @@ class StrategyExtended:
         return self.strategy.run(fn, args, kwargs)
 
     def read_var(self, v: Variable) -> jax.Array:
-        """Return the value of a variable. In cross-replica context its copies are combined."""
+        """Return the value of a variable. In cross-replica context the copies are combined."""
         return v.read_value()
 
     def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
@@ -342,7 +336,6 @@ def _pair(index: int, pair: Any) -> tuple[Any, Any]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArgumentTypeError(
             f"batch_reduce_to takes pairs of a value and its destinations, item {index} is no pair",
-            source=here(),
             hint="write [(value, destinations), ...]",
         )
     return pair[0], pair[1]
@@ -360,13 +353,12 @@ def _destination(destinations: Any) -> jax.Device | None:
     raise ArgumentTypeError(
         f"destinations is of type {type_name(destinations)}: it is a device, a variable or a "
         f"distributed value",
-        source=here(),
         hint="for all devices of the strategy give the value itself as its destination",
     )
 
 
 def _component(leaf: Any) -> Any:
-    """Return what the update of a copy gets for `leaf`: of a distributed value, one component."""
+    """Return the argument of an update for `leaf`: one component of a distributed value."""
     if isinstance(leaf, Mirrored):
         return leaf.array
     if isinstance(leaf, TracedPerReplica) and leaf.shapes is None:
@@ -375,7 +367,6 @@ def _component(leaf: Any) -> Any:
         raise ArgumentError(
             "update is given a PerReplica whose components differ in shape or are no arrays, but "
             "all copies of a variable are updated with one value",
-            source=here(),
             hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
         )
     return leaf

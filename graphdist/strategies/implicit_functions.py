@@ -1,9 +1,9 @@
 """Compiled functions for calls of `run`, `reduce` and the like outside every `gd.function`.
 
-A compiled function is cached under a key that identifies what it computes. A function of the user
-is its own key as long as it exists. When a lambda is garbage collected, its program and the
-variables that it closes over are dropped, too. Each strategy drops the functions used least
-recently.
+A compiled function is cached under a key that identifies the computation. For a function of the
+user the key is the identity of the function, as long as the function exists. When a lambda is
+garbage collected, the program of the lambda and the variables in its closure are dropped, too. Each
+strategy drops the functions that were used least recently.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ImplicitFunctions:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Start without functions."""
         self._functions: OrderedDict[Any, Function] = OrderedDict()
         self._made: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
 
@@ -108,7 +108,7 @@ def _weak_reference(fn: Callable[..., Any]) -> Callable[[], Any] | None:
 
 
 def _hashable(part: Any) -> Any:
-    """Return a part of a key, or its id if it has no hash."""
+    """Return a part of a key, or the `id` of the part if the part has no hash."""
     try:
         hash(part)
     except TypeError:

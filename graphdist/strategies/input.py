@@ -1,21 +1,12 @@
-"""The input of a strategy: distributed datasets, and how their elements are placed on devices.
-
-A replica's part of a batch is a view of the batch, and is copied to the replica's device alone.
-Only a part with fewer rows than the largest part is copied on the host, to pad it with zeros. On
-CPU every part is copied once, to aligned memory. Without this copy JAX would use the memory of the
-part itself, and the device would see later changes of the source's buffer.
-"""
+"""The methods of strategies that distribute datasets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 from typing import Any, cast  # Any: datasets of all kinds
 
-import jax
 import numpy as np
-from jax.sharding import Sharding
 
 from graphdist.context import require_cross_replica
 from graphdist.data.datasets_from_function import DistributedDatasetsFromFunction
@@ -29,27 +20,16 @@ from graphdist.data.input_options import (
 )
 from graphdist.data.prefetch import prefetch_depth
 from graphdist.errors import ArgumentError, UnsupportedError
-from graphdist.runtime.devices import Devices
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import (
-    PerReplica,
-    PerReplicaArray,
-    Shapes,
-    largest,
-    unequal,
-    wrong_type,
-)
+from graphdist.values.components import on_devices
+from graphdist.values.distributed import PerReplica, wrong_type
 
-_ALIGNMENT = 64  # bytes: JAX uses the memory of such arrays without a copy
 _PER_REPLICA = InputReplicationMode.PER_REPLICA
 
 
-class InputMethods:
+class InputMethods(StrategyBase):
     """The methods of a strategy that distribute datasets."""
 
-    devices: Devices
-    is_default: bool
     has_input_per_replica = True
     """Whether each replica may have a dataset of its own."""
 
@@ -81,16 +61,10 @@ class InputMethods:
             raise UnsupportedError(
                 "experimental_distribute_dataset with InputReplicationMode.PER_REPLICA: "
                 "one dataset cannot give each replica a dataset",
-                source=here(),
                 hint="use distribute_datasets_from_function",
             )
-        strategy = cast("StrategyBase", self)
-        return DistributedDataset(
-            dataset,
-            strategy,
-            self._place(options),
-            prefetch_depth(options.experimental_per_replica_buffer_size),
-        )
+        depth = prefetch_depth(options.experimental_per_replica_buffer_size)
+        return DistributedDataset(dataset, self, self._place(options), depth)
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
@@ -121,12 +95,9 @@ class InputMethods:
             raise wrong_type("dataset_fn", dataset_fn, "a function", hint)
         if self.is_default:
             return cast("DistributedDatasetsFromFunction[Any]", dataset_fn(InputContext()))
-        contexts, depth = (
-            self._input_contexts(options),
-            prefetch_depth(options.experimental_per_replica_buffer_size),
-        )
-        strategy, place = cast("StrategyBase", self), self._place(options)
-        return DistributedDatasetsFromFunction(dataset_fn, contexts, strategy, place, depth)
+        depth = prefetch_depth(options.experimental_per_replica_buffer_size)
+        contexts, place = self._input_contexts(options), self._place(options)
+        return DistributedDatasetsFromFunction(dataset_fn, contexts, self, place, depth)
 
     def _input_contexts(self, options: InputOptions) -> list[InputContext]:
         """Return the arguments for the calls of a dataset function, one for each call."""
@@ -135,7 +106,6 @@ class InputMethods:
         if is_per_replica and not self.has_input_per_replica:
             raise UnsupportedError(
                 f"{self} has no input per replica",
-                source=here(),
                 hint="leave experimental_replication_mode out, or use MirroredStrategy",
             )
         if options.experimental_place_dataset_on_device and (
@@ -144,15 +114,13 @@ class InputMethods:
             raise ArgumentError(
                 "experimental_place_dataset_on_device needs PER_REPLICA and "
                 "experimental_fetch_to_device=False",
-                source=here(),
                 hint="leave it out: elements are placed on the devices anyway",
             )
-        if not is_per_replica:
-            workers = self.devices.workers
-            if workers is not None:
-                return [InputContext(len(workers), workers.index, count)]
-            return [InputContext(1, 0, count)]
-        return [InputContext(count, replica, count) for replica in range(count)]
+        if is_per_replica:
+            return [InputContext(count, replica, count) for replica in range(count)]
+        if (workers := self.devices.workers) is not None:
+            return [InputContext(len(workers), workers.index, count)]
+        return [InputContext(1, 0, count)]
 
     def _place(self, options: InputOptions) -> PlaceParts:
         if not options.experimental_fetch_to_device:
@@ -160,75 +128,13 @@ class InputMethods:
                 raise UnsupportedError(
                     "experimental_fetch_to_device=False with several workers: the host of each has "
                     "only its own rows",
-                    source=here(),
                     hint="leave it out",
                 )
             return left_on_host
-        return partial(on_devices, cast("StrategyBase", self))
+        return partial(on_devices, self)
 
 
 def left_on_host(parts: Sequence[Array]) -> Any:
     """Return the per-replica value of `parts`, which are copied but stay on the host."""
     copies = [np.array(part) for part in parts]
     return copies[0] if len(copies) == 1 else PerReplica(copies)
-
-
-def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None) -> Any:
-    """Return the per-replica value of `parts`, each copied to its replica's device.
-
-    `shapes` are the shapes on the replicas of all workers; None if there is only this worker.
-    """
-    devices = strategy.devices
-    if shapes is None:
-        shapes = tuple(part.shape for part in parts)
-    shape, dtype = largest(shapes), jax.dtypes.canonicalize_dtype(parts[0].dtype)
-    pad = _aligned if devices.platform == "cpu" else _padded
-    padded = [pad(part, shape, dtype) for part in parts]
-    if len(shapes) == 1 and devices.is_absent:
-        return jax.ShapeDtypeStruct(shape, dtype)
-    if len(shapes) == 1:
-        return _placed(shape, devices.per_replica, lambda index: padded[0])
-    rows, *inner = shape or (1,)  # scalars become the rows of one array
-
-    def part_at(index: Any) -> Array:
-        local_replica = index[0].start // rows - devices.local_replicas.start if rows else 0
-        return padded[local_replica].reshape(rows, *inner)
-
-    full_shape = (len(shapes) * rows, *inner)
-    if devices.is_absent:
-        array: Any = jax.ShapeDtypeStruct(full_shape, dtype)
-    else:
-        array = _placed(full_shape, devices.per_replica, part_at)
-    return PerReplicaArray(array, strategy, shape, shapes=unequal(shapes))
-
-
-def _placed(
-    shape: tuple[int, ...], sharding: Sharding, part_at: Callable[[Any], Array]
-) -> jax.Array:
-    """Return an array of several parts, once all are copied and their source may change them.
-
-    `part_at` returns the part of a device, for the slices of the array that the device holds.
-    """
-    # This takes a third of the time of a device_put for each part.
-    return jax.make_array_from_callback(shape, sharding, part_at).block_until_ready()
-
-
-def _padded(part: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return `part`, or a copy padded with zeros to `shape` if `part` is smaller."""
-    if part.shape == shape:
-        return np.asarray(part, dtype)
-    copy = np.zeros(shape, dtype)
-    copy[tuple(map(slice, part.shape))] = part
-    return copy
-
-
-def _aligned(part: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return a copy padded with zeros, in aligned memory that JAX does not copy again."""
-    size = dtype.itemsize * prod(shape)
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    copy = memory[start : start + size].view(dtype).reshape(shape)
-    if part.shape != shape:
-        copy[...] = 0
-    copy[tuple(map(slice, part.shape))] = part
-    return copy

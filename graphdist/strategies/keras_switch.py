@@ -1,6 +1,6 @@
 """Imports `graphdist.keras` if a program uses Keras and a strategy, or warns why it cannot.
 
-Programs for tf.distribute import Keras and open a scope. They do not import `graphdist.keras`.
+Programs for tf.distribute import Keras and open a scope, but do not import `graphdist.keras`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def switch_on_keras() -> None:
 
 
 def warn_of_late_keras() -> None:
-    """Warn at the end of a scope if Keras was first imported in it, too late for its models."""
+    """Warn at the end of a scope if the program has imported Keras only inside the scope."""
     keras: Any = sys.modules.get("keras")
     if _OURS not in sys.modules and hasattr(keras, "Model") and keras.config.backend() == "jax":
         import_module(_OURS)

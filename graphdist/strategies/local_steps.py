@@ -1,7 +1,8 @@
 """Local steps, as in DiLoCo: `sync_every` and `outer_optimizer` of strategies.
 
-`passes/logical/local_steps.py` explains them. Passes import no JAX. So this module traces the outer
-step, which is the update by an outer optimizer of optax, to the graph that the pass adds.
+`passes/logical/local_steps.py` explains local steps. Passes import no JAX. So this module traces
+the outer step, which is the update by an outer optimizer of optax, to a graph. The pass adds this
+graph.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from graphdist.tracing.jaxpr_to_graph import import_jaxpr
 from graphdist.tracing.marks import IntegerMeans
 from graphdist.tracing.primitives import all_reduce_p
 from graphdist.tracing.trace_in_progress import fresh_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type
 
 
@@ -42,14 +42,12 @@ def checked_local_steps(
             raise ArgumentError(
                 "outer_optimizer is given without sync_every: it updates parameters when the "
                 "replicas are synchronized",
-                source=here(),
                 hint="give the count of steps between synchronizations: sync_every=50",
             )
         return None
     if not isinstance(sync_every, int) or isinstance(sync_every, bool) or sync_every < 1:
         raise ArgumentError(
             f"sync_every is {sync_every!r}, not a number of steps from 1 on",
-            source=here(),
             hint="give the count of steps from one synchronization to the next, or leave it out "
             "to reduce gradients in every step",
         )
@@ -58,27 +56,25 @@ def checked_local_steps(
             raise ArgumentError(
                 f"{name} shards the update over the replicas, but with sync_every={sync_every} "
                 f"each replica makes its own update",
-                source=here(),
                 hint=f"leave out {name} or sync_every",
             )
-    return LocalSteps(sync_every, None if outer_optimizer is None else _checked(outer_optimizer))
-
-
-def _checked(optimizer: Any) -> OuterOptimizer:
-    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
+    if outer_optimizer is None:
+        return LocalSteps(sync_every, None)
+    if not all(callable(getattr(outer_optimizer, name, None)) for name in ("init", "update")):
         hint = "give one with the functions init and update, such as optax.sgd(0.7, momentum=0.9, "
         hint += "nesterov=True)"
-        raise wrong_type("outer_optimizer", optimizer, "a transformation of optax", hint)
-    return OuterOptimizer(optimizer)
+        raise wrong_type("outer_optimizer", outer_optimizer, "a transformation of optax", hint)
+    return LocalSteps(sync_every, OuterOptimizer(outer_optimizer))
 
 
 class OuterOptimizer:
-    """The outer step, in which optax updates the anchors by their mean difference to the copies."""
+    """The outer step: optax updates each anchor by the mean of anchor minus copy over replicas."""
 
     def __init__(self, optimizer: Any) -> None:
         """Store the optimizer, of which `init` and `update` are called."""
         self.optimizer = optimizer
-        self.graph = lru_cache(maxsize=16)(self._trace_step)  # one graph for all runs of the pass
+        # All runs of the pass get the same graph for the same parameters.
+        self.graph = lru_cache(maxsize=16)(self._trace_step)
 
     def slots(self, parameters: Sequence[Any]) -> list[Any]:
         """Return the initial slots for parameters with these values."""
@@ -127,7 +123,6 @@ class OuterOptimizer:
         if before != after:
             raise ArgumentError(
                 f"outer_optimizer has the slots {before} before an update and {after} after it",
-                source=here(),
                 hint="give an optimizer whose state keeps its structure, shapes and dtypes",
             )
 

@@ -1,4 +1,4 @@
-"""One replica on each device of this host, with variables mirrored on all of them."""
+"""One replica on each device of this host, with variables mirrored on all devices."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import jax
 
 from graphdist.errors import ArgumentError
 from graphdist.options import AXIS_NAME
-from graphdist.runtime.devices import Devices, find_devices
+from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.strategies.data_parallel import DataParallelStrategy
-from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.tpu import devices_of_topology
 from graphdist.strategies.workers_of_job import NAME_DEVICES, require_all_processes
 from graphdist.tracing.user_lines import here
@@ -39,27 +38,24 @@ class MirroredBase(DataParallelStrategy):
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Find the devices."""
-
-        def find() -> Devices:
-            if topology is None:
-                if not devices:
-                    require_all_processes(type(self).__name__, NAME_DEVICES)
-                return find_devices(devices, here())
-            if devices:
-                raise ArgumentError(
-                    f"both devices and a topology, {topology!r}, are given",
-                    source=here(),
-                    hint="leave out the devices to compile for the topology",
-                )
-            return devices_of_topology(topology, 1, "gpu")
-
+        if devices and topology is not None:
+            raise ArgumentError(
+                f"both devices and a topology, {topology!r}, are given",
+                hint="leave out the devices to compile for the topology",
+            )
+        if topology is not None:
+            found = devices_of_topology(topology, 1, "gpu")
+        else:
+            if not devices:
+                require_all_processes(type(self).__name__, NAME_DEVICES)
+            found = find_devices(devices, here())
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
-        super().__init__(find, StrategyExtended, axis_name, *updates)
+        super().__init__(found, axis_name, *updates)
         self.cross_device_ops = checked_ops(cross_device_ops)
 
 
 class MirroredStrategy(MirroredBase, Strategy):
-    """Runs one replica on each device, with variables mirrored on all of them.
+    """Runs one replica on each device, with variables mirrored on all devices.
 
     `devices` names the devices ("cpu:0", "gpu:1", or `jax.Device`). None or an empty list means all
     local devices. With a `topology`, such as "h100:8x8" for 8 hosts with 8 GPUs each, functions are
@@ -117,9 +113,5 @@ class FullyShardedStrategy(MirroredStrategy):
     ) -> None:
         """Find the devices."""
         super().__init__(
-            devices,
-            cross_device_ops,
-            topology=topology,
-            shard_parameters=True,
-            axis_name=axis_name,
+            devices, cross_device_ops, topology=topology, shard_parameters=True, axis_name=axis_name
         )

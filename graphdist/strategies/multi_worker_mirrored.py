@@ -11,48 +11,17 @@ import numpy as np
 
 from graphdist.errors import ArgumentError, WorkerError
 from graphdist.ir.types import PER_REPLICA, Layout
-from graphdist.options import (
-    AXIS_NAME,
-    CommunicationOptions,
-)
+from graphdist.options import AXIS_NAME, CommunicationOptions
 from graphdist.runtime.broadcast import from_first_worker
-from graphdist.runtime.devices import (
-    Devices,
-    find_devices,
-    working_devices,
-)
-from graphdist.runtime.processes.cluster_workers import (
-    ClusterWorkers,
-)
+from graphdist.runtime.devices import Devices, find_devices, working_devices
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.resharding import resharded
 from graphdist.runtime.spans import array_of_full
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.data_parallel import DataParallelStrategy
-from graphdist.strategies.extended import StrategyExtended
-from graphdist.strategies.workers_of_job import (
-    NAME_DEVICES,
-    joined_workers,
-    require_all_processes,
-)
+from graphdist.strategies.workers_of_job import NAME_DEVICES, joined_workers, require_all_processes
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import wrong_type
-
-
-class MultiWorkerExtended(StrategyExtended):
-    """`strategy.extended` of a strategy whose workers all run the program."""
-
-    experimental_between_graph = True
-
-    def __init__(self, devices: Devices) -> None:
-        """Store the devices. Worker 0 writes checkpoints and summaries for all workers."""
-        super().__init__(devices)
-        is_first = devices.workers is None or devices.workers.index == 0
-        self.should_checkpoint = self.should_save_summary = is_first
-
-    @property
-    def worker_devices(self) -> tuple[str, ...]:
-        """Return the names of this worker's devices."""
-        return tuple(self.devices.names[replica] for replica in self.devices.local_replicas)
 
 
 class MultiWorkerMirroredBase(DataParallelStrategy):
@@ -73,19 +42,22 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Join the other workers, if there are any, and find the devices of all workers."""
-        options = options_or_default(communication_options)
+        if not isinstance(communication_options, CommunicationOptions | None):
+            hint, expected = "write gd.CommunicationOptions(...)", "CommunicationOptions"
+            name, given = "communication_options", communication_options
+            raise wrong_type(name, given, expected, hint, ArgumentError)
+        options = communication_options or CommunicationOptions()
         resolver, workers = joined_workers(cluster_resolver)
-
-        def find() -> Devices:
-            if workers is not None:
-                return devices_of_workers(workers, options, devices)
-            if devices is not None:
-                return find_devices(devices, here())
+        if workers is not None:
+            found = devices_of_workers(workers, options, devices)
+        elif devices is not None:
+            found = find_devices(devices, here())
+        else:
             require_all_processes(type(self).__name__, NAME_DEVICES)
-            return working_devices()
-
+            found = working_devices()
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
-        super().__init__(find, MultiWorkerExtended, axis_name, *updates)
+        super().__init__(found, axis_name, *updates)
+        self.extended.experimental_between_graph = True
         self.cluster_resolver, self.communication_options = resolver, options
 
     def place_variable(self, value: Any, layout: Layout) -> Any:
@@ -125,14 +97,14 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     """Runs one replica on each device of every worker of a cluster.
 
     Start the program once for every worker, with the same code. `cluster_resolver` names the
-    workers and this process's index among them. Without a resolver, `TF_CONFIG` names them, or a
-    JAX that is initialized already, or the launcher: Slurm, Open MPI, Kubernetes, Cloud TPU. Each
-    worker uses all its devices, or those that `devices` names, as in `MirroredStrategy`. All
+    workers and this process's index among them. Without a resolver, `TF_CONFIG` names the workers,
+    or a JAX that is initialized already, or the launcher: Slurm, Open MPI, Kubernetes, Cloud TPU.
+    Each worker uses all its devices, or those that `devices` names, as in `MirroredStrategy`. All
     workers must have the same number of devices. Replicas are numbered worker by worker. Every
     worker gets the results of `reduce` and `gather`. `experimental_local_results` and `values`
     return the values of the worker's own replicas. Variables start with worker 0's values.
-    `timeout_seconds` of the `communication_options` limits the time of a step. Their other options
-    are hints. Make the strategy before anything runs on a device.
+    `timeout_seconds` of the `communication_options` limits the time of a step. The other
+    `communication_options` are hints. Make the strategy before anything runs on a device.
 
     `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
     same as in `gd.MirroredStrategy`. No worker has all shards of a sharded variable. So outside
@@ -153,9 +125,7 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
 
 
 def devices_of_workers(
-    workers: ClusterWorkers,
-    options: CommunicationOptions,
-    names: Sequence[str | jax.Device] | None,
+    workers: ClusterWorkers, options: CommunicationOptions, names: Sequence[str | jax.Device] | None
 ) -> Devices:
     """Return the devices of all workers, with the time limit of a step."""
     seconds = options.timeout_seconds
@@ -193,12 +163,3 @@ def of_all_workers(
                 "devices=[...]",
             )
     return [device for devices in of_worker for device in devices]
-
-
-def options_or_default(options: Any) -> CommunicationOptions:
-    """Return the options, default options for None; raises `ArgumentError` for another type."""
-    if not isinstance(options, CommunicationOptions | None):
-        name, expected = "communication_options", "CommunicationOptions"
-        hint = "write gd.CommunicationOptions(...)"
-        raise wrong_type(name, options, expected, hint, ArgumentError)
-    return options or CommunicationOptions()

@@ -1,17 +1,18 @@
 """Assumptions about the shapes and Python values of other replica variants, during a trace.
 
-Variants are traced one after the other. If a variant gathers or calls `merge_call`, its trace needs
-the shapes of all variants at this call, also of those that are traced later. The trace uses the
-shapes from the last round, or guesses them: if a size in an argument is n in one variant and m in
-another, n in the first is guessed to correspond to m in the second everywhere. After all variants
-are traced, the assumptions are checked. If one was wrong, a new round traces all variants again,
-with the shapes that are known by then. The guess is right if shapes depend on the rows of a batch.
-A wrong guess only costs time, since no trace with a wrong assumption is used.
+Variants are traced one after the other. If a variant gathers or calls `merge_call`, the trace of
+the variant needs the shapes of all variants at this call, also of variants that are traced later.
+The trace uses the shapes that an earlier round recorded. If no round has recorded a shape, the
+trace guesses the shape: where an argument has the size n in the traced variant and the size m in
+another variant, every size n is guessed to be m in the other variant. The guess is right if shapes
+depend on the rows of a batch. After all variants are traced, the assumptions are checked. If an
+assumption was wrong, a new round traces all variants again, with the shapes that are known now. So
+a wrong guess only costs time.
 
-Python values cannot be guessed. If one is not known yet, the trace of the variant ends at the call,
-and goes further in a later round. Variants may count examples at different lines. A variant that
-does not count at a line has no examples there. In each round at least one more call becomes known,
-so the rounds end.
+Python values cannot be guessed. If a value is not known yet, the trace of the variant ends at the
+call, and continues in a later round. Variants may count examples at different lines. A variant that
+does not count at a line has no examples there. Each round makes at least one more call known, so
+the rounds end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar  # Any: users' functions and values
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar  # Any: users' functions and values
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,7 @@ from graphdist.values.distributed import (
     is_array,
     is_distributed,
     largest,
-    structure_text,
+    require_one_structure,
     unequal,
 )
 from graphdist.values.pytrees import unflatten
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplicaVariant:
-    """Replicas that have one trace in common, which is the trace of the first of them."""
+    """A set of replicas with one common trace: the trace of the set's first replica."""
 
     index: int
     replicas: tuple[int, ...]
@@ -74,12 +75,11 @@ _NO_EXAMPLES = (0,)
 class NotKnownYet(BaseException):
     """The trace of a variant needs Python values of variants that are not traced yet.
 
-    It is no `Exception`, so that the user's handlers do not catch it.
+    This class is no `Exception`, so that handlers of the user do not catch it.
     """
 
 
-@dataclass(frozen=True)
-class _Leaf:
+class _Leaf(NamedTuple):
     """A leaf of a `merge_call`'s arguments: an array's shape and dtype, or None and a value."""
 
     shape: tuple[int, ...] | None
@@ -88,7 +88,7 @@ class _Leaf:
 
 @dataclass
 class _Answer:
-    """The merged program of a `merge_call`, and its results on the replicas."""
+    """The merged program of a `merge_call`, and the leaves of the program's result."""
 
     merged: Merged
     structure: Any
@@ -96,7 +96,7 @@ class _Answer:
 
 
 class Assumptions:
-    """The shapes and values that variants assume of each other."""
+    """The shapes and Python values that the traces of variants assume of other variants."""
 
     def __init__(
         self,
@@ -111,41 +111,33 @@ class Assumptions:
         self._argument_shapes = argument_shapes
         self._known: dict[tuple[Hashable, int], Any] = {}
         self._used: list[tuple[tuple[Hashable, int], Any]] = []
-        self._counts: set[Hashable] = set()
-        self._missing: Source | None = None
+        self.counts: set[Hashable] = set()
+        """The calls that count examples."""
+        self.missing: Source | None = None
+        """The call at which a variant's trace has ended early in this round."""
         self._num_known = -1
 
     def start(self) -> None:
-        """Start a round; raises `TraceError` if the last round made no further call known."""
-        if self._missing is not None and len(self._known) == self._num_known:
-            raise missing_merge_call(self._missing)
+        """Start a round; raises `TraceError` if the last round made no more calls known."""
+        if self.missing is not None and len(self._known) == self._num_known:
+            raise missing_merge_call(self.missing)
         self._num_known = len(self._known)
-        self._used, self.answers, self._missing = [], {}, None
+        self._used, self.answers, self.missing = [], {}, None
 
     def are_settled(self) -> bool:
         """Return whether no value was missing, and every assumption was right."""
-        if self._missing is not None:
+        if self.missing is not None:
             return False
         for key, _ in self._used:
-            if key[0] in self._counts:
+            if key[0] in self.counts:
                 self._known.setdefault(key, _NO_EXAMPLES)
         return all(self._known.get(key, assumed) == assumed for key, assumed in self._used)
 
-    @property
-    def is_missing_something(self) -> bool:
-        """Return whether a variant's trace has ended early in this round."""
-        return self._missing is not None
-
-    def count(self, line: Hashable, variant: ReplicaVariant, examples: int) -> int:
-        """Record a variant's number of examples at a line; return the sum over all replicas."""
-        self._counts.add(line)
-        of_all = self.exchange(
-            line,
-            variant,
-            (examples,),
-            lambda other: self.guess((examples,), variant, other),
-        )
-        return sum(shape[0] for shape in of_all)
+    def exchange_shapes(
+        self, call: Hashable, variant: ReplicaVariant, shape: tuple[int, ...]
+    ) -> list[Any]:
+        """Record the shape of a variant's array at a call; return the shapes on all replicas."""
+        return self.exchange(call, variant, shape, lambda other: self.guess(shape, variant, other))
 
     def exchange(
         self,
@@ -163,10 +155,13 @@ class Assumptions:
         of_replica: dict[int, Any] = {}
         for other in self.variants:
             key = (call, other.index)
-            if key not in self._known and guess is None:
-                self._missing = here()
+            if key in self._known:
+                assumed = self._known[key]
+            elif guess is not None:
+                assumed = guess(other)
+            else:
+                self.missing = here()
                 raise NotKnownYet
-            assumed = self._known[key] if key in self._known else guess(other)  # type: ignore[misc]
             self._used.append((key, assumed))
             of_replica.update(dict.fromkeys(other.replicas, assumed))
         return [of_replica[replica] for replica in range(len(of_replica))]
@@ -185,36 +180,33 @@ class Assumptions:
 
 
 class Peers:
-    """The calls in the trace of one variant that need values of the other variants."""
+    """The calls in the trace of one variant that need shapes or values of other variants."""
 
     def __init__(self, variant: ReplicaVariant, assumptions: Assumptions) -> None:
-        """Begin at the first call of a variant's trace; all variants share `assumptions`."""
+        """Start before the first call of a variant's trace; all variants share `assumptions`."""
         self._variant, self._assumptions = variant, assumptions
         self._calls, self._shared = count(), count()
         self._executions: Counter[str] = Counter()
 
     def shapes_of_all(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the shapes on all replicas of an array that has this shape on this variant."""
-        return self._assumptions.exchange(
-            next(self._calls),
-            self._variant,
-            shape,
-            lambda other: self._assumptions.guess(shape, self._variant, other),
-        )
+        return self._assumptions.exchange_shapes(next(self._calls), self._variant, shape)
 
     def examples_of_all(self, examples: int) -> int:
         """Return the total number of examples; each replica of this variant has `examples`."""
         line = str(here())
         self._executions[line] += 1
-        return self._assumptions.count((line, self._executions[line]), self._variant, examples)
+        call = line, self._executions[line]
+        self._assumptions.counts.add(call)
+        shapes = self._assumptions.exchange_shapes(call, self._variant, (examples,))
+        return sum(rows for (rows,) in shapes)
 
     def made_once(self, make: Callable[[], Shared]) -> Shared:
-        """Return the result of `make` in the first variant's trace; in that trace, call `make`."""
+        """Call `make` in the trace of the first variant; return its result in all traces."""
         index, shared = next(self._shared), self._assumptions.shared
         if index == len(shared):
             shared.append(make())
-        result: Shared = shared[index]
-        return result
+        return shared[index]
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -223,10 +215,20 @@ class Peers:
         call = next(self._calls)
         leaves, structure = jax.tree.flatten((args, dict(kwargs)))
         described = [_leaf_of(leaf) for leaf in leaves]
-        guess = None
-        if all(leaf.shape is not None for leaf in described):
-            guess = lambda other: (structure, self._guessed(described, other))  # noqa: E731
-        of_all = self._assumptions.exchange(call, self._variant, (structure, described), guess)
+        are_arrays = all(leaf.shape is not None for leaf in described)
+
+        def guess(other: ReplicaVariant) -> Any:
+            shapes = [
+                self._assumptions.guess(leaf.shape or (), self._variant, other)
+                for leaf in described
+            ]
+            return structure, [
+                leaf._replace(shape=shape) for leaf, shape in zip(described, shapes, strict=True)
+            ]
+
+        of_all = self._assumptions.exchange(
+            call, self._variant, (structure, described), guess if are_arrays else None
+        )
         if self._variant.index == 0:
             trace = current_trace()
             assert trace is not None
@@ -234,19 +236,11 @@ class Peers:
                 answer = _answer(self._assumptions.strategy, merge_fn, of_all)
             self._assumptions.answers[call] = answer
         if call not in self._assumptions.answers:
-            if self._assumptions.is_missing_something:
+            if self._assumptions.missing is not None:
                 raise NotKnownYet
             raise missing_merge_call(here())
         answer = self._assumptions.answers[call]
         return self._part(answer, [leaf for leaf in leaves if is_array(leaf)])
-
-    def _guessed(self, leaves: Sequence[_Leaf], other: ReplicaVariant) -> list[_Leaf]:
-        return [
-            leaf
-            if leaf.shape is None
-            else _Leaf(self._assumptions.guess(leaf.shape, self._variant, other), leaf.value)
-            for leaf in leaves
-        ]
 
     def _part(self, answer: _Answer, arrays: Sequence[Any]) -> Any:
         """Return the results on the replicas of this variant."""
@@ -281,13 +275,8 @@ def _leaf_of(leaf: Any) -> _Leaf:
 def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequence[Any]) -> _Answer:
     """Trace `merge_fn` on the arguments of all replicas."""
     structure = of_all[0][0]
-    for replica, (other, _) in enumerate(of_all):
-        if other != structure:
-            raise ArgumentError(
-                f"merge_call is given {structure_text(structure)} on replica 0 and "
-                f"{structure_text(other)} on replica {replica}: the structures differ",
-                source=here(),
-            )
+    structures = [structure for structure, _ in of_all]
+    require_one_structure("merge_call is given", structures, range(len(structures)))
     rows = list(zip(*(leaves for _, leaves in of_all), strict=True))
     dynamic = [i for i, row in enumerate(rows) if row[0].shape is not None]
     avals = [_aval(rows[i]) for i in dynamic]
@@ -302,7 +291,7 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
             result = run_in_cross_replica_context(
                 lambda: call_with_copies(merge_fn, (strategy, *args), kwargs, name_of(merge_fn))
             )
-        leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)
+        leaves, shape = jax.tree.flatten(result, is_leaf=is_leaf_of_result)
         wrapped = [TracedPerReplica(jnp.asarray(x)) if is_array(x) else x for x in leaves]
         arrays = [leaf for leaf in wrapped if isinstance(leaf, TracedPerReplica)]
         mirrored[:] = [not any(array is leaf for leaf in leaves) for array in arrays]
@@ -322,12 +311,13 @@ def _described(leaf: Any) -> Any:
     return TracedPerReplica(jax.ShapeDtypeStruct(leaf.local.shape, leaf.local.dtype), leaf.shapes)
 
 
-def _is_leaf(leaf: Any) -> bool:
+def is_leaf_of_result(leaf: Any) -> bool:
+    """Return whether a node is a leaf. None is one, since another replica may have an array."""
     return leaf is None or is_distributed(leaf)
 
 
 def _static(row: Sequence[_Leaf]) -> Any:
-    """Return the replicas' common Python value, or a `PerReplica` if their values differ."""
+    """Return the Python value of all replicas, or a `PerReplica` if the values differ."""
     values = [leaf.value for leaf in row]
     return values[0] if all(_is_same(values[0], value) for value in values) else PerReplica(values)
 
@@ -346,7 +336,6 @@ def _aval(row: Sequence[_Leaf]) -> jax.ShapeDtypeStruct:
             raise ArgumentError(
                 f"merge_call is given {_text(row[0])} on replica 0 and {_text(leaf)} on replica "
                 f"{replica}",
-                source=here(),
                 hint="give all replicas arrays of one dtype and rank",
             )
     return jax.ShapeDtypeStruct(largest([leaf.shape or () for leaf in row]), row[0].value)

@@ -16,12 +16,11 @@ from graphdist.options import ReduceOp, check_communication_options
 from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.step_functions import name_of, require_call
 from graphdist.state.variable_updates import IndexedSlices
-from graphdist.strategies.abstract_strategy import AbstractStrategy
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import run_in_cross_replica_context
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.slots import padded
 from graphdist.tracing.trace_in_progress import current_trace, fresh_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,
@@ -48,30 +47,20 @@ class ReplicaContext:
 
     def __init__(
         self,
-        strategy: AbstractStrategy,
+        strategy: StrategyBase,
         replica_id_in_sync_group: int | None = None,
         peers: Peers | None = None,
     ) -> None:
-        """Make the context of a call of `run`.
+        """Make the context of a call of `run`: for one replica, or for all replicas together.
 
-        It is the context of one replica if `replica_id_in_sync_group` is given, else of all
-        replicas together. `peers` is for values of other replica variants, if there are several.
+        The context is for the replica `replica_id_in_sync_group`, or for all replicas if no id is
+        given. If there are several replica variants, `peers` has the values of other variants.
         """
-        self._strategy = strategy
+        self.strategy, self.num_replicas_in_sync = strategy, strategy.num_replicas_in_sync
         self._replica_id = 0 if self.num_replicas_in_sync == 1 else replica_id_in_sync_group
         self._peers = peers
         self.mirrored: dict[int, tuple[Any, Any]] = {}
-        """Mirrored arrays, by `id`: the array, and the cross-replica value that it is a copy of."""
-
-    @property
-    def strategy(self) -> AbstractStrategy:
-        """Return the strategy that runs this replica."""
-        return self._strategy
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """Return the number of replicas that run together."""
-        return self._strategy.num_replicas_in_sync
+        """Mirrored arrays in the replica function, by `id`, each with its cross-replica value."""
 
     @property
     def replica_id_in_sync_group(self) -> jax.Array | np.int32 | int:
@@ -95,7 +84,7 @@ class ReplicaContext:
     @property
     def devices(self) -> tuple[str]:
         """Return the name of this replica's device, alone in a tuple."""
-        return (self._strategy.devices.names[self.known_replica_id()],)
+        return (self.strategy.devices.names[self.known_replica_id()],)
 
     def known_replica_id(self) -> int:
         """Return the replica id as a Python value, for which each replica is traced separately."""
@@ -134,7 +123,7 @@ class ReplicaContext:
         """
         op = ReduceOp.of(reduce_op)
         refuse_none(value, "all_reduce")
-        options = self._strategy.communication_options.merge(options)
+        options = self.strategy.communication_options.merge(options)
         dtype = options.reduce_dtype
         self._check_current("all_reduce")
         trace = current_trace()
@@ -152,7 +141,7 @@ class ReplicaContext:
         array, reducer = reduction_of(leaf, op, "all_reduce")
         if not self._is_running():
             return array
-        ops = self._strategy.cross_device_ops
+        ops = self.strategy.cross_device_ops
         if ops is not None and ops.replaces_all_reduce and reducer == op.reducer:
             merged = self.merge_call(
                 lambda _, value: ops.batch_reduce(op, [(value, value)])[0], args=(array,)
@@ -192,7 +181,7 @@ class ReplicaContext:
         return jax.tree.map(gather, value, is_leaf=is_slices)
 
     def _all_gather_leaf(self, array: jax.Array, dimension: int) -> jax.Array:
-        """Gather an array, which is padded to the longest if the replicas' lengths differ."""
+        """Gather an array along a dimension. If lengths differ, the array is padded before."""
         size = self.num_replicas_in_sync
         if self._peers is None:
             return all_gather_p.bind(array, axis=dimension, group_size=size)
@@ -210,14 +199,14 @@ class ReplicaContext:
     ) -> Result:
         """Call `merge_fn(strategy, *args, **kwargs)` once, in cross-replica context.
 
-        `merge_fn` gets arrays among the arguments as `PerReplica`. Every replica gets its component
-        of a `PerReplica` in the result, and any other value unchanged.
+        Arrays among the arguments become `PerReplica` values for `merge_fn`. Every replica gets the
+        replica's own component of a `PerReplica` in the result, and other values unchanged.
         """
         self._check_current("merge_call")
         require_call(merge_fn, args, kwargs, "merge_call")
         if not self._is_running():
-            with entered(Entry(self._strategy, is_merging=True)):
-                return merge_fn(self._strategy, *args, **(kwargs or {}))
+            with entered(Entry(self.strategy, is_merging=True)):
+                return merge_fn(self.strategy, *args, **(kwargs or {}))
         merge_fn = _unwrapping(merge_fn)
         if self._peers is not None:
             return self._peers.merge_call(merge_fn, tuple(args), kwargs or {})
@@ -237,8 +226,8 @@ class ReplicaContext:
             return leaf
 
         merge_args, merge_kwargs = map_leaves(leave, (tuple(args), dict(kwargs or {})), None)
-        merge_args = (self._strategy, *merge_args)
-        with fresh_trace(), entered(Entry(self._strategy)):
+        merge_args = (self.strategy, *merge_args)
+        with fresh_trace(), entered(Entry(self.strategy)):
             merged = run_in_cross_replica_context(
                 lambda: call_with_copies(merge_fn, merge_args, merge_kwargs, name_of(merge_fn))
             )
@@ -255,14 +244,13 @@ class ReplicaContext:
         return make() if self._peers is None else self._peers.made_once(make)
 
     def _is_running(self) -> bool:
-        return not self._strategy.is_default
+        return not self.strategy.is_default
 
     def _check_current(self, what: str) -> None:
         entry = current_entry()
         if self._is_running() and (entry is None or entry.replica_context is not self):
             raise ContextError(
                 f"{what} of a replica context outside the replica function it belongs to",
-                source=here(),
                 hint="call gd.get_replica_context() inside the replica function that uses it",
             )
 
@@ -291,7 +279,6 @@ def refuse_none(value: Any, what: str) -> None:
     if value is None:
         raise ArgumentError(
             f"{what} of None, which has no value",
-            source=here(),
             hint="give it arrays; a pytree may contain None beside them",
         )
 
@@ -300,16 +287,15 @@ def refuse_slices(leaf: Any, what: str) -> None:
     """Raise `UnsupportedError` for an `IndexedSlices`, which is not an array."""
     if isinstance(leaf, IndexedSlices):
         raise UnsupportedError(
-            f"{what} of IndexedSlices",
-            source=here(),
-            hint="gather their values and their indices",
+            f"{what} of IndexedSlices", hint="gather their values and their indices"
         )
 
 
 def reduction_of(leaf: Any, op: ReduceOp, what: str) -> tuple[jax.Array, str]:
     """Return a leaf as an array that can be reduced, and the reducer.
 
-    The mean of an integer that is equal on all replicas is its maximum, which is an integer.
+    If an integer is equal on all replicas, the reducer of its mean is the maximum, which stays an
+    integer.
     """
     array, trace = checked_array(leaf, f"{what} of"), current_trace()
     if op is ReduceOp.MEAN and trace is not None and is_array(leaf):

@@ -1,8 +1,9 @@
 """Unequal replicas: a replica function is traced once for each replica variant.
 
-A variant is a set of replicas with arguments of the same shapes. If the function needs the replica
-id as a Python value, or gets different Python values, every replica is a variant. The traces are
-merged into one (`tracing/merge_variants.py`), and the variants' results are combined leaf by leaf.
+A variant is a set of replicas whose arguments have the same shapes. If the function needs the
+replica id as a Python value, or gets different Python values, every replica is a variant. The
+traces are merged into one trace (`tracing/merge_variants.py`), and the results of the variants are
+combined leaf by leaf.
 """
 
 from __future__ import annotations
@@ -16,28 +17,31 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.context import Entry, entered
-from graphdist.errors import ArgumentError
 from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.argument_keys import StaticValue
 from graphdist.program.step_functions import name_of, require_result
-from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaVariant
+from graphdist.strategies.peers import (
+    Assumptions,
+    NotKnownYet,
+    Peers,
+    ReplicaVariant,
+    is_leaf_of_result,
+)
 from graphdist.strategies.replica_context import ReplicaContext
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import run_by_each_replica
 from graphdist.tracing.merge_variants import merge_variants
 from graphdist.tracing.primitives import replica_id_p
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.trace_in_progress import current_trace, fresh_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     Mirrored,
     PerReplica,
-    Shapes,
     TracedParts,
     TracedPerReplica,
     is_array,
     is_distributed,
-    structure_text,
+    require_one_structure,
     unequal,
 )
 from graphdist.values.pytrees import unflatten
@@ -47,17 +51,17 @@ _OUTPUT = object()
 
 @dataclass(frozen=True)
 class _UnchangedArgument:
-    """A leaf of the result that is an unchanged argument, the same on all replicas.
+    """A leaf of the result that is an unchanged argument, with one value for all replicas.
 
-    If all variants return the same argument here, the argument becomes the result, and the outputs
-    of the jaxprs are not used.
+    If all variants return the same argument at this leaf, the argument becomes the result, and the
+    outputs of the jaxprs are not used.
     """
 
     value: Any
 
 
 def run_by_variant(
-    strategy: AbstractStrategy,
+    strategy: StrategyBase,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -68,7 +72,9 @@ def run_by_variant(
     by_replica_id = by_replica_id or any(_is_static(leaf) for leaf in leaves)
     variants = _variants(leaves, strategy.num_replicas_in_sync, by_replica_id)
     outside = [_mirrored(leaf, strategy) for leaf in leaves]
-    assumptions = Assumptions(strategy, variants, _sizes(leaves))
+    traced_leaves = [leaf for leaf in leaves if isinstance(leaf, TracedPerReplica)]
+    shapes = [leaf.shapes for leaf in traced_leaves if leaf.shapes]
+    assumptions = Assumptions(strategy, variants, shapes)
     while True:
         assumptions.start()
         traced = []
@@ -79,11 +85,6 @@ def run_by_variant(
                 )
         if assumptions.are_settled():
             return _combined(strategy, variants, leaves, traced)
-
-
-def _is_leaf_of_result(leaf: Any) -> bool:
-    """Return whether a node is a leaf. None is one, since another replica may have an array."""
-    return leaf is None or is_distributed(leaf)
 
 
 def _is_static(leaf: Any) -> bool:
@@ -104,7 +105,7 @@ def _variants(leaves: Sequence[Any], count: int, by_replica_id: bool) -> list[Re
     ]
 
 
-def _mirrored(leaf: Any, strategy: AbstractStrategy) -> Any:
+def _mirrored(leaf: Any, strategy: StrategyBase) -> Any:
     """Return the value that every replica gets for a leaf that is not per-replica."""
     value = leaf.array if isinstance(leaf, Mirrored) else leaf
     trace = current_trace()
@@ -113,16 +114,12 @@ def _mirrored(leaf: Any, strategy: AbstractStrategy) -> Any:
     return value
 
 
-def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
-    return [leaf.shapes for leaf in leaves if isinstance(leaf, TracedPerReplica) and leaf.shapes]
-
-
 @dataclass
 class _Traced:
     """The trace of a variant: a jaxpr, and the leaves of the result.
 
-    A leaf is a Python value, or stands for an output of the jaxpr: `_OUTPUT` or an
-    `_UnchangedArgument`.
+    A leaf is a Python value, or an `_OUTPUT` or `_UnchangedArgument` in place of an output of the
+    jaxpr.
     """
 
     jaxpr: Any  # a ClosedJaxpr, which only `tracing` may name
@@ -131,7 +128,7 @@ class _Traced:
 
 
 def _trace(
-    strategy: AbstractStrategy,
+    strategy: StrategyBase,
     fn: Callable[..., Any],
     structure: Any,
     leaves: Sequence[Any],
@@ -162,7 +159,7 @@ def _trace(
         with trace.means.region("variant"), entered(Entry(strategy, context)):
             returned = run_by_each_replica(lambda: call_with_copies(fn, args, kwargs, name_of(fn)))
         require_result(returned, "the function given to run")
-        outputs, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
+        outputs, shape = jax.tree.flatten(returned, is_leaf=is_leaf_of_result)
         result[:] = [shape, *(_described(leaf, outside) for leaf in outputs)]
         return [jnp.asarray(leaf) for leaf in outputs if _is_output(leaf)]
 
@@ -180,14 +177,14 @@ def _is_output(leaf: Any) -> bool:
 
 
 def _described(leaf: Any, outside: Sequence[Any]) -> Any:
-    """Return what stands for a leaf in `_Traced.leaves`: the leaf itself if it is no array."""
+    """Return the entry of `_Traced.leaves` for a leaf; the leaf itself if it is no array."""
     if not _is_output(leaf):
         return leaf
     return _UnchangedArgument(leaf) if any(leaf is value for value in outside) else _OUTPUT
 
 
 def _combined(
-    strategy: AbstractStrategy,
+    strategy: StrategyBase,
     variants: list[ReplicaVariant],
     leaves: Sequence[Any],
     traced: list[_Traced],
@@ -197,21 +194,19 @@ def _combined(
         [Slot(leaf.local, leaf.shape_on(variant.replica)) for leaf in dynamic]
         for variant in variants
     ]
-    is_one_structure = all(trace.structure == traced[0].structure for trace in traced)
+    structures = [trace.structure for trace in traced]
+    is_one_structure = all(structure == structures[0] for structure in structures)
     # If the structures differ, an error about different collectives comes first.
     positions = _positions(traced) if is_one_structure else [[] for _ in traced]
     count = strategy.num_replicas_in_sync
-    index = _traced_index(variants, count)
+    index_of = {replica: v.index for v in variants for replica in v.replicas}
+    indices = [index_of[replica] for replica in range(count)]
+    index: Any = replica_id_p.bind(group_size=count)
+    if indices != list(range(count)):  # the index of the replica's variant
+        index = jnp.asarray(indices, jnp.int32)[index]
     slots = merge_variants(index, [trace.jaxpr for trace in traced], arguments, positions)
-    for variant, trace in zip(variants, traced, strict=True):
-        if trace.structure != traced[0].structure:
-            raise ArgumentError(
-                f"the replica function returned {structure_text(traced[0].structure)} on replica "
-                f"{variants[0].replica} and {structure_text(trace.structure)} on replica "
-                f"{variant.replica}: the structures differ",
-                source=here(),
-            )
-    indices = _indices(variants, count)
+    first_replicas = [variant.replica for variant in variants]
+    require_one_structure("the replica function returned", structures, first_replicas)
     results = []
     for position in range(len(traced[0].leaves)):
         row = [slots[index][position] for index in indices]
@@ -221,9 +216,10 @@ def _combined(
 
 
 def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
-    """Return, for each variant, the index among its jaxpr's outputs of each leaf of the result.
+    """Return, for each variant and each leaf of the result, the index of the jaxpr's output.
 
-    None for a leaf that is a Python value, or an argument that all variants return unchanged.
+    The index is None if the leaf is a Python value, or an argument that all variants return
+    unchanged.
     """
     rows: list[list[int | None]] = []
     for trace in traced:
@@ -244,21 +240,6 @@ def _is_from_jaxpr(leaf: Any) -> bool:
 
 def _static(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, _UnchangedArgument) else leaf
-
-
-def _indices(variants: Sequence[ReplicaVariant], count: int) -> list[int]:
-    """Return the index of each replica's variant."""
-    index_of = {replica: v.index for v in variants for replica in v.replicas}
-    return [index_of[replica] for replica in range(count)]
-
-
-def _traced_index(variants: Sequence[ReplicaVariant], count: int) -> Any:
-    """Return the index of the replica's variant, as a traced value."""
-    replica = replica_id_p.bind(group_size=count)
-    indices = _indices(variants, count)
-    if indices == list(range(count)):
-        return replica
-    return jnp.asarray(indices, jnp.int32)[replica]
 
 
 def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:

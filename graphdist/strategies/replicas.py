@@ -18,7 +18,6 @@ from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.step_functions import name_of, require_result
 from graphdist.state.variable import Variable
 from graphdist.state.variable_updates import IndexedSlices
-from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.replica_context import (
     ReplicaContext,
     is_slices,
@@ -26,11 +25,11 @@ from graphdist.strategies.replica_context import (
     refuse_slices,
 )
 from graphdist.strategies.replica_variants import run_by_variant
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import run_by_each_replica
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.trace_in_progress import current_trace, fresh_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     Mirrored,
     PerReplica,
@@ -47,10 +46,7 @@ from graphdist.values.replica_warnings import warn_of_unsplit_batch
 
 
 def run(
-    strategy: AbstractStrategy,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    strategy: StrategyBase, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Trace `fn` once for all replicas, or once per replica variant if the replicas differ."""
     trace = current_trace()
@@ -88,10 +84,7 @@ def _differs(leaf: Any) -> bool:
 
 
 def _run_once(
-    strategy: AbstractStrategy,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    strategy: StrategyBase, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     context, trace = ReplicaContext(strategy), current_trace()
     outside = context.mirrored
@@ -133,22 +126,18 @@ def _not_traced(value: PerReplica, what: str) -> GraphdistError:
     if not kinds:
         return _closed_over()
     return ArgumentTypeError(
-        f"{what} of a PerReplica of {' and '.join(sorted(kinds))}: it takes arrays and numbers",
-        source=here(),
+        f"{what} of a PerReplica of {' and '.join(sorted(kinds))}: it takes arrays and numbers"
     )
 
 
 def _closed_over() -> ArgumentError:
     return ArgumentError(
         "a PerReplica made outside the function is used in it without being an argument",
-        source=here(),
         hint="pass it to the function as an argument",
     )
 
 
-def reduce(
-    strategy: AbstractStrategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None
-) -> Any:
+def reduce(strategy: StrategyBase, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
     """Reduce every leaf. None in a pytree is no leaf, but None alone is a leaf."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
@@ -157,7 +146,7 @@ def reduce(
     )
 
 
-def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
+def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     size = strategy.num_replicas_in_sync
     if isinstance(leaf, IndexedSlices):
         scale = size if op is ReduceOp.MEAN else 1
@@ -174,13 +163,13 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
         if op is ReduceOp.SUM and size > 1 and axis is None:
             raise ArgumentError(
                 f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
-                source=here(),
                 hint="use MEAN for a value that all replicas share, or reduce the result of run",
             )
         if axis is None:
             value = leaf.array if isinstance(leaf, Mirrored) else leaf
             # On one replica the value may be a result of run, whose mean is a float.
-            may_be_returned = size == 1 and _is_integer(value) and not is_variable
+            is_integer = is_array(value) and jnp.issubdtype(value.dtype, jnp.integer)
+            may_be_returned = size == 1 and is_integer and not is_variable
             return reduction_of(value, op, "reduce")[0] if may_be_returned else value
         # Along an axis every replica reduces the value.
         local = leaf.array if isinstance(leaf, Mirrored) else leaf
@@ -237,14 +226,9 @@ def _check_equal(shapes: Shapes, what: str, but: Sequence[int]) -> None:
             raise ArgumentError(
                 f"{what} of values of shape {list(shapes[0])} on replica 0 and {list(shape)} on "
                 f"replica {replica}",
-                source=here(),
                 hint="give all replicas values of one shape, or combine them along the axis in "
                 "which they differ",
             )
-
-
-def _is_integer(value: Any) -> bool:
-    return is_array(value) and bool(jnp.issubdtype(value.dtype, jnp.integer))
 
 
 def reduce_axes(axis: Any) -> tuple[int, ...] | None:
@@ -254,8 +238,7 @@ def reduce_axes(axis: Any) -> tuple[int, ...] | None:
     axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
     if not all(isinstance(item, int) for item in axes):
         raise ArgumentTypeError(
-            f"reduce along axis {axis!r}: an axis is an int, a tuple of ints or None",
-            source=here(),
+            f"reduce along axis {axis!r}: an axis is an int, a tuple of ints or None"
         )
     return axes
 
@@ -266,13 +249,12 @@ def _dimensions(local: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
         if not -rank <= axis < rank:
             raise ArgumentError(
                 f"reduce along axis {axis}: the replicas' values have rank {rank}",
-                source=here(),
                 hint=f"choose axes from {-rank} to {rank - 1}" if rank else "use axis=None",
             )
     return tuple(sorted({axis % rank for axis in axes}))
 
 
-def gather(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
+def gather(strategy: StrategyBase, value: Any, axis: int) -> Any:
     """Concatenate the replicas' values of every leaf."""
     refuse_slices(value, "gather")
     if value is None:
@@ -282,7 +264,7 @@ def gather(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
     )
 
 
-def _gather_leaf(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
+def _gather_leaf(strategy: StrategyBase, value: Any, axis: int) -> Any:
     value = _value_of_variable(value, has_axis=True)
     if not isinstance(value, TracedPerReplica):
         if isinstance(value, PerReplica):
@@ -290,7 +272,6 @@ def _gather_leaf(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
         if not isinstance(value, jax.Array | np.ndarray | np.generic | int | float | Mirrored):
             raise ArgumentTypeError(
                 f"gather of a {type(value).__name__}: it takes PerReplica values, in pytrees too",
-                source=here(),
                 hint="give it the result of run, or an array",
             )
         return value.array if isinstance(value, Mirrored) else value
@@ -303,7 +284,7 @@ def _gather_leaf(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
     return without_padding(gathered, lengths, value.local.shape[dimension], dimension)
 
 
-def local_results(strategy: AbstractStrategy, value: Any) -> tuple[Any, ...]:
+def local_results(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
     """Return the replicas' components of a value or of a container of values."""
     structure: Any
     leaves, structure = jax.tree.flatten(value, is_leaf=is_distributed)
@@ -331,7 +312,7 @@ def _part(part: Any, replica: int, count: int) -> Any:
     return Slot(stacked[replica], part.shape).value()
 
 
-def _components(strategy: AbstractStrategy, leaf: Any) -> tuple[Any, ...]:
+def _components(strategy: StrategyBase, leaf: Any) -> tuple[Any, ...]:
     count = strategy.num_replicas_in_sync
     if isinstance(leaf, TracedParts):
         return tuple(_part(part, replica, count) for replica, part in enumerate(leaf.parts))

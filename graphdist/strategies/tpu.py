@@ -15,10 +15,9 @@ from graphdist.errors import ArgumentError, ContextError, DeviceError, Unsupport
 from graphdist.options import AXIS_NAME
 from graphdist.runtime.absent_devices import absent_devices
 from graphdist.runtime.devices import Devices, find_devices
-from graphdist.runtime.targets.topologies import Topology, find_topology
+from graphdist.runtime.targets.topologies import find_topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.data_parallel import DataParallelStrategy
-from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.workers_of_job import require_all_processes, single_worker
 from graphdist.tracing.user_lines import here
 
@@ -58,32 +57,24 @@ class TPUBase(DataParallelStrategy):
         del experimental_spmd_xla_partitioning  # it divides a replica, which has one core here
         if tpu_cluster_resolver is not None:
             self.cluster_resolver = single_worker(tpu_cluster_resolver)
-
-        def find() -> Devices:
-            if topology is not None:
-                devices = devices_of_topology(topology, num_slices, "tpu")
-            elif num_slices != 1:
-                raise ArgumentError(
-                    f"num_slices is {num_slices} without a topology",
-                    source=here(),
-                    hint='write topology="v5e:16x16", num_slices=2',
-                )
-            else:
-                if experimental_device_assignment is None:
-                    require_all_processes("TPUStrategy", "give experimental_device_assignment")
-                devices = present_tpus()
-            if experimental_device_assignment is None:
-                return devices
-            chosen = _assigned(devices.devices, experimental_device_assignment)
-            return Devices(chosen, topology=devices.topology)
-
+        assignment = experimental_device_assignment
+        if topology is not None:
+            devices = devices_of_topology(topology, num_slices, "tpu")
+        elif num_slices != 1:
+            raise ArgumentError(
+                f"num_slices is {num_slices} without a topology",
+                hint='write topology="v5e:16x16", num_slices=2',
+            )
+        else:
+            if assignment is None:
+                require_all_processes("TPUStrategy", "give experimental_device_assignment")
+            devices = present_tpus()
+        if assignment is not None:
+            devices = Devices(_assigned(devices.devices, assignment), topology=devices.topology)
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
-        super().__init__(find, StrategyExtended, axis_name, *updates)
-
-    @property
-    def topology(self) -> Topology | None:
-        """Return the topology that the strategy was made with; None for this host's TPUs."""
-        return self.devices.topology
+        super().__init__(devices, axis_name, *updates)
+        self.topology = devices.topology
+        """The topology that the strategy was made with; None for this host's TPUs."""
 
     def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
         """Return the tensor, which is on the replica's only core, core 0.
@@ -93,8 +84,7 @@ class TPUBase(DataParallelStrategy):
         _require_replica("experimental_assign_to_logical_device")
         if logical_device_id != 0:
             raise ArgumentError(
-                f"logical_device_id is {logical_device_id}, but a replica has 1 core, with id 0",
-                source=here(),
+                f"logical_device_id is {logical_device_id}, but a replica has 1 core, with id 0"
             )
         return tensor
 
@@ -111,13 +101,11 @@ class TPUBase(DataParallelStrategy):
         if len(parts) != np.ndim(tensor):
             raise ArgumentError(
                 f"partition_dimensions has {len(parts)} numbers for a tensor of "
-                f"{np.ndim(tensor)} dimensions",
-                source=here(),
+                f"{np.ndim(tensor)} dimensions"
             )
         if prod(parts) != 1:
             raise ArgumentError(
                 f"partition_dimensions {parts} makes {prod(parts)} parts, but a replica has 1 core",
-                source=here(),
                 hint="split the batch over more replicas",
             )
         return tensor
@@ -135,13 +123,12 @@ def _require_replica(name: str) -> None:
     if not in_replica_context_of_a_run():
         raise ContextError(
             f"{name} was called outside of a replica function",
-            source=here(),
             hint="call it in the function given to `strategy.run`",
         )
 
 
 class TPUStrategy(TPUBase, Strategy):
-    """Runs one replica on each TPU core, with variables mirrored on all of them.
+    """Runs one replica on each TPU core, with variables mirrored on all cores.
 
     Without a topology the strategy uses the TPUs of this host. With a topology, such as
     "v5e:16x16", functions are traced, lowered and compiled (`f.trace(..).lower().compile()`) for
@@ -183,14 +170,12 @@ def _assigned(devices: Sequence[jax.Device], assignment: Any) -> tuple[jax.Devic
     if cores.ndim == 3 and cores.shape[1] != 1:
         raise UnsupportedError(
             f"experimental_device_assignment gives {cores.shape[1]} cores to a replica, which can "
-            f"have 1",
-            source=here(),
+            f"have 1"
         )
     cores = cores.reshape(len(cores), -1) if cores.ndim else cores
     if cores.ndim != 2 or cores.shape[1] != 4:
         raise ArgumentError(
             f"experimental_device_assignment has shape {list(np.shape(cores))}, not [replicas, 4]",
-            source=here(),
             hint="give a sequence of (x, y, z, core)",
         )
     device_at = {

@@ -1,39 +1,37 @@
 """Finds the workers of a job: the processes that run one program together.
 
-The first of these that exists names the workers: the resolver that the user gives; `TF_CONFIG`; a
-JAX that the program has initialized, as most scripts for JAX do; Ray Train, if it runs this
-process's training function; a launcher known to JAX (Slurm, Open MPI, Kubernetes, Cloud TPU), if it
-started this process as one of several. If there is none, the process is alone. If it was one of the
-last three, worker 0 prints which one on stderr.
+The workers are named by the first source that exists:
+
+1. the resolver that the user gives;
+2. `TF_CONFIG`;
+3. a JAX that the program has initialized, as most scripts for JAX do;
+4. Ray Train, if Ray Train runs the training function of this process;
+5. a launcher known to JAX (Slurm, Open MPI, Kubernetes, Cloud TPU), if the launcher started this
+   process as one of several.
+
+Without a source the process is alone. For the sources 3, 4 and 5, worker 0 prints the source on
+stderr.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any  # Any: what users pass as resolver
 
 import jax
 
 from graphdist.cluster import roles
-from graphdist.cluster.launcher import Launcher, launcher
+from graphdist.cluster.launcher import launcher
 from graphdist.cluster.ray_train import (
     RayTrainWorker,
     from_rank_zero,
     own_address,
     ray_train_worker,
 )
-from graphdist.cluster.resolver import (
-    ClusterResolver,
-    SimpleClusterResolver,
-)
+from graphdist.cluster.resolver import ClusterResolver, SimpleClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.cluster.tf_config import TFConfigClusterResolver, is_cluster_described
-from graphdist.config import (
-    job_identity,
-    worker_bind_address,
-    worker_timeouts,
-)
+from graphdist.config import job_identity, worker_bind_address, worker_timeouts
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.runtime.devices import backends_are_started
 from graphdist.runtime.extras import require_package
@@ -70,7 +68,7 @@ def joined_workers(resolver: Any) -> tuple[ClusterResolver, ClusterWorkers | Non
 def require_all_processes(what: str, on_purpose: str) -> None:
     """Raise `ContextError` if `what` would use this process alone, which is one of several.
 
-    The others are JAX's processes, or workers of Ray Train that JAX does not connect. `on_purpose`
+    The several processes are JAX's, or workers of Ray Train that JAX does not connect. `on_purpose`
     says how a program can use one process although there are several.
     """
     if current_workers() is not None:
@@ -84,7 +82,6 @@ def require_all_processes(what: str, on_purpose: str) -> None:
         return
     raise ContextError(
         f"{what} uses this process alone, and {others}: each would compute for itself",
-        source=here(),
         hint=f"make a gd.MultiWorkerMirroredStrategy() of all of them; on purpose: {on_purpose}",
     )
 
@@ -113,7 +110,12 @@ def _of_jax() -> ClusterWorkers | None:
     try:
         service.join(timeouts.start)
     except Exception as error:
-        raise _unconnected(found, error) from error
+        raise WorkerError(
+            f"{found.name} started this process as one of several, and JAX cannot connect them: "
+            f"{str(error).partition(chr(10))[0]}",
+            source=at,
+            hint=_OTHERWISE,
+        ) from error
     if jax.process_count() == 1:
         return None
     workers = join_processes_of_jax(timeouts, job, service, at)
@@ -143,15 +145,6 @@ _MODULES = {"mpi4py": "mpi4py", "k8s": "kubernetes"}
 """The module that JAX needs for a method of finding the other processes."""
 
 
-def _unconnected(found: Launcher, error: Exception) -> WorkerError:
-    return WorkerError(
-        f"{found.name} started this process as one of several, and JAX cannot connect them: "
-        f"{str(error).partition(chr(10))[0]}",
-        source=here(),
-        hint=_OTHERWISE,
-    )
-
-
 def _say(workers: ClusterWorkers, found_by: str) -> None:
     if workers.index == 0:
         names = "; ".join(workers.addresses[:4]) + ("; .." if len(workers) > 4 else "")
@@ -168,13 +161,9 @@ def _of_resolver(resolver: ClusterResolver) -> ClusterWorkers | None:
     if kind is None or task_id is None:
         raise ArgumentError(
             f"the cluster has {len(addresses)} workers, and does not say which one this process is",
-            source=here(),
             hint='give the resolver task_type and task_id, or TF_CONFIG a "task"',
         )
-    return _rendezvous(addresses, roles.id_in_cluster(spec, kind, task_id), spec)
-
-
-def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
+    index = roles.id_in_cluster(spec, kind, task_id)
     if not jax.distributed.is_initialized():
         _require_unused_devices(f"{len(addresses)} workers: {spec}")
     timeouts, job, bind = worker_timeouts(), job_identity(), worker_bind_address()
@@ -185,7 +174,6 @@ def _require_unused_devices(workers: str) -> None:
     if current_workers() is None and backends_are_started():
         raise ContextError(
             f"devices are in use already, and can no longer become the devices of {workers}",
-            source=here(),
             hint="make the strategy first: move code that makes arrays, lists jax.devices() or "
             "runs functions below this line",
         )
@@ -208,7 +196,6 @@ def single_worker(resolver: Any) -> ClusterResolver:
     if count > 1:
         raise ContextError(
             f"the cluster has {count} workers, and the strategy takes 1",
-            source=here(),
             hint="use gd.MultiWorkerMirroredStrategy(resolver), on TPUs too",
         )
     return checked

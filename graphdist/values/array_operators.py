@@ -1,4 +1,4 @@
-"""Operators of variables and mirrored values, which apply to their array."""
+"""Operators of variables and mirrored values. Each applies to the array of the object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JAX_CORE = getattr(jax.typeof, "__globals__", None)
 def is_refused_by_jax(frame: FrameType) -> bool:
     """Return whether JAX looks up `__jax_array__` in this frame only to reject the argument.
 
-    `bind` is left out, since it would hide an error that the property raises.
+    The function `bind` of JAX is no such frame, since `bind` hides an error of the property.
     """
     return frame.f_globals is _JAX_CORE and frame.f_code.co_name != "bind"
 
@@ -36,9 +36,9 @@ class ArrayOperators(Operators[jax.Array]):
     def __jax_array__(self) -> Callable[[], jax.Array]:
         """Return the function that returns the array.
 
-        This is a property, since compiled functions of JAX never call the method. They only check
-        that the attribute exists, and raise an error without the user's line. So the property
-        itself raises an error, which has the line.
+        This is a property, because compiled functions of JAX never call the returned function. JAX
+        only checks that the attribute exists, and raises an error without the user's line. So the
+        property raises an error that has the line.
         """
         if is_refused_by_jax(sys._getframe(1)):
             raise ArgumentError(
@@ -94,8 +94,7 @@ class ArrayOperators(Operators[jax.Array]):
         )
 
     def _operate(self, operation: Callable[..., Any], *operands: Any) -> jax.Array:
-        result: jax.Array = operation(*map(_array, operands))
-        return result
+        return operation(*map(_array, operands))
 
     def __eq__(self, other: object) -> Any:
         if not self.is_compared_with(other):
@@ -110,7 +109,7 @@ class ArrayOperators(Operators[jax.Array]):
     __hash__ = object.__hash__
 
     def is_compared_with(self, other: object) -> bool:
-        """Return whether `==` compares element by element; otherwise it compares identities."""
+        """Return whether `==` compares element by element, instead of identities."""
         return isinstance(other, _ARRAYS)
 
 

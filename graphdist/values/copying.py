@@ -1,7 +1,8 @@
 """How `copy` and `pickle` treat objects that belong to this process's devices.
 
-A deep copy of a model has new variables on the same strategy, since a strategy is not copied with
-an object that refers to it. Devices, buffers and compiled programs cannot be pickled.
+A deep copy of a model has new variables on the same strategy, because a strategy is not copied when
+an object that refers to the strategy is copied. Devices, buffers and compiled programs cannot be
+pickled.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from graphdist.errors import ArgumentTypeError
 def is_part_of_a_copy(memo: Mapping[int, Any]) -> bool:
     """Return whether `__deepcopy__` was called for a part of the object that the user copies.
 
-    In this case `memo` has an outer object, or the caller is the module `copy`. The second happens
-    for elements of a tuple, since `copy` adds a tuple to `memo` only after its elements.
+    Then `memo` has an outer object, or the caller is the module `copy`. For elements of a tuple the
+    caller is the module, because `copy` adds a tuple to `memo` only after the elements.
     """
     caller = sys._getframe(2).f_back
     return bool(memo) or (caller is not None and caller.f_globals is vars(copy))

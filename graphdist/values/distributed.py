@@ -24,7 +24,6 @@ from graphdist.context import running_replica
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Layout, Type, dtype_name
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.user_lines import here
 from graphdist.values.array_operators import ArrayOperators, is_refused_by_jax
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.one_line import devices_of, values_of
@@ -66,7 +65,7 @@ class PerReplica(PerReplicaOperators, DistributedValues):
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        """Store a value per replica. If they are arrays, a step copies them to the devices."""
+        """Store a value per replica. A step copies arrays to the devices."""
         if not isinstance(values, Iterable) or isinstance(values, str):
             raise ArgumentTypeError(
                 f"a PerReplica takes a sequence with a value per replica, not {type_name(values)}",
@@ -84,8 +83,8 @@ class PerReplica(PerReplicaOperators, DistributedValues):
     def __jax_array__(self) -> Callable[[], jax.Array]:
         """Return a function that returns the replica's component, in a replica function.
 
-        This is a property, since JAX may only check that the attribute exists, and raise an error
-        of its own. If an array is the left operand of an operator, the attribute must not exist for
+        This is a property, because JAX may only check that the attribute exists, and raise another
+        error. If an array is the left operand of an operator, the attribute must not exist for
         JAX, so that Python calls the reflected operator of the `PerReplica`.
         """
         if sys._getframe(1).f_code.co_name.startswith(_JAX_OPERATOR):
@@ -195,8 +194,17 @@ class PerReplicaArray(PerReplica):
             )
 
 
+class TracedValue(PerReplica):
+    """A per-replica value inside a trace."""
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Raise an error, since inside a function the arrays are only on the devices."""
+        raise no_values_yet()
+
+
 @jax.tree_util.register_pytree_node_class
-class TracedPerReplica(PerReplica):
+class TracedPerReplica(TracedValue):
     """A per-replica value inside a trace: a tracer with the shape of one component.
 
     If the replicas' shapes differ, the tracer is padded with zeros to the largest shape, and
@@ -206,11 +214,6 @@ class TracedPerReplica(PerReplica):
     def __init__(self, local: Any, shapes: Shapes | None = None) -> None:
         """Wrap a tracer."""
         self.local, self.shapes = local, shapes
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """Raise an error, since inside a function the replicas' values are only on the devices."""
-        raise no_values_yet()
 
     def shape_on(self, replica: int) -> tuple[int, ...]:
         """Return the shape of a replica's component, without padding."""
@@ -230,11 +233,11 @@ class TracedPerReplica(PerReplica):
 
 
 @jax.tree_util.register_pytree_node_class
-class TracedParts(PerReplica):
+class TracedParts(TracedValue):
     """A per-replica value inside a trace: component i is a Python value or a `Slot`.
 
-    All replicas trace the array of a slot. On replica i the array holds component i; what it holds
-    on other replicas has no meaning.
+    All replicas trace the array of a slot. On replica i the array is component i. On other replicas
+    the array has no meaning.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -243,11 +246,6 @@ class TracedParts(PerReplica):
 
     def __repr__(self) -> str:
         return f"PerReplica{self.parts!r}"
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """Raise an error, since inside a function the arrays are only on the devices."""
-        raise no_values_yet()
 
     def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
         """Return the arrays as children."""
@@ -267,7 +265,7 @@ class TracedParts(PerReplica):
 
 @dataclass(frozen=True)
 class _Static:
-    """A Python value among the parts. It is wrapped, since a plain tuple is an array's shape."""
+    """A Python value among the parts, in a wrapper, because a plain tuple is an array's shape."""
 
     value: Any
 
@@ -325,7 +323,7 @@ def wrong_type(
     error: type[GraphdistError] = ArgumentTypeError,
 ) -> GraphdistError:
     """Return the error for an argument that is of another type than expected."""
-    return error(f"{name} is of type {type_name(value)}, not {expected}", source=here(), hint=hint)
+    return error(f"{name} is of type {type_name(value)}, not {expected}", hint=hint)
 
 
 def is_distributed(leaf: Any) -> bool:
@@ -340,6 +338,21 @@ def structure_text(structure: Any) -> str:
     "{'b': [*], 'w': *}"
     """
     return str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+
+
+def require_one_structure(
+    what: str, structures: Sequence[Any], replicas: Sequence[int], at: str = "on"
+) -> None:
+    """Raise `ArgumentError` unless the replicas' pytrees have one structure.
+
+    The error begins with `what`. The word before "replica" in the error is `at`.
+    """
+    for replica, structure in zip(replicas, structures, strict=True):
+        if structure != structures[0]:
+            raise ArgumentError(
+                f"{what} {structure_text(structures[0])} {at} replica {replicas[0]} and "
+                f"{structure_text(structure)} {at} replica {replica}: the structures differ"
+            )
 
 
 def is_array(value: Any) -> bool:

@@ -53,8 +53,7 @@ class Operators(Generic[Result]):
         return len(self._array_for("len()"))
 
     def __getitem__(self, index: Any) -> Result:
-        element: Result = self._array_for("an element")[index]
-        return element
+        return self._array_for("an element")[index]
 
     __neg__ = _unary(operator.neg)
     __pos__ = _unary(operator.pos)

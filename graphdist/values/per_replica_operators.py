@@ -80,25 +80,10 @@ def _on_each_replica(operation: Callable[..., Any], operands: tuple[Any, ...]) -
         ) from error
 
 
-_SYMBOLS = {
-    operator.add: "+",
-    operator.sub: "-",
-    operator.mul: "*",
-    operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%",
-    operator.pow: "**",
-    operator.matmul: "@",
-    operator.and_: "&",
-    operator.or_: "|",
-    operator.xor: "^",
-    operator.lshift: "<<",
-    operator.rshift: ">>",
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.gt: ">",
-    operator.ge: ">=",
-}
+_NAMES = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift lt le gt ge"
+_SIGNS = "+ - * / // % ** @ & | ^ << >> < <= > >="
+_SYMBOLS = dict(zip(_NAMES.split(), _SIGNS.split(), strict=True))
+"""The operators of Python, by the names of the functions of the module `operator`."""
 
 
 def _expression(operation: Callable[..., Any], operands: tuple[Any, ...]) -> str:
@@ -111,7 +96,7 @@ def _expression(operation: Callable[..., Any], operands: tuple[Any, ...]) -> str
         else type(operand).__name__
         for operand in operands
     ]
-    symbol = _SYMBOLS.get(operation)
+    symbol = _SYMBOLS.get(operation.__name__)
     if symbol is None:
         return f"{operation.__name__.strip('_')} of {' and '.join(kinds)}"
     return f" {symbol} ".join(kinds)

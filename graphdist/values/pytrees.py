@@ -2,9 +2,9 @@
 
 graphdist replaces the arrays of a user's pytree by variables or distributed values, and JAX builds
 the new pytree by a call of the user's class. Most classes keep their leaves unchanged. Some classes
-check them in `__init__` or `__post_init__`, and raise an error. But these classes accept leaves of
-the class `object`, since JAX itself builds such pytrees. So the pytree is built with such leaves,
-which are then replaced by the true leaves.
+check the leaves in `__init__` or `__post_init__`, and raise an error. But such a class accepts
+leaves of the class `object`, because JAX itself builds pytrees with such leaves. So graphdist
+builds the pytree with leaves of the class `object`, and replaces these by the true leaves.
 """
 
 from __future__ import annotations

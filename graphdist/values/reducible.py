@@ -1,15 +1,18 @@
-"""Checks the operands of reductions and gathers, and their axis."""
+"""Checks the operands and the axis of reductions and gathers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any  # Any: what users give in place of arrays and axes
+from typing import Any, TypeAlias  # Any: what users give in place of arrays and axes
 
 import jax
 import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.values.distributed import checked_array
+
+Axis: TypeAlias = int | tuple[int, ...] | None
+"""The dimensions along which each replica's value is reduced; None for none."""
 
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:

@@ -1,7 +1,7 @@
 """Warnings of programs that may compute something else on several replicas than on one.
 
-There is one warning per process for each line of the user. It is not an error, because
-`tf.distribute` computes the same, and the user may intend this.
+There is one warning per process for each line of the user. The program is not refused, because
+`tf.distribute` computes the same, and the user may intend the difference.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ _PART_OF_MEMORY = 10
 def warn_of_gathered_stacks(graph: Graph, memory_bytes: int) -> None:
     """Warn of a lowered step that holds large stacks of layers unsharded.
 
-    `memory_bytes` is a device's memory. There is no warning if it is 0, which means unknown.
+    `memory_bytes` is a device's memory. If the memory is unknown, it is 0, and
+    there is no warning.
     """
     gathers = gathered_stacks(graph, memory_bytes // 10**3) if memory_bytes else []
     held = sum(node.results[0].type.bytes for node in gathers)

@@ -25,7 +25,8 @@ Dimensions: TypeAlias = tuple[int | None, ...]
 class ArraySpec(jax.ShapeDtypeStruct):
     """Shape and dtype of an array; a dimension that varies is None.
 
-    With all dimensions known it works like a `jax.ShapeDtypeStruct`, also in JAX's functions.
+    If all dimensions are known, an `ArraySpec` works like a `jax.ShapeDtypeStruct`, also in
+    functions of JAX.
 
     >>> ArraySpec((None, 28, 28), jnp.float32)
     ArraySpec(shape=(None, 28, 28), dtype=float32)
@@ -52,7 +53,7 @@ class ArraySpec(jax.ShapeDtypeStruct):
 
     @property
     def traced_shape(self) -> tuple[int, ...] | None:
-        """Return the shape for which a function is traced; None if it is not known."""
+        """Return the shape for which a function is traced; None if the shape is not known."""
         return self.example if None in self.shape else tuple(self.shape)
 
 

@@ -287,9 +287,9 @@ def test_one_file_is_read_in_full_on_a_worker(tmp_path: Path) -> None:
 @covers("test_distributed_dataset", "test_distributed_datasets_from_function")
 @pytest.mark.parametrize("is_from_function", [False, True])
 def test_distributed_datasets(pair: Pair, is_from_function: bool) -> None:
-    from graphdist.keras.models import placement_of
+    from graphdist.keras.models import strategy_of_model
 
-    strategy: Any = placement_of(pair.models[1]).strategy
+    strategy: Any = strategy_of_model(pair.models[1])
     x, y = numbers(16, 3), numbers(16, 4)
 
     def distributed(size: int) -> Any:

@@ -341,3 +341,21 @@ def test_batch_normalization_is_per_replica_and_averages_are_means() -> None:
     np.testing.assert_allclose(layer.moving_variance, [0.5 + 0.5 * 2.5])
     model.train_on_batch(x[2:3] * 0 + 4, x[:1])  # a replica without rows does not count
     np.testing.assert_allclose(layer.moving_mean, [0.5 * 3.25 + 0.5 * 4])
+
+
+def test_a_sum_that_the_models_own_loss_calls_is_over_the_global_batch() -> None:
+    total = keras.losses.MeanSquaredError(reduction="sum")
+
+    class Own(keras.Sequential):
+        def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **options: Any) -> Any:
+            return total(y, y_pred)
+
+    def weights() -> list[Any]:
+        keras.utils.set_random_seed(1)
+        model = Own([keras.Input((4,)), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01))
+        x, y = rows(7)
+        model.train_on_batch(x, y[:, None].astype(np.float32))
+        return list(model.get_weights())
+
+    same(weights)

@@ -16,7 +16,7 @@ from keras import layers
 import graphdist as gd
 import graphdist.keras
 from graphdist.keras.installed import require_jax
-from graphdist.keras.models import placement_of
+from graphdist.keras.models import strategy_of_model
 from tests.keras.models import classifier, mirrored, rows
 from tests.multi_worker.launch import environment
 
@@ -31,16 +31,16 @@ def test_the_scope_in_which_a_model_is_made_is_its_strategy() -> None:
         sequential = plain()
         inputs = keras.Input((4,))
         functional = keras.Model(inputs, layers.Dense(1)(inputs))
-    assert placement_of(sequential).strategy is strategy
-    assert placement_of(functional).strategy is strategy
-    assert placement_of(plain()).strategy is None
+    assert strategy_of_model(sequential) is strategy
+    assert strategy_of_model(functional) is strategy
+    assert strategy_of_model(plain()) is None
 
 
 def test_the_scope_in_which_a_model_is_compiled_is_its_strategy() -> None:
     strategy, model = mirrored(), plain()
     with strategy.scope():
         model.compile("sgd", "mse")
-    assert placement_of(model).strategy is strategy
+    assert strategy_of_model(model) is strategy
 
 
 def test_distribute_takes_the_open_scope_or_the_strategy() -> None:
@@ -49,7 +49,7 @@ def test_distribute_takes_the_open_scope_or_the_strategy() -> None:
     model = plain()
     with strategy.scope():
         graphdist.keras.distribute(model)
-    assert placement_of(model).strategy is strategy
+    assert strategy_of_model(model) is strategy
 
 
 def test_a_model_has_one_strategy() -> None:
@@ -191,8 +191,8 @@ def test_a_saved_model_is_a_plain_one_and_trains_where_it_is_loaded(tmp_path: Pa
     with strategy.scope():
         again = keras.models.load_model(tmp_path / "model.keras")
     assert type(again) is keras.Sequential
-    assert placement_of(elsewhere).strategy is None
-    assert placement_of(again).strategy is strategy
+    assert strategy_of_model(elsewhere) is None
+    assert strategy_of_model(again) is strategy
     histories = [
         each.fit(x, y, batch_size=8, verbose=0, shuffle=False).history
         for each in (model, elsewhere, again)
@@ -206,7 +206,7 @@ def test_a_copied_model_is_no_part_of_the_strategy() -> None:
         model = classifier()
     model.train_on_batch(*rows(4))
     twin = copy.deepcopy(model)
-    assert placement_of(twin).strategy is None
+    assert strategy_of_model(twin) is None
     np.testing.assert_array_equal(twin.get_weights()[0], model.get_weights()[0])
 
 

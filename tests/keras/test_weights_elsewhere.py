@@ -11,7 +11,7 @@ import pytest
 from keras import layers
 
 import graphdist as gd
-from graphdist.keras.models import placement_of
+from graphdist.keras.models import strategy_of_model
 from tests.keras.models import mirrored, scope_of
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -35,7 +35,7 @@ def test_a_model_of_a_models_layers_predicts_outside_the_scope(trained: Any) -> 
     kernel, bias = trained.get_layer("hidden").get_weights()
     for found in (part.predict(X, verbose=0), part.predict_on_batch(X), part(X)):
         np.testing.assert_allclose(found, X @ kernel + bias, rtol=1e-5)
-    assert placement_of(part).strategy is placement_of(trained).strategy
+    assert strategy_of_model(part) is strategy_of_model(trained)
 
 
 @pytest.mark.long

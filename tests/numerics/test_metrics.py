@@ -269,3 +269,13 @@ def test_what_is_made_for_a_metric_goes_with_it() -> None:
     del metric
     gc.collect()
     assert gone() is None
+
+
+def test_a_metric_has_the_name_of_its_class() -> None:
+    class TopFive(gd.metrics.Mean):
+        pass
+
+    assert TopFive().name == "top_five"
+    assert gd.metrics.Mean().name == "mean"
+    assert gd.metrics.SparseTopKCategoricalAccuracy().name == "sparse_top_k_categorical_accuracy"
+    assert gd.metrics.Recall(name="found").name == "found"

@@ -23,7 +23,7 @@ OF_TENSORFLOW = {"graphdist.compat.v1", "graphdist.experimental"}
 
 # Classes that share a name, and why.
 SHARED_CLASSES = {
-    "DatasetIterator": "the iterator of `gd.data.Dataset`; in strategies.legacy_iterators "
+    "DatasetIterator": "the iterator of `gd.data.Dataset`; in strategies.legacy "
     "TensorFlow's name for the result of `make_dataset_iterator`, which conformance tests compare",
 }
 

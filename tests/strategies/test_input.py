@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.strategies import input as placement
+from graphdist.values import components
 
 COLUMNS = 48
 """Of no other test's elements."""
@@ -18,15 +18,15 @@ def test_on_cpu_a_device_has_the_one_copy_that_is_made(
     monkeypatch: pytest.MonkeyPatch, rows: int, count: int
 ) -> None:
     copies: list[Any] = []
-    aligned = placement._aligned
+    padded = components._padded
 
     def recorded(*args: Any) -> Any:
-        copy = aligned(*args)
+        copy = padded(*args)
         if copy.shape[-1:] == (COLUMNS,):  # not of a thread that reads ahead for an earlier test
             copies.append(copy)
         return copy
 
-    monkeypatch.setattr(placement, "_aligned", recorded)
+    monkeypatch.setattr(components, "_padded", recorded)
     strategy = gd.MirroredStrategy([f"cpu:{index}" for index in range(count)])
     (element,) = strategy.experimental_distribute_dataset([np.ones((rows, COLUMNS), np.float32)])
     array: Any = getattr(element, "array", element)  # of one replica it is the value
@@ -39,8 +39,8 @@ def test_on_cpu_a_device_has_the_one_copy_that_is_made(
 def test_elsewhere_only_what_is_padded_is_copied() -> None:
     batch = np.arange(10, dtype=np.float32).reshape(5, 2)
     full, short = batch[:3], batch[3:]
-    assert placement._padded(full, (3, 2), full.dtype) is full
-    copy = placement._padded(short, (3, 2), short.dtype)
+    assert components._padded(full, (3, 2), full.dtype, "gpu") is full
+    copy = components._padded(short, (3, 2), short.dtype, "gpu")
     assert copy.tolist() == [[6, 7], [8, 9], [0, 0]]
     assert not np.shares_memory(copy, batch)
 

@@ -1,4 +1,9 @@
-"""How often predictions are right: accuracies, precision and recall."""
+"""Metrics of predictions: how often predictions are right, and how far they are from the truth.
+
+Errors are computed element by element and averaged over the dimensions of an example. Each scalar
+of a one-dimensional array is an example. `keras.metrics` averages the examples of each update
+first, which is inexact if updates, or replicas, have different numbers of examples.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +29,6 @@ class Accuracy(MeanOverPairs):
     Array(0.75, dtype=float32)
     """
 
-    default_name = "accuracy"
-
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where truth and prediction are equal."""
         y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
@@ -38,8 +41,6 @@ class BinaryAccuracy(MeanOverPairs):
     >>> BinaryAccuracy()([1, 1, 0, 0], [0.98, 1.0, 0.0, 0.6])
     Array(0.75, dtype=float32)
     """
-
-    default_name = "binary_accuracy"
 
     def __init__(self, name: str | None = None, dtype: Any = None, threshold: float = 0.5) -> None:
         """Keep the threshold."""
@@ -59,8 +60,6 @@ class CategoricalAccuracy(MeanOverPairs):
     Array(0.5, dtype=float32)
     """
 
-    default_name = "categorical_accuracy"
-
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where the prediction is right."""
         y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
@@ -74,8 +73,6 @@ class SparseCategoricalAccuracy(MeanOverPairs):
     Array(0.5, dtype=float32)
     """
 
-    default_name = "sparse_categorical_accuracy"
-
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where the prediction is right."""
         return class_labels(y_true, y_pred, self.name) == jnp.argmax(y_pred, axis=-1)
@@ -87,8 +84,6 @@ class TopKCategoricalAccuracy(MeanOverPairs):
     >>> TopKCategoricalAccuracy(k=2)([[0, 0, 1], [0, 1, 0]], [[0.1, 0.9, 0.8], [0.5, 0.0, 0.4]])
     Array(0.5, dtype=float32)
     """
-
-    default_name = "top_k_categorical_accuracy"
 
     def __init__(self, k: int = 5, name: str | None = None, dtype: Any = None) -> None:
         """Keep `k`."""
@@ -108,8 +103,6 @@ class SparseTopKCategoricalAccuracy(TopKCategoricalAccuracy):
     Array(0.5, dtype=float32)
     """
 
-    default_name = "sparse_top_k_categorical_accuracy"
-
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where the prediction is right."""
         return _is_in_top(self.k, class_labels(y_true, y_pred, self.name), y_pred)
@@ -126,11 +119,9 @@ def _is_in_top(k: int, labels: jax.Array, scores: jax.Array) -> jax.Array:
 class _Counts(Metric):
     """The base of ratios of true positives to counted examples."""
 
-    default_name = ""
-
     def __init__(self, thresholds: float = 0.5, name: str | None = None, dtype: Any = None) -> None:
         """Keep the threshold above which a prediction is positive."""
-        super().__init__(self.default_name if name is None else name, dtype)
+        super().__init__(name, dtype)
         self.thresholds = thresholds
         self.add_variable("true_positives")
         self.add_variable("all")
@@ -162,8 +153,6 @@ class Precision(_Counts):
     Array(0.6666667, dtype=float32)
     """
 
-    default_name = "precision"
-
     def counted(self, truth: jax.Array, positive: jax.Array) -> jax.Array:
         """Return where the prediction is positive."""
         return positive
@@ -176,8 +165,113 @@ class Recall(_Counts):
     Array(0.6666667, dtype=float32)
     """
 
-    default_name = "recall"
-
     def counted(self, truth: jax.Array, positive: jax.Array) -> jax.Array:
         """Return where the truth is positive."""
         return truth
+
+
+_EPSILON = 1e-7
+
+
+class MeanSquaredError(MeanOverPairs):
+    """The mean of the squared differences.
+
+    >>> MeanSquaredError()([[0, 1], [0, 0]], [[1.0, 1.0], [0.0, 0.0]])
+    Array(0.25, dtype=float32)
+    """
+
+    def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
+        """Return the squared differences."""
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
+        return jnp.square(y_pred.astype(self.dtype) - y_true.astype(self.dtype))
+
+
+class RootMeanSquaredError(MeanSquaredError):
+    """The square root of the mean of the squared differences.
+
+    >>> RootMeanSquaredError()([[0, 1], [0, 0]], [[1.0, 1.0], [0.0, 0.0]])
+    Array(0.5, dtype=float32)
+    """
+
+    def value(self, total: Any, count: Any) -> jax.Array:
+        """Return the square root of the mean."""
+        return jnp.sqrt(super().value(total, count))
+
+
+class MeanAbsoluteError(MeanOverPairs):
+    """The mean of the absolute differences.
+
+    >>> MeanAbsoluteError()([[0, 1], [0, 0]], [[1.0, 1.0], [0.0, 0.0]])
+    Array(0.25, dtype=float32)
+    """
+
+    def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
+        """Return the absolute differences."""
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
+        return jnp.abs(y_pred.astype(self.dtype) - y_true.astype(self.dtype))
+
+
+class _Crossentropy(MeanOverPairs):
+    """The base of cross-entropies: of probabilities, or of scores (`from_logits`)."""
+
+    def __init__(
+        self, name: str | None = None, dtype: Any = None, from_logits: bool = False
+    ) -> None:
+        """Set whether predictions are scores instead of probabilities."""
+        super().__init__(name, dtype)
+        self.from_logits = from_logits
+
+    def _log_probabilities(self, y_pred: jax.Array) -> jax.Array:
+        y_pred = y_pred.astype(self.dtype)  # in bfloat16, 1 - epsilon is 1
+        if self.from_logits:
+            return jax.nn.log_softmax(y_pred, axis=-1)
+        return jnp.log(jnp.clip(y_pred, _EPSILON, 1 - _EPSILON))
+
+
+class BinaryCrossentropy(_Crossentropy):
+    """The mean cross-entropy of truths between 0 and 1.
+
+    >>> round(float(BinaryCrossentropy()([[0, 1], [0, 0]], [[0.6, 0.4], [0.4, 0.6]])), 4)
+    0.8149
+    """
+
+    def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
+        """Return the cross-entropy of each truth."""
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
+        y_true, y_pred = y_true.astype(self.dtype), y_pred.astype(self.dtype)
+        if self.from_logits:
+            return jax.nn.softplus(y_pred) - y_true * y_pred
+        y_pred = jnp.clip(y_pred, _EPSILON, 1 - _EPSILON)
+        return -(y_true * jnp.log(y_pred) + (1 - y_true) * jnp.log(1 - y_pred))
+
+
+class CategoricalCrossentropy(_Crossentropy):
+    """The mean cross-entropy of true probabilities (one-hot), one row per example.
+
+    >>> probabilities = [[0.05, 0.95, 0.0], [0.1, 0.8, 0.1]]
+    >>> round(float(CategoricalCrossentropy()([[0, 1, 0], [0, 0, 1]], probabilities)), 4)
+    1.1769
+    """
+
+    def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
+        """Return the cross-entropy of each row."""
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
+        if not self.from_logits:
+            y_pred = y_pred / jnp.sum(y_pred, axis=-1, keepdims=True)
+        return -jnp.sum(y_true * self._log_probabilities(y_pred), axis=-1)
+
+
+class SparseCategoricalCrossentropy(_Crossentropy):
+    """The mean cross-entropy of labels.
+
+    >>> probabilities = [[0.05, 0.95, 0.0], [0.1, 0.8, 0.1]]
+    >>> round(float(SparseCategoricalCrossentropy()([1, 2], probabilities)), 4)
+    1.1769
+    """
+
+    def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
+        """Return the cross-entropy of each label."""
+        labels = class_labels(y_true, y_pred, self.name)
+        # This makes probabilities add up to 1. Scores add up to 1 already.
+        logits = jax.nn.log_softmax(self._log_probabilities(y_pred), axis=-1)
+        return -jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
