@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, cast  # Any: elements, their specs
+from typing import (  # Any: elements, and pytrees of specs
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    Protocol,
+    Self,
+    cast,
+)
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +37,8 @@ from graphdist.values.type_variables import Element_co
 
 if TYPE_CHECKING:
     from graphdist.data.dataset import Dataset
-    from graphdist.data.distributed_dataset import DistributedDataset
+    from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+    from graphdist.strategy_base import StrategyBase
 
 _NOTHING = object()
 """Stands for an element past the last."""
@@ -141,6 +150,32 @@ class DatasetIterator(ElementIterator[Element]):
         return self._dataset.element_spec
 
 
+class ResumableDataset(Protocol):
+    """The part of a distributed dataset that its iterators use.
+
+    A protocol, since the module of distributed datasets imports this one.
+    """
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of an element."""
+
+    @property
+    def has_spec(self) -> bool:
+        """Return whether `element_spec` is known without reading the first element."""
+
+    @property
+    def strategy(self) -> StrategyBase:
+        """Return the strategy on whose devices the elements are."""
+
+    @property
+    def workers(self) -> ClusterWorkers | None:
+        """Return the workers that divide the elements; None if there is one process."""
+
+    def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
+        """Return the elements from a saved position on, and the position; drop `elements`."""
+
+
 @dataclass(frozen=True, eq=False)
 class _PlacedStep:
     """A step of a loop over an iterator, whose element is on the devices already."""
@@ -177,9 +212,7 @@ class DistributedIterator(ElementIterator[Element_co]):
     counts failed elements, too. Any thread may call the methods.
     """
 
-    def __init__(
-        self, dataset: DistributedDataset[Any], elements: Prefetched, position: Position
-    ) -> None:
+    def __init__(self, dataset: ResumableDataset, elements: Prefetched, position: Position) -> None:
         """Iterate the prepared elements of a dataset from a position on."""
         super().__init__(position)
         self._dataset = dataset
