@@ -22,7 +22,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple  # Any: datasets of all kinds
 
@@ -40,7 +40,7 @@ from graphdist.data.sources import (
     DatasetNode,
     Description,
 )
-from graphdist.data.worker_input import part_of_worker, sharded_for_worker
+from graphdist.data.worker_input import has_part_for_each, part_of_worker, sharded_for_worker
 from graphdist.errors import DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.values.distributed import type_name
@@ -48,7 +48,8 @@ from graphdist.values.specs import ArraySpec
 
 _log = logging.getLogger("graphdist")
 _NO_END = 2**48
-"""A length from here on means no end: grain's is `sys.maxsize`, divided by the size of a batch."""
+"""A dataset of this length or more has no end: the length of grain's endless datasets is
+`sys.maxsize`, divided by the size of a batch."""
 
 
 class DatasetSource(NamedTuple):
@@ -93,13 +94,7 @@ def source_of_worker(dataset: Any, workers: ClusterWorkers) -> DatasetSource:
     parts = source.node.parts
     if parts is None:
         return source
-    is_enough = parts.most >= len(workers)
-    if workers.index == 0:
-        what = "each reads its own" if is_enough else "each reads all and keeps its rows"
-        say = _log.info if is_enough else _log.warning
-        kind = type_name(dataset)
-        say("%d parts of a %s for %d workers: %s", parts.most, kind, len(workers), what)
-    if not is_enough:
+    if not has_part_for_each(parts.most, f"{parts.most} parts of a {type_name(dataset)}", workers):
         return source
     return source._replace(node=DatasetParts(source.node, len(workers), (workers.index,)))
 
@@ -107,7 +102,8 @@ def source_of_worker(dataset: Any, workers: ClusterWorkers) -> DatasetSource:
 def _is_divided(dataset: Any, workers: ClusterWorkers) -> bool:
     """Return whether the program has divided a dataset among the workers.
 
-    It has by `split_dataset_by_node` of Hugging Face, and by torch's `DistributedSampler`.
+    Programs divide datasets by `split_dataset_by_node` of Hugging Face, or by torch's
+    `DistributedSampler`.
     """
     if getattr(dataset, "_distributed", None) is not None and hasattr(dataset, "with_format"):
         return True
@@ -118,9 +114,6 @@ def _is_divided(dataset: Any, workers: ClusterWorkers) -> bool:
 
 def other_dataset(dataset: Any, *, as_it_is: bool = False) -> OtherDataset:
     """Return an iterable as a source; `as_it_is` keeps the format of its elements."""
-    opened = _opener(dataset)
-    if _is_hugging_face(dataset) and not as_it_is:
-        opened = partial(_in_numpy, dataset)
     has_state = not _has_buffer(getattr(dataset, "_ex_iterable", None))
     if not has_state:
         _log.info(
@@ -129,11 +122,15 @@ def other_dataset(dataset: Any, *, as_it_is: bool = False) -> OtherDataset:
             type_name(dataset),
         )
     declared = Description(cardinality=_length(dataset))
+    opened = partial(_iterable_of, dataset, as_it_is)
     return OtherDataset(dataset, declared, opened, _parts(dataset), has_state)
 
 
 def _has_buffer(node: Any) -> bool:
-    """Return whether a stream of Hugging Face has a shuffle buffer, the rows of which it loses."""
+    """Return whether a stream of Hugging Face has a shuffle buffer.
+
+    The state of such a stream does not have the rows in the buffer.
+    """
     kind = type(node).__name__
     if not kind.endswith("ExamplesIterable"):
         return False
@@ -143,30 +140,25 @@ def _has_buffer(node: Any) -> bool:
     return any(map(_has_buffer, sources))
 
 
-def _opener(dataset: Any) -> Callable[[], Any]:
-    """Return a function that returns the iterable of an iteration.
+def _iterable_of(dataset: Any, as_it_is: bool) -> Any:
+    """Return the iterable of an iteration; `as_it_is` keeps the format of its elements.
 
-    Iterations of a stream of Hugging Face share its state, and all start at a state that was set.
-    So each has a stream of its own: the only one of one shard.
+    All iterations of a stream of Hugging Face have one state, and all start at a state that was
+    set. So each iteration gets a new stream: shard 0 of 1.
     """
-    is_stream = _is_hugging_face(dataset) and _takes_a_shard(dataset) and not _has_rows(dataset)
-    return partial(_alone if is_stream else _itself, dataset)
-
-
-def _itself(dataset: Any) -> Any:
-    return dataset
-
-
-def _alone(dataset: Any) -> Any:
-    return _with_epoch_of(dataset, dataset.shard(num_shards=1, index=0))
-
-
-def _in_numpy(dataset: Any) -> Any:
-    return _with_epoch_of(dataset, _opener(dataset)().with_format("numpy"))
+    if not _is_hugging_face(dataset):
+        return dataset
+    opened = dataset
+    if not _has_rows(dataset) and _takes_a_shard(dataset):
+        opened = _with_epoch_of(dataset, dataset.shard(num_shards=1, index=0))
+    return opened if as_it_is else _with_epoch_of(dataset, opened.with_format("numpy"))
 
 
 def _with_epoch_of(dataset: Any, made: Any) -> Any:
-    """Return a dataset that was made of another one, with its epoch, which decides the order."""
+    """Return `made`, which was made of a dataset, with the epoch of the dataset.
+
+    The epoch decides the order of the elements.
+    """
     if hasattr(made, "set_epoch"):
         made.set_epoch(dataset.epoch)
     return made
@@ -177,64 +169,51 @@ def _is_hugging_face(dataset: Any) -> bool:
 
 
 def _has_rows(dataset: Any) -> bool:
-    """Return whether a dataset of Hugging Face has rows by index, and is no stream."""
+    """Return whether a dataset of Hugging Face has rows by index, unlike a stream."""
     return hasattr(dataset, "select")
 
 
 def _parts(dataset: Any) -> Parts | None:
     """Return how a dataset reads a part of itself; None if it cannot.
 
-    grain's `MapDataset` and Hugging Face's datasets in files have any element by its index. A
-    streaming dataset of Hugging Face has shards. So has any object with a method `shard` that takes
-    `num_shards` and `index`.
+    grain's `MapDataset` and Hugging Face's datasets in files can read any element by its index. A
+    streaming dataset of Hugging Face has shards, which earlier versions do not count. Any object
+    with a method `shard` that takes `num_shards` and `index` has shards, too.
     """
-    if hasattr(dataset, "to_iter_dataset") and hasattr(dataset, "__getitem__"):
+    part = partial(_part, dataset)
+    is_streaming = _is_hugging_face(dataset) and not _has_rows(dataset)
+    if _is_map_dataset(dataset) or (_is_hugging_face(dataset) and not is_streaming):
+        return Parts(len(dataset), part, starts_anywhere=not _is_filtered(dataset))
+    most = getattr(dataset, "num_shards", None if is_streaming else _NO_END)
+    return Parts(most, part) if most is not None and _takes_a_shard(dataset) else None
 
-        def every(count: int, index: int, start: int) -> OtherDataset:
-            return other_dataset(dataset[start + index :: count])
 
-        return Parts(len(dataset), every, starts_anywhere=not _is_filtered(dataset))
-    if _is_hugging_face(dataset):
-        return _parts_of_rows(dataset) if _has_rows(dataset) else _parts_of_stream(dataset)
-    if not _takes_a_shard(dataset):
-        return None
-
-    def shard(count: int, index: int, start: int) -> OtherDataset:
+def _part(dataset: Any, count: int, index: int, start: int) -> OtherDataset:
+    """Return part `index` of `count` of the elements of a dataset from element `start` on."""
+    if _is_map_dataset(dataset):
+        return other_dataset(dataset[start + index :: count])
+    if not _is_hugging_face(dataset):
         return other_dataset(dataset.shard(num_shards=count, index=index))
+    if _has_rows(dataset):
+        part = dataset.skip(start).shard(num_shards=count, index=index, contiguous=False)
+    elif dataset.num_shards % count:
+        part = dataset.shard(num_shards=count, index=index, contiguous=False)
+    else:
+        library = type(dataset).__module__.partition(".")[0]
+        split = importlib.import_module(f"{library}.distributed").split_dataset_by_node
+        part = split(dataset, rank=index, world_size=count)
+    return other_dataset(_with_epoch_of(dataset, part))
 
-    return Parts(getattr(dataset, "num_shards", _NO_END), shard)
+
+def _is_map_dataset(dataset: Any) -> bool:
+    """Return whether a dataset is a `MapDataset` of grain."""
+    return hasattr(dataset, "to_iter_dataset") and hasattr(dataset, "__getitem__")
 
 
 def _is_filtered(dataset: Any) -> bool:
-    """Return whether a dataset of grain leaves indices out, so that elements do not count them."""
+    """Return whether a dataset of grain leaves indices out, so that they do not count elements."""
     parents = getattr(dataset, "parents", ())
     return type(dataset).__name__.startswith("Filter") or any(map(_is_filtered, parents))
-
-
-def _parts_of_rows(dataset: Any) -> Parts:
-    def rows(count: int, index: int, start: int) -> OtherDataset:
-        rest = dataset.skip(start)
-        return other_dataset(rest.shard(num_shards=count, index=index, contiguous=False))
-
-    return Parts(len(dataset), rows, starts_anywhere=True)
-
-
-def _parts_of_stream(dataset: Any) -> Parts | None:
-    """Return the shards of a stream; None for an earlier version, which does not count them."""
-    num_shards = getattr(dataset, "num_shards", None)
-    if num_shards is None:
-        return None
-    library = type(dataset).__module__.partition(".")[0]
-
-    def shards(count: int, index: int, start: int) -> OtherDataset:
-        if num_shards % count:
-            part = dataset.shard(num_shards=count, index=index, contiguous=False)
-        else:
-            split = importlib.import_module(f"{library}.distributed").split_dataset_by_node
-            part = split(dataset, rank=index, world_size=count)
-        return other_dataset(_with_epoch_of(dataset, part))
-
-    return Parts(num_shards, shards)
 
 
 def _takes_a_shard(dataset: Any) -> bool:
@@ -266,7 +245,7 @@ def _of_tf_data(dataset: Any) -> DatasetSource:
 
 
 def _array_spec(spec: Any) -> Any:
-    """Return a TensorFlow spec as an `ArraySpec`; UNKNOWN for no array and for an open rank."""
+    """Return a TensorFlow spec as an `ArraySpec`; UNKNOWN if it has no dtype or an open rank."""
     rank = getattr(getattr(spec, "shape", None), "rank", None)
     if rank is None or not hasattr(spec, "dtype"):
         return UNKNOWN
@@ -274,7 +253,7 @@ def _array_spec(spec: Any) -> Any:
 
 
 def _length(dataset: Any) -> int:
-    """Return the number of elements of an iterable, `UNKNOWN_CARDINALITY` if it has no length."""
+    """Return the number of elements of an iterable; `UNKNOWN_CARDINALITY` if it has no length."""
     try:
         length = len(dataset)
     except (TypeError, NotImplementedError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -31,7 +32,6 @@ from graphdist.values.specs import ArraySpec, Dimensions
 class Batch(UnaryTransformation):
     """Batches of `size` stacked elements."""
 
-    takes_one_order = True
     size: int
     drop_remainder: bool
 
@@ -56,15 +56,13 @@ class Batch(UnaryTransformation):
         try:
             return jax.tree.map(lambda *leaves: np.stack(leaves), *group)
         except ValueError as error:
-            shapes = sorted({str(jax.tree.map(np.shape, element)) for element in group})
-            raise ArgumentError(
-                f"elements of one batch differ: their shapes are {', '.join(shapes)}",
-                hint="give all one structure and shape, or use padded_batch",
-            ) from error
+            shapes = [jax.tree.map(np.shape, element) for element in group]
+            hint = "give all one structure and shape, or use padded_batch"
+            raise _of_shapes(shapes, hint) from error
 
     @property
     def description(self) -> Description:
-        """Describe batches; their dimension is open where the last batch may be smaller."""
+        """Describe batches; the number of rows is open if the last batch may be smaller."""
         spec, cardinality, _ = super().description
         return Description(
             spec if spec is UNKNOWN else jax.tree.map(self._batched, spec),
@@ -77,7 +75,7 @@ class Batch(UnaryTransformation):
         return ArraySpec((size, *spec.shape), spec.dtype)
 
     def count_of(self, elements: int) -> int:
-        """Return the number of batches."""
+        """Return the number of batches of so many elements."""
         full_batches, rest = divmod(elements, self.size)
         return full_batches + (rest > 0 and not self.drop_remainder)
 
@@ -99,7 +97,10 @@ class PaddedBatch(Batch):
         return self._batches(self.source.elements_from(start * self.size))
 
     def stacked(self, group: Sequence[Element]) -> Element:
-        """Return elements as one batch; raises `ArgumentError` for one larger than the shape."""
+        """Return elements as one batch.
+
+        Raises `ArgumentError` for an element that is larger than the padded shape.
+        """
         structure: Any = jax.tree.structure(group[0])
         for element in group:
             if jax.tree.structure(element) != structure:
@@ -135,7 +136,7 @@ class PaddedBatch(Batch):
 def of_leaves(setting: Any, structure: Any) -> list[Any]:
     """Return the setting of each leaf of a structure.
 
-    `setting` is a pytree that has a setting for each leaf, or else one setting for all leaves.
+    `setting` is a pytree with a setting for each leaf, or one setting that applies to all leaves.
 
     >>> of_leaves({"x": [None], "y": []}, jax.tree.structure({"x": 0, "y": 0}))
     [[None], []]
@@ -152,14 +153,15 @@ def with_open_sizes(shape: Sequence[int | None]) -> Dimensions:
 
 
 def _padded(column: Sequence[Array], shape: Sequence[int | None] | None, value: Any) -> Array:
-    """Return the arrays padded to a shape and stacked."""
-    if len({np.ndim(leaf) for leaf in column}) > 1:
-        shapes = sorted({str(np.shape(leaf)) for leaf in column})
-        raise ArgumentError(
-            f"elements of one batch differ: their shapes are {', '.join(shapes)}",
-            hint="give all one number of dimensions",
-        )
-    full = largest([np.shape(leaf) for leaf in column])
+    """Return arrays padded to a shape and stacked.
+
+    `shape` may have open sizes, and is None if all sizes are open. `value` fills the padding, None
+    is zero.
+    """
+    shapes = [np.shape(leaf) for leaf in column]
+    if len(set(map(len, shapes))) > 1:
+        raise _of_shapes(shapes, "give all one number of dimensions")
+    full = largest(shapes)
     if shape is not None:
         full = _checked_shape(full, with_open_sizes(shape))
     # The dtype that `np.stack` gives, so that no element is rounded.
@@ -174,21 +176,30 @@ def _padded(column: Sequence[Array], shape: Sequence[int | None] | None, value: 
                 hint="give padding_values of the elements' dtype, or convert the elements",
             )
     for row, leaf in enumerate(column):
-        padded[row][tuple(map(slice, np.shape(leaf)))] = leaf
+        index: tuple[Any, ...] = (row, *map(slice, shapes[row]))
+        padded[index] = leaf
     return padded
 
 
+def _of_shapes(shapes: Sequence[Any], hint: str) -> ArgumentError:
+    """Return the error for elements whose shapes differ, so that they make no batch."""
+    listed = ", ".join(sorted(set(map(str, shapes))))
+    return ArgumentError(f"elements of one batch differ: their shapes are {listed}", hint=hint)
+
+
 def _checked_shape(full: tuple[int, ...], wanted: Dimensions) -> tuple[int, ...]:
-    """Return the shape to pad to: the wanted sizes, and the largest sizes where these are open."""
-    sizes = list(zip(full, wanted, strict=False))
-    if len(full) != len(wanted) or any(
-        size is not None and size < largest for largest, size in sizes
-    ):
+    """Return the shape to pad to: the wanted sizes, and where they are open the sizes of `full`.
+
+    `full` has the largest sizes of the elements. Raises `ArgumentError` if a wanted size is
+    smaller.
+    """
+    sizes = [largest if size is None else size for largest, size in zip(full, wanted, strict=False)]
+    if len(full) != len(wanted) or any(map(operator.lt, sizes, full)):
         raise ArgumentError(
             f"an element of shape {list(full)} is padded to {list(wanted)}, which is smaller",
             hint="give padded_shapes the largest size, or None for the largest of each batch",
         )
-    return tuple(largest if size is None else size for largest, size in sizes)
+    return tuple(sizes)
 
 
 @dataclass(frozen=True, eq=False)

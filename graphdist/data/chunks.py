@@ -14,14 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import (  # Any: structures of elements, and placed values
-    TYPE_CHECKING,  # Any: elements
-    Any,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-)
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar  # Any: elements, placed values
 
 import jax
 import numpy as np
@@ -32,10 +25,6 @@ from graphdist.errors import OutOfRangeError
 from graphdist.ir.source import Source
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import Shapes
-
-if TYPE_CHECKING:
-    pass
-
 
 MOST_BYTES = 2**26
 """The most bytes of stacked elements, on all replicas of a worker together."""
@@ -48,7 +37,7 @@ class StepInput:
     structure: Any
     parts: Sequence[Sequence[Array]]
     shapes_of_all: Sequence[Shapes] = ()
-    """For each leaf the shapes on all replicas, once several workers have exchanged them."""
+    """For each leaf the shapes on all replicas; empty until several workers have exchanged them."""
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
@@ -70,7 +59,7 @@ Step: TypeAlias = StepInput | FailedElement
 
 @dataclass
 class ChunkSize:
-    """The number of steps that the prefetching thread stacks; the thread's caller may change it."""
+    """The number of steps that the prefetching thread stacks; its caller may change the number."""
 
     size: int = 1
 
@@ -83,7 +72,7 @@ class Chunk(NamedTuple):
 
 
 class Stackable(Protocol):
-    """A step that `grouped` may stack."""
+    """A step that `grouped` may stack, or a `FailedElement`."""
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
@@ -94,11 +83,11 @@ class Stackable(Protocol):
         """Return the bytes of all arrays."""
 
 
-AnyStep = TypeVar("AnyStep", bound=Stackable | FailedElement)
+AnyStep = TypeVar("AnyStep", bound=Stackable)
 
 
 def by_one_worker(steps: list[AnyStep], wanted: int) -> tuple[list[AnyStep], int]:
-    """Return the steps and the size unchanged: a single worker has no other to agree with."""
+    """Return the steps and the size unchanged: a single worker agrees with nobody."""
     return steps, wanted
 
 
@@ -111,8 +100,8 @@ def grouped(
 
     The first step, and steps that cannot be stacked with the next ones, are groups of one.
 
-    `agreed` takes this worker's next steps and the size that it wants. It returns the next steps of
-    all workers, and the size of their group.
+    `agreed` takes this worker's next steps and the size of the group that this worker wants. It
+    returns the next steps of all workers, and the size on which the workers agree.
     """
     ahead: deque[AnyStep] = deque()
     wanted = 1
@@ -133,27 +122,25 @@ def grouped(
         wanted = min([size.size, *map(_most, islice(ahead, 1))])
 
 
-def _num_alike(steps: Sequence[Stackable | FailedElement]) -> int:
+def _num_alike(steps: Sequence[Stackable]) -> int:
     """Return how many steps at the beginning can be stacked together; 1 if the first cannot."""
-    first = _kind(steps[0])
+    first = steps[0].kind
     if first is None:
         return 1
-    others = (index for index, step in enumerate(steps) if _kind(step) != first)
+    others = (index for index, step in enumerate(steps) if step.kind != first)
     return next(others, len(steps))
 
 
-def _kind(step: Stackable | FailedElement) -> tuple[Any, ...] | None:
-    return None if isinstance(step, FailedElement) else step.kind
-
-
-def _most(step: Stackable | FailedElement) -> int:
-    if isinstance(step, FailedElement):
-        return 1
-    return max(MOST_BYTES // max(step.bytes, 1), 1)
+def _most(step: Stackable) -> int:
+    """Return how many steps like this one have `MOST_BYTES`; 1 if the step cannot be stacked."""
+    return 1 if step.kind is None else max(MOST_BYTES // max(step.bytes, 1), 1)
 
 
 def placed(group: list[Step], place: Callable[..., Any]) -> Chunk:
-    """Return a group with its arrays on the devices; raises the error of a failed element."""
+    """Return a group with its arrays on the devices, to which `place` moves them.
+
+    Raises the error of a failed element.
+    """
     first = group[0]
     if isinstance(first, FailedElement):
         raise first.error
@@ -167,20 +154,15 @@ def placed(group: list[Step], place: Callable[..., Any]) -> Chunk:
     return Chunk(jax.tree.unflatten(first.structure, values), len(group))
 
 
-class Chunked(Protocol):
-    """A dataset or an iterator whose elements come in chunks."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
-        """Return the elements, `most` of them at most, stacked to chunks."""
-
-
 @dataclass(frozen=True)
 class TakenElements:
-    """The first `most` elements, None for all; with `requires_all` fewer are an error."""
+    """The first `most` elements of a dataset or an iterator; None means all.
 
-    elements: Chunked
+    With `requires_all`, fewer elements than `most` are an error.
+    """
+
+    elements: Any
+    """A distributed dataset, its iterator or `ZippedDatasets`: what has a method `chunks`."""
     most: int | None
     requires_all: bool = False
 
@@ -188,7 +170,10 @@ class TakenElements:
         return islice(self.elements, self.most)
 
     def chunks(self, size: ChunkSize) -> Iterator[Chunk]:
-        """Yield the elements, stacked to chunks; raises `OutOfRangeError` if some are missing."""
+        """Yield the elements, stacked to chunks.
+
+        Raises `OutOfRangeError` if `requires_all` is set and there are fewer elements.
+        """
         taken = 0
         chunks = self.elements.chunks(size, self.most)
         try:
@@ -202,7 +187,7 @@ class TakenElements:
 
 
 def close(elements: Iterator[Any]) -> None:
-    """Close a generator, which puts back the elements it took; do nothing for other iterators."""
+    """Close a generator, which puts back the elements that it took; ignore other iterators."""
     if (end := getattr(elements, "close", None)) is not None:
         end()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from itertools import islice
 from typing import Any  # Any: elements and functions of the user's
 
@@ -20,7 +21,6 @@ from graphdist.data.elements import UNKNOWN, as_element
 from graphdist.data.failures import element_or_raise
 from graphdist.data.input_options import Options
 from graphdist.data.iterators import DatasetIterator
-from graphdist.data.positions import Position
 from graphdist.data.prefetch import prefetch_depth
 from graphdist.data.shuffle_orders import ShuffleSeed
 from graphdist.data.sources import (
@@ -51,11 +51,11 @@ from graphdist.data.transformations import (
     observed_spec,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.values.distributed import type_name
+from graphdist.values.distributed import type_name, wrong_type
 
 
 class Dataset:
-    """Elements, made as they are iterated; iterable again and again.
+    """A collection of elements that are made while it is iterated, any number of times.
 
     Made by its `from_...` methods and `range`; every other method returns a new dataset. Methods
     raise `ArgumentError` or `ArgumentTypeError` for arguments that cannot be used.
@@ -66,7 +66,7 @@ class Dataset:
     """
 
     def __init__(self, node: DatasetNode, options: Options | None = None) -> None:
-        """Take the last transformation."""
+        """Make a dataset whose last transformation is `node`."""
         if not isinstance(node, DatasetNode):
             raise ArgumentTypeError(
                 f"gd.data.Dataset is made of {type_name(node)}",
@@ -103,17 +103,15 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of the elements of `generator(*args)`, called for each iteration.
 
-        `output_signature` is the `ArraySpec` of elements, or a pytree of them, with None for a size
-        that varies; an element that does not fit it is an `ArgumentError`.
+        `output_signature` is the `ArraySpec` of elements, or a pytree of specs, with None for a
+        size that varies. An element that does not fit the signature raises `ArgumentError`.
 
         >>> list(Dataset.from_generator(lambda: (10 * i for i in range(3))))
         [array(0), array(10), array(20)]
         """
         if not callable(generator):
-            raise ArgumentTypeError(
-                f"generator is of type {type_name(generator)}, not a function that returns one",
-                hint="give the function itself: each iteration calls it again",
-            )
+            hint = "give the function itself: each iteration calls it again"
+            raise wrong_type("generator", generator, "a function that returns one", hint)
         signature = UNKNOWN if output_signature is None else output_signature
         return Dataset(Generated(generator, signature, tuple(args)))
 
@@ -138,7 +136,7 @@ class Dataset:
     def zip(*datasets: Any) -> Dataset:
         """Return the dataset of tuples of the datasets' elements, or of pytrees like the argument.
 
-        It ends with the shortest dataset.
+        The new dataset ends with the shortest of the datasets.
 
         >>> list(Dataset.zip({"a": Dataset.range(2), "b": Dataset.range(5, 9)}))
         [{'a': np.int64(0), 'b': np.int64(5)}, {'a': np.int64(1), 'b': np.int64(6)}]
@@ -148,9 +146,7 @@ class Dataset:
         parts, structure = jax.tree.flatten(tree)
         for part in parts:
             _check_dataset(part, "zip")
-        options = Options()
-        for part in parts:
-            options = options.merge(part.options())
+        options = reduce(Options.merge, (part.options() for part in parts), Options())
         return Dataset(Zip(tuple(part.node for part in parts), structure), options)
 
     # Elements one by one.
@@ -200,9 +196,9 @@ class Dataset:
         return self._then(Repeat(self.node, times))
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """Return the dataset with the elements of another after its own.
+        """Return the dataset of this dataset's elements, followed by those of another dataset.
 
-        Raises `ArgumentError` when their structure, dtypes or ranks are known to differ.
+        Raises `ArgumentError` when structure, dtypes or ranks of the elements are known to differ.
         """
         _check_dataset(dataset, "concatenate")
         node = Concatenate((self.node, dataset.node))
@@ -210,13 +206,13 @@ class Dataset:
         return Dataset(node, self._options.merge(dataset.options()))
 
     def enumerate(self, start: int = 0) -> Dataset:
-        """Return the dataset of pairs of a count, which begins at `start`, and an element."""
+        """Return the dataset of pairs: a count, which begins at `start`, and an element."""
         return self._then(Enumerate(self.node, start))
 
     def prefetch(self, buffer_size: int) -> Dataset:
         """Return the dataset with up to `buffer_size` elements made ahead of use, on a thread.
 
-        A distributed dataset does so by itself.
+        A distributed dataset prefetches without this method.
         """
         size = _size("prefetch", "buffer_size", buffer_size, least=-1)
         return self._then(Prefetch(self.node, prefetch_depth(size)))
@@ -285,11 +281,11 @@ class Dataset:
     def with_options(self, options: Options) -> Dataset:
         """Return the dataset with options set in addition to its own."""
         if not isinstance(options, Options):
-            raise ArgumentTypeError(f"options is of type {type_name(options)}, not gd.data.Options")
+            raise wrong_type("options", options, "gd.data.Options")
         return Dataset(self.node, self._options.merge(options))
 
     def options(self) -> Options:
-        """Return a copy of its options."""
+        """Return a copy of the dataset's options."""
         return self._options.merge(Options())
 
     def cardinality(self) -> int:
@@ -298,27 +294,29 @@ class Dataset:
 
     @property
     def element_spec(self) -> Any:
-        """Return the `ArraySpec` of elements, or a pytree of them, with None for sizes that vary.
+        """Return the `ArraySpec` of elements, or a pytree of specs, with None for sizes that vary.
 
-        The spec of a mapped dataset is taken from its first two elements, which are made for it;
-        the number of rows of batches is known only if all batches have one size. Raises
-        `ArgumentError` if that needs an element and there is none.
+        The spec of a mapped dataset is taken from its first two elements, which are made for that.
+        The number of rows of batches is known only if all batches have one size. Raises
+        `ArgumentError` if the spec must be taken from elements and the dataset is empty.
         """
         described = self.node.description
         if described.element_spec is not UNKNOWN:
             return described.element_spec
-        unshuffled = rewritten(self.node, lambda node: getattr(node, "unshuffled", node))
+        # No order may be taken to look at elements.
+        unshuffled = rewritten(
+            self.node, lambda node: node.source if isinstance(node, Shuffle) else node
+        )
         return observed_spec(
             [element_or_raise(element) for element in islice(unshuffled, 2)], described.batching
         )
 
     def as_numpy_iterator(self) -> DatasetIterator:
-        """Return an iterator over the elements, which are NumPy arrays anyway."""
+        """Return an iterator over the elements, which are NumPy arrays in any case."""
         return iter(self)
 
     def __iter__(self) -> DatasetIterator:
-        position = Position.at_start([self.node])
-        return DatasetIterator(self.node, position, lambda: self.element_spec)
+        return DatasetIterator(self)
 
     def __len__(self) -> int:
         cardinality = self.cardinality()
@@ -342,13 +340,14 @@ class Dataset:
 
 
 def _size(method: str, name: str, value: Any, least: int) -> int:
-    """Return a count as an int; raises if it is no integer, or less than `least`."""
+    """Return a count as an int.
+
+    Raises `ArgumentTypeError` if `value` is no integer, `ArgumentError` if it is less than `least`.
+    """
     try:
         size = operator.index(value)
     except TypeError:
-        raise ArgumentTypeError(
-            f"{name} of {method} is of type {type_name(value)}, not int"
-        ) from None
+        raise wrong_type(f"{name} of {method}", value, "int") from None
     if size < least:
         raise ArgumentError(f"{name} of {method} is {size}: it must be at least {least}")
     return size

@@ -31,20 +31,20 @@ from graphdist.data.sources import DatasetNode, Description, ElementStream
 from graphdist.errors import ArgumentError
 
 _COUNT, _START, _PARTS = _KEYS = ("num_parts", "start", "worker_parts")
-"""The keys of a state: the number of parts, the element that they start at, their states by
-index."""
+"""The keys of a state: the number of parts; the element of the dataset at which all parts start;
+the states of the parts by index."""
 _AT_START = {"elements": 0, "pieces": 0, "state": None}
-"""The state of a part of which nothing was read."""
+"""The state of a part before its first element."""
 _END = object()
 
 
 @dataclass(eq=False)
 class DatasetParts(DatasetNode):
-    """This worker's rows of each step, of the parts that it reads."""
+    """The parts of a dataset that this worker reads, as this worker's rows of each step."""
 
     whole: OtherDataset
     count: int
-    """The number of parts."""
+    """The number of parts of the dataset, which all workers read together."""
     own: Sequence[int]
     """The indices of the parts that this worker reads."""
 
@@ -52,7 +52,7 @@ class DatasetParts(DatasetNode):
         return self.stream()
 
     def stream(self, start: int = 0, state: Any = None) -> ElementStream:
-        """Return the pieces from the start on, or from a state that a stream had."""
+        """Return the pieces from index `start` on, or from a state of an earlier stream."""
         first = 0 if state is None else int(state[_START])
         saved = {} if state is None else state[_PARTS]
         assert self.whole.parts is not None
@@ -85,7 +85,7 @@ class _Part:
     def __init__(
         self, dataset: DatasetNode, count: int, index: int, saved: Mapping[str, Any]
     ) -> None:
-        """Begin where a saved state was, at part `index` of `count`."""
+        """Begin part `index` of `count`, with the elements of `dataset`, at a saved state."""
         self._count, self._index = count, index
         self._num_elements, self._before = int(saved["elements"]), saved["state"]
         self._elements = dataset.stream(self._num_elements, self._before)
@@ -109,7 +109,7 @@ class _Part:
         return self._pieces.pop(0)
 
     def _cut(self, element: Any) -> list[Element]:
-        """Return the pieces of an element, which have a part of its rows each."""
+        """Return the pieces of an element: equal numbers of its rows, as far as they divide."""
         flat = flattened(element_or_raise(element))
         if self._count == 1:
             return [element]
@@ -119,7 +119,7 @@ class _Part:
         return [jax.tree.unflatten(flat.structure, piece) for piece in zip(*columns, strict=True)]
 
     def state(self) -> Any:
-        """Return the position after the last piece."""
+        """Return the position after the piece that was returned last."""
         is_inside = bool(self._pieces)
         return {
             "elements": self._num_elements - is_inside,
@@ -134,9 +134,10 @@ def is_state_of_parts(state: Any) -> bool:
 
 
 def joined_states(states: Sequence[Any]) -> Any:
-    """Return one value for those that several workers saved, with the states of all parts.
+    """Return one value for the values that several workers saved, with the states of all parts.
 
-    Raises `ValueError` if they differ otherwise: they are positions of different datasets.
+    Raises `ValueError` if the values differ in anything else, as positions of different datasets
+    do.
 
     >>> parts = [{"num_parts": 2, "start": 0, "worker_parts": {str(i): i}} for i in range(2)]
     >>> joined_states([[1, part] for part in parts])
@@ -166,20 +167,18 @@ class Resumed(NamedTuple):
 def resumed_parts(
     node: DatasetNode, sources: SourceStates, taken: int, num_workers: int, worker: int
 ) -> Resumed:
-    """Return how a worker continues a dataset of which a position was saved, after `taken` steps.
+    """Return how worker `worker` of `num_workers` continues a dataset at a saved position.
 
-    Raises `ArgumentError` if this many workers cannot read the parts that were saved.
+    The position is after `taken` steps, with the states `sources`. Raises `ArgumentError` if this
+    many workers cannot read the parts that were saved.
     """
     whole = node.whole if isinstance(node, DatasetParts) else node
     _, states = sources.before(taken)
-    state: Any = None if states is None else states[0]
+    state: Any = states and states[0]
     parts = whole.parts if isinstance(whole, OtherDataset) else None
     if not is_state_of_parts(state):
-        if whole is node:
-            return Resumed(node, sources)
-        assert isinstance(whole, OtherDataset)
-        if parts is not None and parts.starts_anywhere:
-            return _divided_anew(whole, taken, taken, num_workers, worker)
+        if isinstance(node, DatasetParts) and parts is not None and parts.starts_anywhere:
+            return _divided_anew(node.whole, taken, taken, num_workers, worker)
         return Resumed(whole, sources)
     if parts is None or not isinstance(whole, OtherDataset):
         raise ArgumentError(
@@ -200,7 +199,11 @@ def resumed_parts(
 
 
 def _common_start(state: Mapping[str, Any], parts: Parts) -> int | None:
-    """Return the first element that no part has read; None if some after it were read."""
+    """Return the index of the first element that no part has read, None if parts differ.
+
+    Parts differ unless all have read the same number of whole elements. `state` is that of all
+    parts.
+    """
     of_parts = state[_PARTS].values()
     if not parts.starts_anywhere or len(of_parts) < int(state[_COUNT]):
         return None
@@ -242,7 +245,7 @@ def _not_shared(count: int, num_workers: int, parts: Parts) -> ArgumentError:
 
 
 def _joined(parts: Sequence[Iterator[Any]]) -> Iterator[Any]:
-    """Yield a piece of each part joined, until all parts are at their end."""
+    """Yield pieces, each joined of the next piece of every part, until all parts have ended."""
     while True:
         pieces = [piece for part in parts if (piece := next(part, _END)) is not _END]
         if not pieces:

@@ -26,10 +26,10 @@ import numpy as np
 from graphdist.context import current_strategy
 from graphdist.data.chunks import Chunk, ChunkSize
 from graphdist.data.elements import type_text
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentError
 from graphdist.tracing.marks import marked
 from graphdist.tracing.trace_in_progress import current_trace
-from graphdist.values.distributed import PerReplicaArray, structure_text, type_name
+from graphdist.values.distributed import PerReplicaArray, structure_text, wrong_type
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
@@ -40,7 +40,7 @@ _FEWEST_STEPS = 4
 _TIMED = 3
 
 _chunk_sizes: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
-"""The steps of a chunk, by the program that runs chunks."""
+"""The number of steps of a chunk, by the program that runs the chunks."""
 
 
 class DatasetReduction:
@@ -51,7 +51,8 @@ class DatasetReduction:
     ) -> None:
         """Take the compiled programs for one element and for several stacked elements.
 
-        Each takes its arguments as `((state, element, *constants), {})`, and returns the new state.
+        Each program takes its arguments as `((state, element, *constants), {})`, and returns the
+        new state. `steps` is the size of a chunk; None means that it is chosen by timing steps.
         """
         self._single, self.several = single, several
         known = _chunk_sizes.get(self.several)
@@ -86,7 +87,7 @@ class DatasetReduction:
         return initial_state if is_first else state
 
     def time(self, seconds: float) -> None:
-        """Record the time of a single step; once there are enough, set the size of a chunk."""
+        """Record the time of a single step; after `_TIMED` of them set the size of a chunk."""
         self._seconds.append(seconds)
         if len(self._seconds) == _TIMED:
             steps = 2 ** int(max(log2(SECONDS / min(self._seconds)), 0))
@@ -97,9 +98,9 @@ class DatasetReduction:
 def reduction_by(
     reduce_func: Callable[[Any, Any], Any], strategy: StrategyBase, steps: int | None
 ) -> DatasetReduction:
-    """Return the reduction by a user's function; raises errors for wrong arguments."""
+    """Return the reduction by a user's function; raises the errors of wrong arguments."""
     if not callable(reduce_func):
-        raise ArgumentTypeError(f"reduce_func is of type {type_name(reduce_func)}, not a function")
+        raise wrong_type("reduce_func", reduce_func, "a function")
     single, several = (
         strategy.implicit.of_function(kind, reduce_func, call)
         for kind, call in (
@@ -111,12 +112,13 @@ def reduction_by(
 
 
 def checked_steps(steps: Any) -> int | None:
-    """Return `steps_per_execution`; raises errors for another type, and below 1."""
+    """Return the user's `steps_per_execution`.
+
+    Raises `ArgumentTypeError` for another type than int or None, `ArgumentError` for less than 1.
+    """
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
-        raise ArgumentTypeError(
-            f"steps_per_execution is of type {type_name(steps)}, not an int",
-            hint="write how many steps one program runs, or None to have it measured",
-        )
+        hint = "write how many steps one program runs, or None to have it measured"
+        raise wrong_type("steps_per_execution", steps, "an int", hint)
     if steps is not None and steps < 1:
         raise ArgumentError(f"steps_per_execution is {steps}: it must be at least 1")
     return steps
@@ -125,7 +127,7 @@ def checked_steps(steps: Any) -> int | None:
 def in_steps(fn: Callable[..., Any], state: Any, elements: Any, *constants: Any) -> Any:
     """Return the state after a step with each of the stacked elements, in a loop of the program.
 
-    Outside a trace, where a step may ask another dataset for elements, the host runs the loop.
+    Outside a trace the host runs the loop, since a step may read elements of another dataset.
     """
 
     def step(state: Any, element: Any) -> tuple[Any, None]:
@@ -139,7 +141,7 @@ def in_steps(fn: Callable[..., Any], state: Any, elements: Any, *constants: Any)
 
 
 def _unstacked(elements: Any) -> Iterator[Any]:
-    """Yield the elements that were stacked."""
+    """Yield the elements that were stacked to `elements`."""
     leaves = jax.tree.leaves(elements, is_leaf=_is_per_replica)
     strategy = next((leaf.strategy for leaf in leaves if _is_per_replica(leaf)), current_strategy())
     take = strategy.implicit.of_function("a step", _element_at, lambda fn, args, kwargs: fn(*args))
@@ -157,7 +159,7 @@ def _is_per_replica(leaf: Any) -> bool:
 
 
 def as_array(leaf: Any) -> Any:
-    """Return a Python scalar as an array, since it may change at each step; others as they are."""
+    """Return a Python scalar as an array, since it may change at each step; keep other leaves."""
     if not _is_scalar(leaf):
         return leaf
     # The dtype that steps return, so that one program serves all steps.
@@ -171,7 +173,8 @@ def _is_scalar(leaf: Any) -> bool:
 def require_same_kind(initial: Any, before: Any, after: Any) -> None:
     """Raise `ArgumentError` unless two states have one structure, and leaves of one type.
 
-    A Python scalar may become an array of another dtype.
+    `before` and `after` are the states around the first step. Where `initial`, the user's state,
+    has a Python scalar, the dtype may change.
     """
     old, new = (structure_text(jax.tree.structure(state)) for state in (before, after))
     if old != new:

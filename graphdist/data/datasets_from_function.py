@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
 
 _NOTHING = object()
-"""Stands for the element of a replica that gets none."""
+"""Stands for the element of a replica that gets none in the last step."""
 
 
 class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     """Batches of single replicas, `num_replicas` of which make a step.
 
     Made by `Strategy.distribute_datasets_from_function`. `dataset_fn` is called with one context,
-    and the elements of its dataset go to the replicas in turn; or with one context for each
-    replica, which iterates a dataset of its own. Replicas for which there is no element in the last
-    steps get one with no rows. If the dataset declares the full shape of its elements
-    (`drop_remainder`), such steps are left out, as in `tf.distribute`.
+    and the replicas get the elements of its dataset in turn. Or it is called with one context for
+    each replica, and each replica iterates a dataset of its own. In the last step, a replica
+    without an element gets arrays without rows. If the dataset declares the full shape of its
+    elements (`drop_remainder`), such a step is left out, as in `tf.distribute`.
 
     >>> import graphdist as gd
     >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -76,7 +76,7 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
         return self._complete(zip_longest(*sources, fillvalue=_NOTHING))
 
     def _complete(self, steps: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Yield the steps; the last only if replicas without an element can have no rows."""
+        """Yield the steps, without a last step that lacks elements of a fixed shape."""
         for step in steps:
             elements = [element for element in step if element is not _NOTHING]
             if len(elements) < len(step) and self._source.declares:
@@ -86,13 +86,13 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
             yield step
 
     def _check_declared(self) -> None:
-        """Accept any dataset: nothing is split."""
+        """Accept any dataset, since no element is split."""
 
     def _source_of(self, dataset: Any) -> DatasetSource:
         return dataset_source(dataset)  # its context told the function which part to make
 
     def _divide(self, position: Position) -> None:
-        """Leave the parts to the function."""
+        """Do nothing: `dataset_fn` decides which part of the input it makes."""
 
     @property
     def _divided_by(self) -> int | None:
@@ -110,12 +110,15 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         return dimensions
 
-    def _shapes(self, first: Flat) -> list[Shapes]:
+    def _shapes(self, first: Flat) -> Sequence[Shapes]:
         return [(array.shape,) for array in first.arrays]
 
 
 def _returned(dataset_fn: Callable[[InputContext], Any], context: InputContext) -> Any:
-    """Return the dataset that a function makes; raises `DatasetError` when it returns nothing."""
+    """Return the dataset that a function makes of a context.
+
+    Raises `DatasetError` when the function returns None or a distributed dataset.
+    """
     dataset = dataset_fn(context)
     if dataset is None:
         raise DatasetError(
@@ -127,7 +130,11 @@ def _returned(dataset_fn: Callable[[InputContext], Any], context: InputContext) 
 
 
 def _without_rows(like: Flat, elements: int, replicas: int) -> list[Array]:
-    """Return arrays of an element's dtypes and inner shapes, with no rows."""
+    """Return arrays with the dtypes and inner shapes of the element `like`, and no rows.
+
+    Raises `BatchDimensionError` for a scalar. The step has `elements` elements for `replicas`
+    replicas.
+    """
     for index, array in enumerate(like.arrays):
         if array.ndim == 0:
             raise BatchDimensionError(

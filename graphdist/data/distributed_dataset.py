@@ -13,17 +13,11 @@ A source is any dataset that `adapters.py` recognizes; an element is any pytree 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import (  # Any: states, specs, placed values
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    NamedTuple,
-    NoReturn,
-    TypeAlias,
-)
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias  # Any: states, specs
 
 import jax
 
@@ -46,8 +40,14 @@ from graphdist.data.iterators import DistributedIterator, refuse_inside_a_functi
 from graphdist.data.positions import Position, check_division
 from graphdist.data.prefetch import OrdersAhead, Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes, parts_of
-from graphdist.data.shuffle_orders import ShuffleOrders
-from graphdist.data.sources import Batching, DatasetNode, ElementStream, Files, nodes_of
+from graphdist.data.sources import (
+    Batching,
+    DatasetNode,
+    Description,
+    ElementStream,
+    Files,
+    nodes_of,
+)
 from graphdist.data.transformations import for_a_thread, observed_spec
 from graphdist.data.worker_input import Agreement, rows_of_steps
 from graphdist.errors import ArgumentError, DatasetError
@@ -65,37 +65,34 @@ PlaceParts: TypeAlias = Callable[..., Any]
 Each of several workers passes the parts of its own replicas, and the shapes on all replicas.
 """
 
-Agree: TypeAlias = Callable[[list[Step], int], tuple[list[Step], int]]
-"""Returns the next steps of all workers: see `grouped`."""
-
 _EVEN_POLICIES = (AutoShardPolicy.AUTO, AutoShardPolicy.DATA)
 
 
-class Begun(NamedTuple):
+@dataclass
+class Begun:
     """An iteration that has begun: its position, its sources, and the orders of its shuffles."""
 
     position: Position
-    sources: list[Iterator[Element]]
+    sources: list[ElementStream]
     orders: OrdersAhead
-    streams: list[ElementStream]
-    """The sources as they were opened, with their states."""
     num_steps: int
-    """How many steps come before the first element of the sources."""
+    """How many steps come before the element that is drawn next."""
 
-    def note(self, steps: int) -> None:
-        """Keep the states of the sources, of which the elements of so many steps were drawn."""
+    def keep_states(self) -> None:
+        """Keep the states that the sources have after `num_steps` steps, if all have states."""
         if self.position.sources.is_asked_for:
-            states = [stream.state() for stream in self.streams]
+            states = [source.state() for source in self.sources]
             if None not in states:
-                self.position.sources.add(steps, states, self.position.taken)
+                self.position.sources.add(self.num_steps, states, self.position.taken)
 
 
 class DistributedDataset(Generic[Element_co]):
-    """Global batches, split over the replicas; iterable as often as its source is.
+    """Global batches, split over the replicas.
 
-    Made by `Strategy.experimental_distribute_dataset`. It cannot be transformed further: map, batch
-    and shuffle before. Loop over it outside functions, and call a function for each element; or
-    inside a function, where the loop is compiled.
+    Made by `Strategy.experimental_distribute_dataset`. It can be iterated as often as the dataset
+    it was made of, and it has no transformations: map, batch and shuffle before. Loop over it
+    outside functions, and call a function for each element; or loop over it inside a function,
+    where the loop is compiled.
 
     >>> import graphdist as gd
     >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -107,9 +104,10 @@ class DistributedDataset(Generic[Element_co]):
     """
 
     def __init__(self, dataset: Any, strategy: StrategyBase, place: PlaceParts, ahead: int) -> None:
-        """Distribute a dataset over the replicas of a strategy, to which `place` gives parts.
+        """Distribute a dataset over the replicas of a strategy.
 
-        `ahead` elements are prepared beside the one in use.
+        `place` puts the parts of an element on the devices. `ahead` elements are prepared beside
+        the one in use.
 
         Raises `DatasetError` for an object that is no dataset, `BatchDimensionError` for a dataset
         of scalars.
@@ -131,24 +129,26 @@ class DistributedDataset(Generic[Element_co]):
         """Return an iterator that starts at the first element.
 
         Raises `UnsupportedError` inside a function, `ArgumentError` inside a replica function and
-        for a generator that was handed out before.
+        for a second iteration of a generator.
         """
         refuse_inside_a_function("a distributed dataset is iterated")
         begun = self._next_begun()
         return DistributedIterator(self, self._prefetched(begun), begun.position)
 
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
-        """Return the elements from a saved position on; drop `elements`, prepared for another."""
+        """Return the elements from a saved position on, and the position.
+
+        `elements`, which were prepared for the iterator's position until now, are dropped.
+        """
         elements.stop()  # its thread would still take elements from the source, for nobody
         position = Position.of_state(state, self._datasets())
         check_division(position, self._divided_by)
-        position.divided_by = self._divided_by
         self._divide(position)
         self._begun = None
         return self._prefetched(self._begin(position)), position
 
     def _divide(self, position: Position) -> None:
-        """Read the dataset from now on in the parts that it had where a position was saved."""
+        """Read the dataset in the parts in which it was read when `position` was saved."""
         (node,) = position.datasets
         workers = self.workers
         place = (1, 0) if workers is None else (len(workers), workers.index)
@@ -159,14 +159,17 @@ class DistributedDataset(Generic[Element_co]):
 
     @property
     def _divided_by(self) -> int | None:
-        """Return the number of workers, if each has elements of its own that no position names."""
+        """Return the number of workers if it decides which elements each worker reads, else None.
+
+        It does not where each worker reads all elements, or a part whose state is in the position.
+        """
         count = 1 if self.workers is None else len(self.workers)
         reads_files = any(isinstance(node, Files) for node in nodes_of(self._source.node))
         is_divided = self._source.policy not in _EVEN_POLICIES if self.workers else reads_files
         return count if is_divided else None
 
     def _prefetched(self, begun: Begun) -> Prefetched:
-        """Return the steps, each a chunk of its own."""
+        """Return the steps of an iteration, each a chunk of its own."""
         return self.chunks_of(self._steps(begun), begun.orders, ChunkSize(), self._ahead)
 
     def _datasets(self) -> list[DatasetNode]:
@@ -217,11 +220,9 @@ class DistributedDataset(Generic[Element_co]):
 
         Several workers first agree on each chunk.
         """
-        agreed: Agree = by_one_worker
-        if self.workers is not None:
-            agreed = Agreement(self.workers, lambda: self._source.node.description.element_spec)
-        groups = grouped(steps, size, agreed)
-        return Prefetched(groups, lambda group: placed(group, self._place), ahead, orders)
+        agreed = self.workers and Agreement(self.workers, lambda: self._declared.element_spec)
+        groups = grouped(steps, size, agreed or by_one_worker)
+        return Prefetched(map(partial(placed, place=self._place), groups), ahead, orders)
 
     @property
     def cardinality(self) -> int:
@@ -229,7 +230,7 @@ class DistributedDataset(Generic[Element_co]):
 
         `gd.data.INFINITE_CARDINALITY` and `gd.data.UNKNOWN_CARDINALITY` are negative.
         """
-        return self._source.node.description.cardinality
+        return self._declared.cardinality
 
     @property
     def element_spec(self) -> Any:
@@ -237,25 +238,13 @@ class DistributedDataset(Generic[Element_co]):
 
         A pytree of `PerReplicaSpec`, or of `ArraySpec` when there is one replica. The number of
         rows is None unless the source promises that all batches have one size (`drop_remainder`)
-        and it divides by the number of replicas. A function can be traced with it all the same: the
-        spec carries the shapes of the first element, which is read from the source once and kept
-        for the next iteration. Raises `ArgumentError` for an empty dataset whose source declares
-        nothing.
+        and this size divides by the number of replicas. A function can be traced with a spec whose
+        number of rows is None, since the spec has the shapes of the first element, too. This
+        element is read from the source once, and kept for the next iteration. Raises
+        `ArgumentError` for an empty dataset whose source declares nothing.
         """
         if self._spec is UNKNOWN:
-            first = self._first()
-            if first is not None:
-                self._describe(first)
-            elif self._source.node.description.element_spec is UNKNOWN:
-                raise ArgumentError(
-                    "an empty dataset has no element_spec: it is taken from the first element",
-                    hint="distribute a gd.data.Dataset, which declares what its elements are",
-                )
-            else:
-                self._spec = jax.tree.map(
-                    lambda spec: self._spec_of(spec, None),
-                    self._source.node.description.element_spec,
-                )
+            self._describe(self._first())
         return self._spec
 
     @property
@@ -266,44 +255,40 @@ class DistributedDataset(Generic[Element_co]):
     # The source, element by element.
 
     def _next_begun(self) -> Begun:
-        """Return an iteration from the first element, which `element_spec` may have begun."""
-        begun, self._begun = self._begun or self._begin(self._at_start()), None
+        """Return an iteration from the first element: the one that `element_spec` began, if any."""
+        begun, self._begun = self._begun or self._begin_at_start(), None
         return begun
 
-    def _at_start(self) -> Position:
-        position = Position.at_start(self._datasets())
-        position.divided_by = self._divided_by
-        return position
+    def _begin_at_start(self) -> Begun:
+        return self._begin(Position.at_start(self._datasets()))
 
     def _begin(self, position: Position) -> Begun:
         """Open the sources at a position."""
-        orders: list[tuple[ShuffleOrders, ShuffleOrders]] = []
-        streams = []
+        position.divided_by = self._divided_by
         num_steps, states = position.sources.before(position.taken)
         start = 0
         if states is None and self.workers is None:
             num_steps, start = position.taken, self._start(position.taken)
-        for index, dataset in enumerate(position.datasets):
-            nodes, of_source = for_a_thread(dataset)
-            orders.extend(of_source)
-            streams.append(nodes.stream(start, states and states[index]))
-        begun = Begun(position, list(streams), orders, streams, num_steps)
+        nodes, orders = zip(*map(for_a_thread, position.datasets), strict=True)
+        sources = [node.stream(start, states and states[index]) for index, node in enumerate(nodes)]
+        begun = Begun(position, sources, list(chain(*orders)), num_steps)
         if states is None:
-            begun.note(num_steps)
+            begun.keep_states()
         return begun
 
     def _first(self) -> Flat | None:
-        """Return the first element; the next iteration still begins with it."""
-        begun = self._begun = self._begun or self._begin(self._at_start())
-        first = list(islice(begun.sources[0], 1))
-        begun.sources[0] = chain(first, begun.sources[0])
+        """Return the first element, None for an empty dataset; the next iteration has it, too."""
+        begun = self._begun = self._begun or self._begin_at_start()
+        source = begun.sources[0]
+        first = list(islice(source, 1))
+        source.elements = chain(first, source.elements)
         return flattened(element_or_raise(first[0])) if first else None
 
     def _checked(self, element: Element) -> Flat:
         """Return an element as arrays.
 
-        Raises `ArgumentError` if it is of another kind than the first. A failed element raises its
-        own error.
+        Raises `ArgumentError` if the element is of another kind than the first. A failed element
+        raises its own error.
         """
         flat = flattened(element_or_raise(element))
         if self._kind is None:
@@ -312,23 +297,30 @@ class DistributedDataset(Generic[Element_co]):
         self._kind.check(flat)
         return flat
 
-    def _describe(self, first: Flat) -> None:
-        """Set the spec of a distributed element, and the kind that every element is checked for."""
-        declared, _, batching = self._source.node.description
-        specs = declared
-        if declared is UNKNOWN:
+    def _describe(self, first: Flat | None) -> None:
+        """Set the spec of a distributed element, and the kind that all elements must have.
+
+        `first` is the first element, None if the dataset is empty.
+        """
+        specs, _, batching = self._declared
+        if specs is not UNKNOWN and first is not None:
+            kind = ElementKind.of_spec(specs, "in the dataset's element_spec")
+            kind.check(first)
+            self._kind = kind
+        elif first is not None:
             element = jax.tree.unflatten(first.structure, first.arrays)
             specs = observed_spec([element], batching or Batching())
             self._kind = ElementKind.of_first(first, shapes_vary=self._source.declares)
-        else:
-            kind = ElementKind.of_spec(declared, "in the dataset's element_spec")
-            kind.check(first)
-            self._kind = kind
-        leaves = [
-            self._spec_of(spec, shapes)
-            for spec, shapes in zip(jax.tree.leaves(specs), self._shapes(first), strict=True)
-        ]
-        self._spec = jax.tree.unflatten(first.structure, leaves)
+        elif specs is UNKNOWN:
+            raise ArgumentError(
+                "an empty dataset has no element_spec: it is taken from the first element",
+                hint="distribute a gd.data.Dataset, which declares what its elements are",
+            )
+        leaves, structure = jax.tree.flatten(specs)
+        shapes: Sequence[Shapes | None] = [None] * len(leaves)
+        if first is not None:
+            shapes = self._shapes(first)
+        self._spec = jax.tree.unflatten(structure, map(self._spec_of, leaves, shapes))
 
     def _spec_of(self, spec: ArraySpec, shapes: Shapes | None) -> ArraySpec | PerReplicaSpec:
         """Return the spec of one replica's part of a leaf, whose spec in the source is `spec`.
@@ -346,22 +338,22 @@ class DistributedDataset(Generic[Element_co]):
     def _steps(self, begun: Begun) -> Iterator[Step]:
         """Return this worker's steps from the position on, or the failures to make them.
 
-        The steps between the state of the sources and the position are skipped. So are all steps of
-        one of several workers without a state: it splits an element into steps of its own.
+        The steps between the state of the sources and the position are made and dropped. Without a
+        state, one of several workers drops all steps before the position, since each worker splits
+        an element into steps of its own.
         """
         return islice(self._steps_of_all(begun), begun.position.taken - begun.num_steps, None)
 
     def _steps_of_all(self, begun: Begun) -> Iterator[Step]:
-        num_steps = begun.num_steps
         for steps in map(partial(attempted, self._steps_of), self._inputs(begun)):
             left = [steps] if isinstance(steps, FailedElement) else steps
-            num_steps += len(left)
-            begun.note(num_steps)
+            begun.num_steps += len(left)
+            begun.keep_states()
             while left:  # nothing here keeps the arrays of a step that is in use
                 yield left.pop(0)
 
     def _inputs(self, begun: Begun) -> Iterator[Any]:
-        """Return an iterator over the inputs of `_steps_of`."""
+        """Return the inputs of `_steps_of`, one after the other."""
         return begun.sources[0]
 
     def _start(self, taken: int) -> int:
@@ -370,7 +362,7 @@ class DistributedDataset(Generic[Element_co]):
 
     def _check_declared(self) -> None:
         """Raise `BatchDimensionError` for a dataset whose declared elements cannot be split."""
-        spec = self._source.node.description.element_spec
+        spec = self._declared.element_spec
         if spec is not UNKNOWN and self._num_replicas > 1:
             for index, leaf in enumerate(jax.tree.leaves(spec)):
                 if not leaf.shape:
@@ -385,56 +377,64 @@ class DistributedDataset(Generic[Element_co]):
     def _steps_of(self, element: Any) -> list[Step]:
         """Return this worker's steps of an element, with the parts of its own replicas."""
         flat = self._checked(element)
+        if self._num_replicas == 1:
+            return [StepInput(flat.structure, [[array] for array in flat.arrays])]
+        rows, start, mine = batch_size(flat), 0, self._local
+        sizes_of_steps: Iterable[tuple[int, ...]]
         if self._has_own_rows:
-            sizes = even_sizes(batch_size(flat), len(self._local))
-            return [StepInput(flat.structure, [parts_of(array, sizes) for array in flat.arrays])]
-        if self.workers is None or self._source.policy in _EVEN_POLICIES:
-            sizes_of_all = self._sizes(flat)
-            mine = slice(self._local.start, self._local.stop)
-            parts = [parts_of(array, sizes_of_all)[mine] for array in flat.arrays]
-            return [StepInput(flat.structure, parts)]
-        batching = self._source.node.description.batching
-        declared = batching and batching.size
+            sizes_of_steps = [even_sizes(rows, len(mine))]
+        elif self.workers is None or self._source.policy in _EVEN_POLICIES:
+            sizes_of_all = self._sizes(rows)
+            sizes_of_steps = [sizes_of_all[mine.start : mine.stop]]
+            start = sum(sizes_of_all[: mine.start])
+        else:
+            sizes_of_steps = rows_of_steps(rows, self._declared_rows, self.workers, len(mine))
         steps: list[Step] = []
-        start = 0
-        for sizes in rows_of_steps(batch_size(flat), declared, self.workers, len(self._local)):
-            rows = slice(start, start + sum(sizes))
-            parts = [parts_of(array[rows], sizes) for array in flat.arrays]
+        for sizes in sizes_of_steps:
+            parts = [parts_of(array[start:], sizes) for array in flat.arrays]
             steps.append(StepInput(flat.structure, parts))
-            start = rows.stop
+            start += sum(sizes)
         return steps
 
     @property
     def _has_own_rows(self) -> bool:
-        """Return whether an element of the source is this worker's rows of one step."""
+        """Return whether an element of the source has only the rows of this worker."""
         return self.workers is not None and isinstance(self._source.node, DatasetParts)
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
-        """Return the dimensions of a replica's part of an array, from those of the array."""
+        """Return the dimensions of a replica's part of an array with the given dimensions."""
         rows = dimensions[0]
         if rows is not None:
             rows = None if rows % self._num_replicas else rows // self._num_replicas
         return (rows, *dimensions[1:])
 
-    def _shapes(self, first: Flat) -> list[Shapes]:
+    def _shapes(self, first: Flat) -> Sequence[Shapes]:
         """Return for each leaf of the first element the shapes of the replicas' parts."""
-        sizes = self._sizes(first)
-        if sizes is not None:
-            self.strategy.global_batch_sizes.add(sum(sizes))
-        return [tuple(part.shape for part in parts_of(array, sizes)) for array in first.arrays]
-
-    def _sizes(self, flat: Flat) -> tuple[int, ...] | None:
-        """Return how many rows of an element each replica gets; None if there is one replica."""
         if self._num_replicas == 1:
-            return None
-        rows = batch_size(flat)
+            return [(array.shape,) for array in first.arrays]
+        rows = batch_size(first)
         if self.workers is not None and self._has_own_rows:
             rows *= len(self.workers)
-        batching = self._source.node.description.batching
-        declared = batching and batching.size
+        sizes = self._sizes(rows)
+        self.strategy.global_batch_sizes.add(sum(sizes))
+        return [tuple(part.shape for part in parts_of(array, sizes)) for array in first.arrays]
+
+    def _sizes(self, rows: int) -> tuple[int, ...]:
+        """Return the number of rows of each replica, of the rows of a global batch."""
+        declared = self._declared_rows
         if self._source.policy in _EVEN_POLICIES or declared is None or rows > declared:
             return even_sizes(rows, self._num_replicas)
         return filled_sizes(rows, batch_sizes_for_worker(declared, 1, self._num_replicas, 0))
+
+    @property
+    def _declared(self) -> Description:
+        """Return what the source declares of its elements."""
+        return self._source.node.description
+
+    @property
+    def _declared_rows(self) -> int | None:
+        """Return the size of the batches that the source declares, None if there is none."""
+        return (self._declared.batching or Batching()).size
 
 
 def refuse_distributed(dataset: Any) -> None:

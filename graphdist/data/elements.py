@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias  # Any: elements are of the user's making
 
 import jax
@@ -27,12 +28,12 @@ Element: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 UNKNOWN: Final[Any] = object()
-"""The spec of elements of which none has been seen."""
+"""Stands for the spec of elements that cannot be described before one was made."""
 
 
 @contextmanager
 def at_the_users_line() -> Iterator[None]:
-    """Add the current line of the user to errors of a `with` block that name no line."""
+    """Add the user's current line to errors of a `with` block that name no line."""
     try:
         yield
     except GraphdistError as error:
@@ -62,7 +63,11 @@ def _array_or_scalar(value: Any) -> Array | np.generic:
 
 
 def leaf_as_array(leaf: Any, name: Callable[[], str]) -> Array:
-    """Return a leaf as an array; raises `ArgumentTypeError`, which names it by `name()`."""
+    """Return a leaf as an array.
+
+    Raises `ArgumentTypeError` for a leaf that is no array of numbers; `name()` returns the leaf's
+    name in the error.
+    """
     try:
         array = np.asarray(leaf)
     except GraphdistError:
@@ -85,7 +90,7 @@ def _no_numbers(leaf: Any, array: Array, name: Callable[[], str]) -> ArgumentTyp
 
 
 class Flat(NamedTuple):
-    """An element, its leaves as arrays of numbers, and its structure."""
+    """An element, its leaves as arrays of numbers, and its structure as a pytree."""
 
     element: Element
     arrays: list[Array]
@@ -101,7 +106,9 @@ def flattened(element: Element) -> Flat:
     leaves: list[Any]
     leaves, structure = jax.tree.flatten(element, is_leaf=_is_sparse)
     if any(isinstance(leaf, Mapping) for leaf in leaves):
-        return flattened(jax.tree.map(_dict_for_mapping, element))
+        return flattened(
+            jax.tree.map(lambda leaf: dict(leaf) if isinstance(leaf, Mapping) else leaf, element)
+        )
     arrays = [_numbers(leaf, element, index) for index, leaf in enumerate(leaves)]
     return Flat(element, arrays, structure)
 
@@ -111,14 +118,8 @@ def _is_sparse(node: Any) -> bool:
     return hasattr(node, "todense")
 
 
-def _dict_for_mapping(leaf: Any) -> Any:
-    return dict(leaf) if isinstance(leaf, Mapping) else leaf
-
-
 def _numbers(leaf: Any, element: Element, index: int) -> Array:
-    def name() -> str:
-        return leaf_name(element, index)
-
+    name = partial(leaf_name, element, index)
     if _is_sparse(leaf):
         raise ArgumentTypeError(
             f"{name()} is a sparse array, {type(leaf).__name__}: it does not store rows",
@@ -131,7 +132,7 @@ def _numbers(leaf: Any, element: Element, index: int) -> Array:
 
 
 def leaf_name(element: Element, index: int, root: str = "element") -> str:
-    """Return the expression for a leaf of an element.
+    """Return the expression for a leaf of an element, such as `element['x']`.
 
     >>> leaf_name({"x": (1, 2)}, 1)
     "element['x'][1]"
@@ -141,9 +142,9 @@ def leaf_name(element: Element, index: int, root: str = "element") -> str:
 
 
 def batch_size(flat: Flat) -> int:
-    """Return the number of rows that the leaves of an element have.
+    """Return the number of rows of an element, which all leaves share.
 
-    Raises `BatchDimensionError` for a scalar, `ArgumentError` when leaves disagree.
+    Raises `BatchDimensionError` for a scalar, `ArgumentError` when leaves differ.
     """
     element, arrays, _ = flat
     for index, array in enumerate(arrays):
@@ -183,7 +184,7 @@ def each_row(arrays: Element, start: int = 0) -> Iterator[Element]:
 
 
 def spec_of_rows(spec: Any) -> Any:
-    """Return the specs of the rows of arrays, from the arrays or their specs."""
+    """Return the specs of the rows of arrays; `spec` has the arrays or their specs."""
     return jax.tree.map(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
 
 
@@ -198,12 +199,12 @@ def with_open_batch(shape: Dimensions) -> Dimensions:
 
 @dataclass(frozen=True)
 class ElementKind:
-    """What the elements of a dataset have in common: structure, dtypes and inner shapes."""
+    """What all elements of a dataset have in common: structure, dtypes and inner shapes."""
 
     structure: Any
     leaves: Sequence[ArraySpec]
     origin: str
-    """Where the kind was declared or seen, as errors say it."""
+    """Where the kind comes from, as text of an error."""
 
     @classmethod
     def of_spec(cls, spec: Any, origin: str) -> ElementKind:
@@ -214,7 +215,10 @@ class ElementKind:
 
     @classmethod
     def of_first(cls, first: Flat, *, shapes_vary: bool) -> ElementKind:
-        """Return the kind of the first element, with the number of rows or all sizes left open."""
+        """Return the kind of the first element, with an open number of rows.
+
+        If shapes vary, all sizes are open.
+        """
         leaves = [
             ArraySpec(
                 (None,) * array.ndim if shapes_vary else with_open_batch(array.shape), array.dtype
@@ -243,7 +247,7 @@ class ElementKind:
 
 
 def fits(shape: Sequence[int], dimensions: Dimensions) -> bool:
-    """Return whether a shape has these dimensions, of which None is any size.
+    """Return whether a shape has the given dimensions, in which None is any size.
 
     >>> fits((4, 3), (None, 3)), fits((4,), (None, 3))
     (True, False)

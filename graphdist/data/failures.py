@@ -17,9 +17,12 @@ from graphdist.errors import GraphdistError, users_line
 
 @dataclass(frozen=True, eq=False)
 class FailedElement:
-    """Stands for an element that could not be made, and keeps the error."""
+    """Takes the place of an element that could not be made, and keeps the error."""
 
     error: Exception
+    kind = None
+    """None, as for every step that `chunks.grouped` cannot stack with another step."""
+    bytes = 0
 
 
 def attempted(make: Callable[..., Any], *arguments: Any) -> Any:
@@ -39,15 +42,16 @@ def attempted(make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def made_from(parts: Sequence[Any], make: Callable[[Sequence[Any]], Any]) -> Any:
-    """Return a function's result for several elements, or the first of them that failed."""
+    """Return a function's result for several elements, or the first failed element among them."""
     failed = next((part for part in parts if isinstance(part, FailedElement)), None)
     return attempted(make, parts) if failed is None else failed
 
 
 def caught(iterate: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """Yield the elements of a user's iterable, with a `FailedElement` where it raises.
+    """Yield the elements of a user's iterable, with a `FailedElement` where it raises an error.
 
-    The iterable is then asked for more: a generator has no more, other iterators may.
+    After an error the iterator is asked for the next element: a generator has ended, other
+    iterators may go on.
 
     >>> [type(element).__name__ for element in caught(lambda: map(int, ["1", "x", "3"]))]
     ['int', 'FailedElement', 'int']
@@ -67,7 +71,7 @@ def caught(iterate: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 
 def element_or_raise(element: Any) -> Any:
-    """Return an element, or raise the error of a failed one at the user's line."""
+    """Return an element; for a failed element raise its error at the user's line."""
     if isinstance(element, FailedElement):
         error = element.error
         if isinstance(error, GraphdistError) and error.source is None:  # made by a thread of ours

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple  # Any: options before they are checked
 
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentError
 from graphdist.options import member_of
+from graphdist.values.distributed import wrong_type
 
 
 class InputReplicationMode(Enum):
     """How often a dataset function is called.
 
-    PER_WORKER: once per process, for all its replicas. PER_REPLICA: once per replica, each of which
-    iterates a dataset of its own.
+    PER_WORKER: once per process, for all replicas of the process. PER_REPLICA: once per replica;
+    each replica iterates a dataset of its own.
     """
 
     PER_WORKER = "PER_WORKER"
@@ -54,44 +55,34 @@ class InputOptions(_Fields):
         experimental_place_dataset_on_device: bool = False,
         experimental_per_replica_buffer_size: int = 1,
     ) -> InputOptions:
-        """Check the options; None for the first means True."""
+        """Check the options; None for `experimental_fetch_to_device` means True."""
         fetch = True if experimental_fetch_to_device is None else experimental_fetch_to_device
-        _check_bool("experimental_fetch_to_device", fetch)
-        _check_bool("experimental_place_dataset_on_device", experimental_place_dataset_on_device)
+        place = experimental_place_dataset_on_device
+        for name, value in (("fetch_to_device", fetch), ("place_dataset_on_device", place)):
+            if not isinstance(value, bool):
+                raise wrong_type(f"experimental_{name}", value, "bool", "write True or False")
         mode = member_of(
             InputReplicationMode, experimental_replication_mode, "experimental_replication_mode"
         )
         size = experimental_per_replica_buffer_size
         if isinstance(size, bool) or not isinstance(size, int):
-            raise ArgumentTypeError(
-                f"experimental_per_replica_buffer_size is of type {type(size).__name__}, not int"
-            )
+            raise wrong_type("experimental_per_replica_buffer_size", size, "int")
         if size < -1:
             raise ArgumentError(
                 f"experimental_per_replica_buffer_size is {size}: it must be at least -1",
                 hint="give the number of elements to prepare ahead, or -1 to have it chosen",
             )
-        return super().__new__(cls, fetch, mode, experimental_place_dataset_on_device, size)
-
-
-def _check_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ArgumentTypeError(
-            f"{name} is of type {type(value).__name__}, not bool",
-            hint="write True or False",
-        )
+        return super().__new__(cls, fetch, mode, place, size)
 
 
 def checked_input_options(options: Any) -> InputOptions:
-    """Return the options, or the default ones for None; `ArgumentTypeError` for another kind."""
-    if options is None:
-        return InputOptions()
-    if not isinstance(options, InputOptions):
-        raise ArgumentTypeError(
-            f"options is of type {type(options).__name__}, not InputOptions",
-            hint="write gd.InputOptions(...)",
-        )
-    return options
+    """Return the options, or the default options for None.
+
+    Raises `ArgumentTypeError` for an object of another type.
+    """
+    if options is not None and not isinstance(options, InputOptions):
+        raise wrong_type("options", options, "InputOptions", "write gd.InputOptions(...)")
+    return options or InputOptions()
 
 
 @dataclass(frozen=True)
@@ -113,7 +104,7 @@ class InputContext:
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
         """Return the batch size of one replica.
 
-        Raises `ArgumentError` when the global one does not divide by the number of replicas.
+        Raises `ArgumentError` when the global batch size does not divide by the number of replicas.
         """
         if global_batch_size % self.num_replicas_in_sync:
             raise ArgumentError(
@@ -134,9 +125,9 @@ class InputContext:
 class AutoShardPolicy(IntEnum):
     """How a dataset is divided among several workers.
 
-    FILE: each worker reads some of the dataset's files. DATA: each takes some of the elements.
-    AUTO: by file if the dataset reads files, else by element. HINT: `shard(SHARD_HINT, SHARD_HINT)`
-    in the dataset becomes the worker's shard. OFF: each worker takes everything.
+    FILE: each worker reads some of the dataset's files. DATA: each worker takes some of the
+    elements. AUTO: by file if the dataset reads files, else by element. HINT: `shard(SHARD_HINT,
+    SHARD_HINT)` in the dataset becomes the worker's shard. OFF: each worker takes all elements.
     """
 
     OFF = -1
@@ -150,16 +141,17 @@ class DistributeOptions:
     """The options of a dataset that apply when it is distributed."""
 
     def __init__(self, auto_shard_policy: AutoShardPolicy | None = None) -> None:
-        """Set the policy; None leaves it to the options this is merged with, or else is AUTO."""
+        """Set the policy; None means that of the options that it is merged with, or else AUTO."""
         self._policy = auto_shard_policy
 
     @property
     def auto_shard_policy(self) -> AutoShardPolicy:
-        """Return the policy; it can be set, which raises `ArgumentError` for an unknown one."""
+        """Return the policy. Setting an unknown policy raises `ArgumentError`."""
         return AutoShardPolicy.AUTO if self._policy is None else self._policy
 
     @auto_shard_policy.setter
     def auto_shard_policy(self, policy: Any) -> None:
+        """Return the policy. Setting an unknown policy raises `ArgumentError`."""
         self._policy = member_of(AutoShardPolicy, policy, "auto_shard_policy")
 
 
@@ -173,11 +165,11 @@ class Options:
     """
 
     def __init__(self) -> None:
-        """Set nothing."""
+        """Begin with no option set."""
         self.experimental_distribute = DistributeOptions()
 
     def merge(self, options: Options) -> Options:
-        """Return new options: these, overridden by what `options` sets."""
+        """Return new options: those of `self`, overridden by those that `options` sets."""
         merged = Options()
         for source in (self, options):
             policy = source.experimental_distribute._policy

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import (  # Any: elements, and pytrees of specs
     TYPE_CHECKING,
     Any,
@@ -24,10 +25,9 @@ import jax.numpy as jnp
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.data.chunks import Chunk, ChunkSize, grouped
 from graphdist.data.elements import Element
-from graphdist.data.failures import FailedElement, element_or_raise
+from graphdist.data.failures import FailedElement, caught, element_or_raise
 from graphdist.data.positions import Position
 from graphdist.data.prefetch import Prefetched
-from graphdist.data.sources import DatasetNode
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.tracing.jax_settings import is_jax_tracing
 from graphdist.tracing.trace_in_progress import current_trace
@@ -36,21 +36,22 @@ from graphdist.values.distributed import PerReplicaArray
 from graphdist.values.type_variables import Element_co
 
 if TYPE_CHECKING:
+    from graphdist.data.dataset import Dataset
     from graphdist.runtime.processes.cluster_workers import ClusterWorkers
     from graphdist.strategy_base import StrategyBase
 
 _NOTHING = object()
-"""Stands for the element after the last."""
+"""Stands for an element past the last."""
 
 
 class DatasetInTrace(UnsupportedError):
-    """A distributed dataset is met in a trace; the host can run the function instead."""
+    """A traced function uses a distributed dataset; the host can run the function instead."""
 
     is_loop = True
-    """Whether the dataset is iterated there, and not reduced."""
+    """Whether the function iterates the dataset. If false, the function reduces the dataset."""
 
 
-class ElementIterator(Generic[Element_co]):
+class ElementIterator(ABC, Generic[Element_co]):
     """The base of iterators over datasets."""
 
     def __init__(self, position: Position) -> None:
@@ -70,41 +71,40 @@ class ElementIterator(Generic[Element_co]):
         """Return the iterator's position, as a value that JSON can hold."""
         return self._position.state
 
+    @abstractmethod
     def set_state(self, state: Any) -> None:
         """Go on at a position that `get_state` returned, in a dataset made the same way.
 
         Elements prepared ahead are dropped. Raises `ArgumentError` for a position of another kind
         of dataset.
         """
-        raise NotImplementedError
 
-    def __next__(self) -> Element_co:
-        raise NotImplementedError
+    @abstractmethod
+    def __next__(self) -> Element_co: ...
 
     def get_next(self) -> Element_co:
         """Return the next element; raises `OutOfRangeError` past the last."""
-        element: object = next(self, _NOTHING)
-        if element is _NOTHING:
-            raise OutOfRangeError(
-                "get_next past the end: the dataset has no more elements",
-                hint="loop with `for element in dataset`, or ask get_next_as_optional()",
-            )
-        return cast("Element_co", element)
+        for element in self:
+            return element
+        raise OutOfRangeError(
+            "get_next past the end: the dataset has no more elements",
+            hint="loop with `for element in dataset`, or ask get_next_as_optional()",
+        )
 
     def get_next_as_optional(self) -> OptionalElement[Element_co]:
-        """Return the next element, or that there is none."""
+        """Return the next element, or an `OptionalElement` without a value past the last."""
         return OptionalElement(next(self, _NOTHING))
 
 
 class OptionalElement(Generic[Element_co]):
-    """An element of a dataset, or none.
+    """An element of a dataset, or no element.
 
     >>> OptionalElement().has_value()
     False
     """
 
     def __init__(self, value: Any = _NOTHING) -> None:
-        """Hold an element."""
+        """Hold an element; without an argument, hold none."""
         self._value = value
 
     def has_value(self) -> bool:
@@ -125,19 +125,14 @@ class DatasetIterator(ElementIterator[Element]):
     """The elements of a `Dataset` in order.
 
     An exception of a source or of a function is raised by the `next` that would have returned the
-    element. The iteration goes on with the next element, and the position counts both.
+    element. The `next` after it returns the next element. The position counts failed elements, too.
     """
 
-    def __init__(
-        self, node: DatasetNode, position: Position, element_spec: Callable[[], Any]
-    ) -> None:
-        """Iterate a dataset, of which this is the last node, from a position.
-
-        `element_spec()` returns the dataset's specs; it may have to make elements for them.
-        """
-        super().__init__(position)
-        self._node, self._element_spec = node, element_spec
-        self._elements = position.datasets[0].elements_from(position.taken)
+    def __init__(self, dataset: Dataset) -> None:
+        """Iterate a dataset from the first element on."""
+        super().__init__(Position.at_start([dataset.node]))
+        self._dataset = dataset
+        self._elements = iter(self._position.datasets[0])
 
     def __next__(self) -> Element:
         element = next(self._elements)
@@ -146,17 +141,20 @@ class DatasetIterator(ElementIterator[Element]):
 
     def set_state(self, state: Any) -> None:
         """Go on at a position that `get_state` returned, in a dataset made the same way."""
-        self._position = Position.of_state(state, [self._node])
+        self._position = Position.of_state(state, [self._dataset.node])
         self._elements = self._position.datasets[0].elements_from(self._position.taken)
 
     @property
     def element_spec(self) -> Any:
-        """Return the dataset's specs."""
-        return self._element_spec()
+        """Return the dataset's specs, for which elements may have to be made."""
+        return self._dataset.element_spec
 
 
 class ResumableDataset(Protocol):
-    """The part of a distributed dataset that its iterators use."""
+    """The part of a distributed dataset that its iterators use.
+
+    A protocol, since the module of distributed datasets imports this one.
+    """
 
     @property
     def element_spec(self) -> Any:
@@ -175,12 +173,12 @@ class ResumableDataset(Protocol):
         """Return the workers that divide the elements; None if there is one process."""
 
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
-        """Return the elements from a saved position on; drop `elements`, prepared for another."""
+        """Return the elements from a saved position on, and the position; drop `elements`."""
 
 
 @dataclass(frozen=True, eq=False)
 class _PlacedStep:
-    """An element on the devices, as a step that can be stacked."""
+    """A step of a loop over an iterator, whose element is on the devices already."""
 
     element: Any
 
@@ -208,14 +206,14 @@ def _stacked(*elements: Any) -> Any:
 class DistributedIterator(ElementIterator[Element_co]):
     """The elements of a distributed dataset in order, prepared ahead on a background thread.
 
-    For use outside traces: the host runs functions that ask it for elements. An exception of the
-    source is raised by the call that would have returned the element, with the traceback into the
-    source. The iteration goes on with the next element, if the source has one, and the position
-    counts both. Any thread may call it.
+    For use outside traces: the host runs functions that read elements of an iterator. An exception
+    of the source is raised by the call that would have returned the element, with the traceback
+    into the source. The next call returns the next element, if the source has one. The position
+    counts failed elements, too. Any thread may call the methods.
     """
 
     def __init__(self, dataset: ResumableDataset, elements: Prefetched, position: Position) -> None:
-        """Iterate the prepared elements of a dataset, which start at a position."""
+        """Iterate the prepared elements of a dataset from a position on."""
         super().__init__(position)
         self._dataset = dataset
         self._elements = elements
@@ -223,34 +221,33 @@ class DistributedIterator(ElementIterator[Element_co]):
 
     def __next__(self) -> Element_co:
         refuse_inside_a_function("an iterator of a distributed dataset is asked for an element")
-        if _asked.notice is not None:
-            _asked.notice(self)
+        if notice := getattr(_of_thread, "notice", None):
+            notice(self)
         element = self.take_ahead()
         self._position.taken += 1
         return cast("Element_co", element)
 
     @property
     def can_be_stacked(self) -> bool:
-        """Return whether there are `chunks`: not with several workers, which agree on each step."""
+        """Return whether there are `chunks`.
+
+        There are none with several workers, which agree on each step.
+        """
         return self._dataset.workers is None
 
     def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
         """Yield the next elements, `most` of them at most, stacked on the devices by a program.
 
-        Close the generator: elements that it took and did not yield then come next again.
+        Close the generator, which puts back the elements that it took and did not yield.
         """
         taken: deque[_PlacedStep | FailedElement] = deque()
 
         def steps() -> Iterator[_PlacedStep | FailedElement]:
-            for _ in count() if most is None else range(most):
-                try:
-                    element = self.take_ahead()
-                except StopIteration:
-                    return
-                except Exception as error:  # raised when the elements before it have been used
-                    taken.append(FailedElement(error))
-                else:
-                    taken.append(_PlacedStep(element))
+            # An error is caught here, and raised when the elements before it have been used.
+            elements = caught(lambda: iter(self.take_ahead, _NOTHING))
+            for element in islice(elements, most):
+                is_failed = isinstance(element, FailedElement)
+                taken.append(element if is_failed else _PlacedStep(element))
                 yield taken[-1]
 
         strategy = self._dataset.strategy
@@ -268,19 +265,22 @@ class DistributedIterator(ElementIterator[Element_co]):
             self.put_back(step.element for step in taken if isinstance(step, _PlacedStep))
 
     def take_ahead(self) -> Element:
-        """Return the next element; it counts as taken once `count` is called."""
+        """Return the next element without counting it; `count` counts elements as taken."""
         return self._seen_ahead.pop() if self._seen_ahead else self._next()
 
     def count(self, number: int) -> None:
-        """Count elements that `take_ahead` returned; a negative number takes some back."""
+        """Count elements that `take_ahead` returned as taken; a negative number uncounts them."""
         self._position.taken += number
 
     def put_back(self, elements: Iterable[Element]) -> None:
-        """Put uncounted elements of `take_ahead` back in front of the next one, in order."""
+        """Put elements that `take_ahead` returned back in front of the next one, in order.
+
+        The elements must not be counted as taken.
+        """
         self._seen_ahead.extend(reversed(list(elements)))
 
     def _next(self) -> Element:
-        """Return the next element; count it only if it fails."""
+        """Return the next element; count it as taken only if it fails."""
         try:
             return next(self._elements).element
         except StopIteration:
@@ -297,34 +297,32 @@ class DistributedIterator(ElementIterator[Element_co]):
 
     @property
     def element_spec(self) -> Any:
-        """Return the dataset's specs; wait for the first element if they are taken from it."""
+        """Return the dataset's specs; wait for the first element if it is needed for them."""
         if not self._dataset.has_spec and not self._seen_ahead:
             self._seen_ahead.extend(islice(iter(self._next, _NOTHING), 1))
         return self._dataset.element_spec
 
 
 Notice = Callable[["DistributedIterator[Any]"], None]
-"""A function that is called with each iterator that is asked for an element."""
+"""A function that is called with an iterator when an element of the iterator is read."""
 
 
-class _Asked(threading.local):
-    notice: Notice | None = None
-
-
-_asked = _Asked()
+_of_thread = threading.local()
+"""Has the attribute `notice` while the thread is in a block `with noticed(..)`."""
 
 
 @contextmanager
 def noticed(notice: Notice) -> Iterator[None]:
-    """Call `notice` whenever this thread asks an iterator for an element; an outer one wins."""
-    if _asked.notice is not None:
-        yield
-        return
-    _asked.notice = notice
+    """Call `notice` whenever this thread reads an element of a distributed iterator.
+
+    Inside of another such block, the `notice` of the outer block is called instead.
+    """
+    outer: Notice | None = getattr(_of_thread, "notice", None)
+    _of_thread.notice = outer or notice
     try:
         yield
     finally:
-        _asked.notice = None
+        _of_thread.notice = outer
 
 
 def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:

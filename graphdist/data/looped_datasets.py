@@ -51,7 +51,7 @@ class StackedElements:
 def stacked_specs(arguments: Any, steps: int | None) -> Any:
     """Return arguments with the specs of `steps` stacked elements in place of each dataset.
 
-    None is the largest number that a chunk may have.
+    If `steps` is None, the number is the largest that a chunk may have.
     """
 
     def of(leaf: Any) -> Any:
@@ -66,7 +66,10 @@ def stacked_specs(arguments: Any, steps: int | None) -> Any:
 
 
 def _shapes(spec: ArraySpec | PerReplicaSpec) -> tuple[tuple[int, ...], ...]:
-    """Return the shape of each replica's part, or their one shape if it is the same for all."""
+    """Return the shapes of the replicas' parts, or the one shape of an array.
+
+    The result is empty if a size is not known.
+    """
     if isinstance(spec, PerReplicaSpec):
         return spec.traced_shapes or ()
     return () if spec.traced_shape is None else (spec.traced_shape,)
@@ -84,10 +87,10 @@ def _stacked(spec: ArraySpec | PerReplicaSpec, count: int) -> ArraySpec | PerRep
 
 
 class ZippedDatasets:
-    """Tuples of the elements of several distributed datasets, as many as the shortest has."""
+    """Tuples of the elements of several distributed datasets; the shortest dataset ends them."""
 
     def __init__(self, datasets: Sequence[DistributedDataset[Any]]) -> None:
-        """Take the datasets."""
+        """Take the datasets, which have one strategy."""
         self._datasets = datasets
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -104,7 +107,8 @@ class ZippedDatasets:
 def zipped(iterables: Sequence[Any]) -> Any:
     """Return the iterable for a loop over `zip(*iterables)`.
 
-    Datasets of several workers have no chunks: the workers agree on each element of each dataset.
+    Datasets of several workers are not stacked, since the workers agree on each element of each
+    dataset.
     """
     if all(isinstance(each, StackedElements) for each in iterables):
         elements = tuple(each.elements for each in iterables)

@@ -51,13 +51,14 @@ class Parts(NamedTuple):
     most: int
     """The largest number of parts that all have elements."""
     of: Callable[[int, int, int], DatasetNode]
-    """Returns part `index` of `count` of the elements from element `start` on."""
+    """Returns, for `(count, index, start)`, part `index` of `count` of the elements from element
+    `start` on."""
     starts_anywhere: bool = False
-    """Whether `start` may be another number than 0."""
+    """Whether `start` may be greater than 0."""
 
 
 def _set_shared(iterable: Any, pair: StatePair, state: Any) -> None:
-    """Set the state of an iterable, from which its next iteration starts."""
+    """Set the state of an iterable; its next iteration starts from the state."""
     if hasattr(iterable, "set_epoch") and isinstance(state, dict) and "epoch" in state:
         iterable.set_epoch(state["epoch"])  # Hugging Face leaves the state of another epoch out
     pair.set(state)
@@ -73,20 +74,20 @@ class OtherDataset(DatasetNode):
     """Returns the iterable of one iteration."""
     parts: Parts | None = None
     has_state: bool = True
-    """Whether a pair of methods that it has is to be used."""
+    """Whether the states that the dataset returns are complete, and so are used."""
     is_used_up: bool = False
-    """Whether the only iterator was handed out."""
+    """Whether the dataset is its own only iterator, and an iteration has begun."""
     newest: object = None
-    """Stands for the iteration begun last, which is the one that an iterable's state is of."""
+    """Identifies the iteration begun last. The state of an iterable is that of this iteration."""
 
     def __iter__(self) -> Iterator[Element]:
         return self.stream()
 
     def stream(self, start: int = 0, state: Any = None) -> ElementStream:
-        """Return the elements from index `start` on, or from a state that a stream had.
+        """Return the elements from index `start` on, or from a state of an earlier stream.
 
-        Raises `ArgumentError` for an iterator that was handed out before, and for a state of
-        another kind of dataset.
+        Raises `ArgumentError` for a second iteration of a dataset that is its own iterator, and for
+        a state of another kind of dataset.
         """
         iterable = self.opened()
         pair = state_pair(iterable) if self.has_state else None
@@ -110,11 +111,14 @@ class OtherDataset(DatasetNode):
         is_new = start == 0 and not (is_shared and isinstance(elements, GeneratorType))
         is_known = state is not None or is_new
         drawn = _Drawn(self, elements, pair, is_shared, is_known)
-        return ElementStream(
-            drawn if state is not None else islice(drawn, start, None), drawn.state
-        )
+        skipped = start if state is None else 0
+        return ElementStream(islice(drawn, skipped, None), drawn.state)
 
     def _restore(self, pair: StatePair | None, state: Any) -> None:
+        """Set the state of an iterator by its pair of methods.
+
+        Raises `ArgumentError` if it has none.
+        """
         if pair is None:
             raise ArgumentError(
                 f"the position has a state of the dataset, and a {type_name(self.dataset)} has "
@@ -129,49 +133,48 @@ class OtherDataset(DatasetNode):
         return self.declared
 
 
+@dataclass(eq=False)
 class _Drawn:
-    """The elements of an iteration, with a `FailedElement` for one that raises, and its state."""
+    """The elements of an iteration, with a `FailedElement` for one that raises, and the state."""
 
-    def __init__(
-        self,
-        node: OtherDataset,
-        elements: Iterator[Any],
-        pair: StatePair | None,
-        is_shared: bool,
-        is_known: bool,
-    ) -> None:
-        """Begin an iteration.
+    node: OtherDataset
+    elements: Iterator[Any]
+    pair: StatePair | None
+    is_shared: bool
+    """Whether the pair belongs to the iterable, whose state is that of its newest iteration."""
+    is_known: bool
+    """Whether the state is known before the first element is drawn."""
 
-        `is_shared`: the state is the iterable's, and so that of its newest iteration. `is_known`:
-        there is a state before the first element is drawn.
-        """
-        self._node, self._pair, self._is_known = node, pair, is_known
-        self._elements = caught(lambda: elements)
-        self._is_shared = is_shared
-        self._token = node.newest = object()
+    def __post_init__(self) -> None:
+        elements = self.elements
+        self.elements = caught(lambda: elements)
+        self._token = self.node.newest = object()
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        element = next(self._elements)
-        self._is_known = True
+        element = next(self.elements)
+        self.is_known = True
         return element
 
     def state(self) -> Any:
-        """Return the state after the last element; None if there is none, or JSON has none."""
-        is_others = self._is_shared and self._node.newest is not self._token
-        if self._pair is None or not self._is_known or is_others:
+        """Return the state after the last element that was drawn.
+
+        None if the state is not known, or is no value of JSON.
+        """
+        is_of_another_iteration = self.is_shared and self.node.newest is not self._token
+        if self.pair is None or not self.is_known or is_of_another_iteration:
             return None
         try:
-            return encoded(self._pair.get())
+            return encoded(self.pair.get())
         except Exception as error:  # libraries raise all kinds where an iterator has no state
             _log.warning(
                 "the state of a %s is not saved (%s: %s): a position in it is the number of "
                 "elements, which are read again and dropped",
-                type_name(self._node.dataset),
+                type_name(self.node.dataset),
                 type(error).__name__,
                 error,
             )
-            self._pair = None
+            self.pair = None
             return None

@@ -34,25 +34,25 @@ Orders: TypeAlias = list[list[int]]
 """For each shuffle of a dataset: its seed, and the number of orders taken before."""
 
 Begin: TypeAlias = Callable[[ShuffleSeed, int], list[ShuffleOrders]]
-"""Begins the orders of a shuffle that occurs the given number of times in an iteration."""
+"""Returns the orders of a shuffle that occurs so many times in an iteration that begins."""
 
 
 class SourceStates:
-    """The states of the iterated datasets after some of the steps; the last steps' are kept.
+    """The states of the iterated datasets after some of the steps, of which the last are kept.
 
-    The thread that draws elements adds them, ahead of the caller, who asks for the ones nearest
-    its position.
+    The thread that draws elements adds states, ahead of the caller. The caller asks for the states
+    nearest to its position.
     """
 
     def __init__(self, steps: int = 0, states: list[Any] | None = None) -> None:
-        """Begin with the states after a number of steps; None if they are not known."""
+        """Begin with the states after a number of steps; `states` is None if they are not known."""
         self._after = deque([(steps, states)])
         self._lock = threading.Lock()
         self.is_asked_for = True
-        """Whether a position may be saved: without an iterator there is none."""
+        """Whether a position may be saved, which only iterators do."""
 
     def add(self, steps: int, states: list[Any], taken: int) -> None:
-        """Add the states after so many steps, and forget those before the `taken` steps in use."""
+        """Add the states after `steps` steps; forget the states before the `taken` steps in use."""
         with self._lock:
             self._after.append((steps, states))
             # One more is kept, since a step that was taken may be put back.
@@ -60,7 +60,7 @@ class SourceStates:
                 self._after.popleft()
 
     def before(self, taken: int) -> tuple[int, list[Any] | None]:
-        """Return the last states that are known after at most `taken` steps, and those steps."""
+        """Return the last known states after at most `taken` steps, and after how many steps."""
         with self._lock:
             return [known for known in self._after if known[0] <= taken][-1]
 
@@ -76,7 +76,7 @@ class Position:
     taken: int = 0
     sources: SourceStates = field(default_factory=SourceStates)
     divided_by: int | None = None
-    """The number of workers, if each has elements of its own and the number decides which."""
+    """The number of workers if it decides which elements each worker reads, else None."""
 
     @classmethod
     def at_start(cls, datasets: Sequence[DatasetNode]) -> Position:
@@ -150,14 +150,17 @@ class Position:
 
 
 def check_division(position: Position, now: int | None) -> None:
-    """Raise `ArgumentError` for a position whose number of workers is another one.
+    """Raise `ArgumentError` for a position that another number of workers has saved.
 
-    A single worker reads what all workers together do where elements are not divided. The state of
-    grain's `ElasticIterator` counts the rows of all workers, and fits any number of them.
+    `now` is the number of workers if it decides which elements each worker reads, else None. A
+    single worker reads what all workers together read where the elements are not divided. The state
+    of grain's `ElasticIterator` counts the rows of all workers, and fits any number of them.
     """
     saved = position.divided_by
     _, states = position.sources.before(position.taken)
-    is_of_all = all(_names(state) == {"global_next_index"} for state in states or [None])
+    is_of_all = all(
+        isinstance(state, dict) and {*state} == {"global_next_index"} for state in states or [None]
+    )
     if saved in (None, now) or (saved == 1 and now is None) or is_of_all:
         return
     raise ArgumentError(
@@ -167,15 +170,11 @@ def check_division(position: Position, now: int | None) -> None:
     )
 
 
-def _names(state: Any) -> set[str]:
-    return set(state) if isinstance(state, dict) else set()
-
-
 _ALIKE = "make the dataset the same way as when the position was saved"
 
 
 def _count(value: Any) -> int:
-    """Return a count; raises `ValueError` for anything else."""
+    """Return a value as an integer; raises `ValueError` unless it is an integer from 0 on."""
     count = int(value)
     if count != value or count < 0:
         raise ValueError(f"{value!r} is no count")
@@ -183,5 +182,8 @@ def _count(value: Any) -> int:
 
 
 def _shuffles(dataset: DatasetNode) -> list[Shuffle]:
-    """Return the shuffles of a dataset's nodes; those in other libraries' datasets are unknown."""
+    """Return the shuffles among the nodes of a dataset.
+
+    Shuffles in the datasets of other libraries are not known.
+    """
     return [node for node in nodes_of(dataset) if isinstance(node, Shuffle)]

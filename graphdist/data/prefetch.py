@@ -1,11 +1,11 @@
-"""The next elements of an iterator, prepared on a background thread.
+"""The next elements of an iterator, made on a background thread.
 
-Each `Prefetched` has a thread of its own, which pulls elements from the source and prepares them
-while a step runs. The two sides communicate through two queues. An entry in `permits` lets the
-thread prepare one element: `ahead` permits are there from the start, and every `next` adds one, so
-that no more than `ahead` elements wait beside the requested one. `results` carries elements, the
-source's exceptions, and the end mark, which is put back for the next call. Each result comes with
-the number of orders that the source's shuffles had taken by then.
+Each `Prefetched` has a thread of its own, which asks the iterator for elements while a step runs.
+The thread and its caller communicate through two queues. An entry in `permits` lets the thread make
+one element: `ahead` permits are there from the start, and every `next` adds one, so that no more
+than `ahead` elements wait beside the requested one. `results` carries elements, the iterator's
+exceptions, and the end mark, which is put back for the next call. Each result comes with the number
+of orders that the source's shuffles had taken when the element was made.
 
 The thread never refers to the `Prefetched`, so a `Prefetched` without other references is
 collected, and its finalizer stops the thread. A finalizer may run at any point of any thread, also
@@ -22,7 +22,7 @@ import contextvars
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeAlias  # Any: elements of the user's making, and what becomes of them
@@ -51,26 +51,21 @@ def prefetch_depth(size: int) -> int:
 
 
 class Prefetched:
-    """The elements of an iterator in order, each prepared by a thread before the caller needs it.
+    """The elements of an iterator in order, each made by a thread before the caller needs it.
 
-    Up to `ahead` elements wait beside the one in use. The source runs on the thread, with the
-    context variables of the caller. If the source raises an exception for an element, the `next`
-    that would have returned this element raises it, with the traceback into the source; the `next`
-    after it returns the element that follows. After a `KeyboardInterrupt` or another exception that
-    is no `Exception` the iterator is at its end. Any thread may call `next`. `orders` are the
-    orders of the source's shuffles: `next` updates the caller's to the element that it returns.
+    Up to `ahead` elements wait beside the one in use. The iterator runs on the thread, with the
+    context variables of the caller. If it raises an exception for an element, the `next` that would
+    have returned this element raises the exception, with the traceback into the iterator; the
+    `next` after that returns the element that follows. After a `KeyboardInterrupt` or another
+    exception that is no `Exception` the `Prefetched` is at its end. Any thread may call `next`.
+    `orders` are the orders of the source's shuffles. `next` sets the number of orders that the
+    caller has seen to the number that were taken for the element it returns.
 
-    >>> list(Prefetched(iter([1, 2, 3]), lambda element: 10 * element, ahead=2))
-    [10, 20, 30]
+    >>> list(Prefetched(map(abs, [1, -2, 3]), ahead=2))
+    [1, 2, 3]
     """
 
-    def __init__(
-        self,
-        elements: Iterator[Any],
-        prepare: Callable[[Any], Any],
-        ahead: int,
-        orders: OrdersAhead = (),
-    ) -> None:
+    def __init__(self, elements: Iterator[Any], ahead: int, orders: OrdersAhead = ()) -> None:
         self._feed = _Feed(tuple(of_thread for of_thread, _ in orders))
         self._seen = [seen for _, seen in orders]
         for _ in range(ahead):
@@ -79,7 +74,7 @@ class Prefetched:
         context = contextvars.copy_context()
         thread = threading.Thread(
             target=context.run,
-            args=(_produce, elements, prepare, self._feed),
+            args=(_produce, elements, self._feed),
             name="graphdist-prefetch",
             daemon=True,
         )
@@ -98,27 +93,20 @@ class Prefetched:
 
     def __next__(self) -> Any:
         self._feed.permits.put(None)
-        result, taken = self._feed.results.get()
+        result, error, taken = self._feed.results.get()
         for orders, count in zip(self._seen, taken, strict=True):
             orders.taken = count
         if result is _END:
             self._feed.put(_END)
             raise StopIteration
-        if isinstance(result, _Failure):
-            if isinstance(result.error, GraphdistError) and result.error.source is None:
-                result.error.source = here()  # the thread has no line of the user's
+        if error is not None:
+            if isinstance(error, GraphdistError) and error.source is None:
+                error.source = here()  # the thread has no line of the user's
             try:
-                raise result.error
+                raise error
             finally:
-                del result  # the error's traceback holds this frame
+                del error  # its traceback holds this frame
         return result
-
-
-@dataclass(eq=False, frozen=True)
-class _Failure:
-    """An exception that the thread hands to the caller."""
-
-    error: BaseException
 
 
 @dataclass(eq=False)
@@ -130,9 +118,9 @@ class _Feed:
     results: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     stopped: bool = False
 
-    def put(self, result: Any) -> None:
-        """Hand over a result, with the number of orders taken by then."""
-        self.results.put((result, [orders.taken for orders in self.orders]))
+    def put(self, result: Any, error: BaseException | None = None) -> None:
+        """Give the caller a result, or an error, with the number of orders taken by then."""
+        self.results.put((result, error, [orders.taken for orders in self.orders]))
 
     def stop(self) -> None:
         """Make the thread leave before its next element; safe in a finalizer."""
@@ -143,32 +131,23 @@ class _Feed:
 _feeds: weakref.WeakKeyDictionary[threading.Thread, _Feed] = weakref.WeakKeyDictionary()
 
 
-def _produce(elements: Iterator[Any], prepare: Callable[[Any], Any], feed: _Feed) -> None:
-    """Prepare one element for every permit; the body of an iterator's thread."""
+def _produce(elements: Iterator[Any], feed: _Feed) -> None:
+    """Make one element for every permit; the body of the thread of a `Prefetched`."""
     try:
         while True:
             feed.permits.get()
             if feed.stopped:
                 return
             try:
-                element = next(elements)
+                # No variable keeps the element, which may be large, until the next permit.
+                feed.put(next(elements))
             except StopIteration:
                 break
             except Exception as error:
-                feed.put(_Failure(error))
-                continue
-            feed.put(_prepared(prepare, element))
-            del element  # not while waiting for the next permit: it may be large
+                feed.put(None, error)
     except BaseException as error:  # also SystemExit: the caller would wait for ever
-        feed.put(_Failure(error))
+        feed.put(None, error)
     feed.put(_END)
-
-
-def _prepared(prepare: Callable[[Any], Any], element: Any) -> Any:
-    try:
-        return prepare(element)
-    except Exception as error:
-        return _Failure(error)
 
 
 @atexit.register

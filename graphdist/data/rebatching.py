@@ -17,7 +17,7 @@ from graphdist.data.elements import Array
 
 
 def even_sizes(rows: int, num_replicas: int) -> tuple[int, ...]:
-    """Return the rows of each replica: equal parts, except for the last replicas.
+    """Return the number of rows of each replica: equal numbers, except for the last replicas.
 
     >>> even_sizes(5, 4)
     (2, 2, 1, 0)
@@ -27,7 +27,7 @@ def even_sizes(rows: int, num_replicas: int) -> tuple[int, ...]:
 
 
 def filled_sizes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the rows of each replica when each in turn takes up to its size.
+    """Return the number of rows of each replica, if each in turn takes up to its size.
 
     >>> filled_sizes(2, (2, 2))
     (2, 0)
@@ -44,8 +44,8 @@ def batch_sizes_for_worker(
 ) -> list[int]:
     """Return the sizes, in order, of the batches into which a worker splits the stream of rows.
 
-    Every worker splits the entire stream, and each starts elsewhere in one cycle of sizes, so that
-    the replicas of a step make up a global batch together.
+    Every worker splits the entire stream by the same cycle of sizes. Each worker begins at another
+    place in the cycle, so that the replicas of a step make up a global batch together.
 
     >>> [batch_sizes_for_worker(7, 2, 2, worker) for worker in range(2)]
     [[2, 2, 2, 1], [2, 1, 2, 2]]
@@ -57,9 +57,7 @@ def batch_sizes_for_worker(
     return sizes[start:] + sizes[:start]
 
 
-def parts_of(array: Array, sizes: Sequence[int] | None) -> list[Array]:
+def parts_of(array: Array, sizes: Sequence[int]) -> list[Array]:
     """Return consecutive parts of an array, of these sizes, as views of it."""
-    if sizes is None:
-        return [array]
     ends = list(accumulate(sizes))
     return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]

@@ -77,10 +77,10 @@ class ShuffleOrders:
     first: int
     step: int
     taken: int = 0
-    """How many orders it has taken."""
+    """How many orders the iteration has taken."""
 
     def next(self) -> Iterator[int]:
-        """Return the numbers that draw the elements of the next order."""
+        """Take the next order; return the numbers that draw its elements."""
         if not self.reshuffles:
             return philox(_FIRST_SEED, self.seed)
         order = self.first + self.step * self.taken
@@ -90,17 +90,18 @@ class ShuffleOrders:
     def ahead(self) -> ShuffleOrders:
         """Return a copy for a thread that makes elements ahead of their use.
 
-        With each element the thread reports how many orders it has taken. `taken` is set to that
-        number when the element is asked for, so that a saved position never depends on timing.
+        With each element the thread reports how many orders it has taken. When the caller asks for
+        the element, `taken` of the original is set to that number. So a saved position does not
+        depend on timing.
         """
         return replace(self)
 
 
 class ShuffleSeed:
-    """The seed of one shuffled dataset, and which orders were taken."""
+    """The seed of one shuffled dataset, and the orders that its iterations have taken."""
 
     def __init__(self, seed: int | None, reshuffles: bool) -> None:
-        """Take the user's seed; None draws one at random."""
+        """Take the user's seed; None draws a random one."""
         self.is_random, self.reshuffles = seed is None, reshuffles
         self.value = (secrets.randbelow(_SEEDS) if seed is None else int(seed)) % _SEEDS
         self._first = 0
@@ -115,7 +116,7 @@ class ShuffleSeed:
     def resume(self, seed: int, first: int, times: int) -> list[ShuffleOrders]:
         """Return the orders of an iteration that began with this seed and first order.
 
-        The iteration begun next follows on it, as it did when the position was saved.
+        The orders of the next iteration follow these, as they did when the position was saved.
         """
         with self._lock:
             self.value = seed

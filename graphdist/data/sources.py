@@ -36,11 +36,11 @@ from graphdist.values.specs import ArraySpec
 INFINITE_CARDINALITY = -1
 """The number of elements of a dataset that does not end."""
 UNKNOWN_CARDINALITY = -2
-"""The number of elements of a dataset that has to be iterated to know."""
+"""The number of elements of a dataset whose elements must be iterated to be counted."""
 
 
 class Batching(NamedTuple):
-    """The size of the batches, if known, and whether all have that size."""
+    """The size of the batches, None if it is not known, and whether all batches have that size."""
 
     size: int | None = None
     is_static: bool = False
@@ -57,17 +57,13 @@ class Description(NamedTuple):
     """The size of the batches; None if elements are not batches."""
 
 
-def no_state() -> None:
-    """Return None: the state of a source that has none."""
-
-
 @dataclass(eq=False)
 class ElementStream:
-    """The elements of one iteration, and the state of their source after the last one drawn."""
+    """The elements of one iteration, and the state of the source after the element drawn last."""
 
     elements: Iterator[Element]
-    state: Callable[[], Any] = no_state
-    """Returns the state as a value of JSON, None if there is none."""
+    state: Callable[[], Any] = lambda: None
+    """Returns the state as a value of JSON; None if the source has no state."""
 
     def __iter__(self) -> Iterator[Element]:
         return self
@@ -77,13 +73,16 @@ class ElementStream:
 
 
 class DatasetNode:
-    """A source or a transformation; the defaults suit a source that knows nothing.
+    """A source or a transformation; the defaults describe a source that knows nothing.
 
-    A subclass overrides `__iter__`, or `elements_from` if it can start late.
+    A subclass overrides `__iter__`, or `elements_from` if it can start at a later element.
     """
 
-    takes_one_order = False
-    """Whether an iteration to the end takes exactly one order of each shuffle."""
+    takes_one_order = True
+    """Whether an iteration to the end takes exactly one order of each shuffle.
+
+    It does not matter for a node with an unknown number of elements, such as a filter.
+    """
 
     def __iter__(self) -> Iterator[Element]:
         return self.elements_from(0)
@@ -93,7 +92,7 @@ class DatasetNode:
         return islice(iter(self), start, None)
 
     def stream(self, start: int = 0, state: Any = None) -> ElementStream:
-        """Return the elements from index `start` on, or from a state that a stream had."""
+        """Return the elements from index `start` on, or from a state of an earlier stream."""
         return ElementStream(self.elements_from(start))
 
     @property
@@ -102,7 +101,7 @@ class DatasetNode:
         return Description()
 
     def rows(self, start: int, stop: int) -> Element:
-        """Return elements `start` to `stop`, stacked; UNKNOWN if that takes an iteration."""
+        """Return elements `start` to `stop`, stacked; UNKNOWN if they would have to be iterated."""
         return UNKNOWN
 
 
@@ -134,7 +133,6 @@ def nodes_of(node: DatasetNode) -> list[DatasetNode]:
 class Slices(DatasetNode):
     """The rows of arrays."""
 
-    takes_one_order = True
     arrays: Element
 
     def elements_from(self, start: int) -> Iterator[Element]:
@@ -155,7 +153,6 @@ class Slices(DatasetNode):
 class Range(DatasetNode):
     """Integers, of 64 bits."""
 
-    takes_one_order = True
     numbers: range
 
     def elements_from(self, start: int) -> Iterator[Element]:
@@ -177,7 +174,6 @@ class Range(DatasetNode):
 class Tensors(DatasetNode):
     """One element."""
 
-    takes_one_order = True
     element: Element
 
     def __iter__(self) -> Iterator[Element]:
@@ -205,7 +201,7 @@ class Generated(DatasetNode):
 
     @property
     def description(self) -> Description:
-        """Return the signature; without one, elements are taken for batches."""
+        """Return the signature; elements without a signature count as batches."""
         batching = Batching() if self.signature is UNKNOWN else None
         return Description(self.signature, batching=batching)
 
@@ -223,7 +219,7 @@ class Files(DatasetNode):
 
     @property
     def description(self) -> Description:
-        """Take elements for batches of an unknown size."""
+        """Describe the elements as batches of an unknown size."""
         return Description(batching=Batching())
 
 
@@ -246,16 +242,17 @@ def _declared(kind: ElementKind, value: Any) -> Element:
 
 
 def read_lines(file: str) -> Iterator[str]:
-    """Yield the lines of a text file, without their ends."""
+    """Yield the lines of a text file, without the newlines."""
     with open(file, encoding="utf-8") as lines:
         for line in lines:
             yield line.rstrip("\n")
 
 
 def sliceable(tensors: Any) -> Element:
-    """Return a pytree of arrays with one number of rows, as views that cannot be written.
+    """Return a pytree of arrays as views that cannot be written.
 
-    Raises `BatchDimensionError` for a scalar, `ArgumentError` for arrays that disagree.
+    Raises `BatchDimensionError` for a scalar, `ArgumentError` for arrays with different numbers of
+    rows.
     """
     element = jax.tree.map(_read_only, as_element(tensors))
     leaves = jax.tree.leaves(element)

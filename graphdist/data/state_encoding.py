@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import importlib
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any  # Any: states of all kinds, JSON
 
 import numpy as np
@@ -21,47 +20,38 @@ from graphdist.quoted import quoted
 from graphdist.values.distributed import type_name
 
 MOST_LEVELS = 200
-"""How deep a state may be nested: JSON is read by recursion, maybe from a deep stack."""
+"""How deep a state may be nested, since JSON is read by recursion."""
 _TYPE = "graphdist"
 _CONTENT = "content"
 _PLAIN = (str, bool, int, float, type(None))
-_COLLECTIONS: dict[str, Callable[[Any], Any]] = {
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "dict": dict,
-    "OrderedDict": OrderedDict,
+_COLLECTIONS: dict[str, Any] = {
+    kind.__name__: kind for kind in (tuple, set, frozenset, dict, OrderedDict)
 }
 
 
-def encoded(state: Any) -> Any:
+def encoded(value: Any, levels: int = MOST_LEVELS) -> Any:
     """Return a copy of a state as a value of JSON.
 
-    Raises `TypeError` for a value of another type, `ValueError` for one nested too deeply.
+    Raises `TypeError` for a value of another type, `ValueError` for one that is nested more than
+    `levels` deep.
 
     >>> encoded({"next": 3, "random": b"ab"})
     {'next': 3, 'random': {'graphdist': 'bytes', 'content': 'YWI='}}
     >>> decoded(encoded((1, {2: np.int64(3)})))
     (1, {2: np.int64(3)})
     """
-    return _encoded(state, MOST_LEVELS)
-
-
-def _encoded(value: Any, levels: int) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
     if levels == 0:  # a value that contains itself is nested without end
         raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
     if kind is list:
-        return [_encoded(item, levels - 1) for item in value]
+        return [encoded(item, levels - 1) for item in value]
     if kind is dict and _TYPE not in value and all(type(key) is str for key in value):
-        return {key: _encoded(item, levels - 1) for key, item in value.items()}
-    if kind in (dict, OrderedDict):
-        pairs = [list(pair) for pair in value.items()]
-        return _tagged(kind.__name__, _encoded(pairs, levels - 1))
-    if kind in (tuple, set, frozenset):
-        return _tagged(kind.__name__, _encoded(list(value), levels - 1))
+        return {key: encoded(item, levels - 1) for key, item in value.items()}
+    if kind in _COLLECTIONS.values():
+        items = map(list, value.items()) if isinstance(value, dict) else value
+        return _tagged(kind.__name__, encoded(list(items), levels - 1))
     if kind is bytes:
         return _tagged("bytes", _text(value))
     if kind is np.ndarray or (isinstance(value, np.generic) and kind is value.dtype.type):
@@ -91,7 +81,7 @@ def _of_array(name: str, array: Any, value: Any) -> dict[str, Any]:
 
 
 def decoded(value: Any) -> Any:
-    """Return the state that `encoded` made a value of; raises `ValueError` for another value."""
+    """Return the state of which `encoded` made this value; raises `ValueError` for any other."""
     if isinstance(value, list):
         return [decoded(item) for item in value]
     if not isinstance(value, dict):

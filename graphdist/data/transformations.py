@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import chain, count, islice
 from typing import Any  # Any: the user's functions, pytrees of specs
 
@@ -50,14 +50,14 @@ class UnaryTransformation(DatasetNode):
 
     @property
     def description(self) -> Description:
-        """Return the source's, with another number of elements."""
+        """Return the description of the source, with the number of elements by `count_of`."""
         described = self.source.description
         if described.cardinality < 0:
             return described
         return described._replace(cardinality=self.count_of(described.cardinality))
 
     def count_of(self, elements: int) -> int:
-        """Return the number of elements if the source has this many."""
+        """Return the number of elements, if the source has `elements` of them."""
         return elements
 
 
@@ -71,7 +71,6 @@ def applied(function: Callable[..., Any], element: Element) -> Any:
 class Map(UnaryTransformation):
     """The results of a function for each element; their spec is unknown before one is made."""
 
-    takes_one_order = True
     function: Callable[..., Any]
 
     def elements_from(self, start: int) -> Iterator[Element]:
@@ -85,7 +84,7 @@ class Map(UnaryTransformation):
 
     @property
     def description(self) -> Description:
-        """Return the source's, without the specs."""
+        """Return the description of the source, without the specs."""
         return self.source.description._replace(element_spec=UNKNOWN)
 
 
@@ -108,7 +107,7 @@ class Filter(UnaryTransformation):
 
     @property
     def description(self) -> Description:
-        """Return the source's, without the number of elements."""
+        """Return the description of the source, without the number of elements."""
         return self.source.description._replace(cardinality=UNKNOWN_CARDINALITY)
 
 
@@ -116,7 +115,6 @@ class Filter(UnaryTransformation):
 class Take(UnaryTransformation):
     """The first elements."""
 
-    takes_one_order = True
     count: int
 
     def elements_from(self, start: int) -> Iterator[Element]:
@@ -125,7 +123,7 @@ class Take(UnaryTransformation):
 
     @property
     def description(self) -> Description:
-        """Return the source's, with at most `count` elements."""
+        """Return the description of the source, with at most `count` elements."""
         described = self.source.description
         if described.cardinality == INFINITE_CARDINALITY:
             return described._replace(cardinality=self.count)
@@ -135,17 +133,13 @@ class Take(UnaryTransformation):
 
 @dataclass(frozen=True, eq=False)
 class Skip(UnaryTransformation):
-    """All but the first elements, which are made and dropped unless the iteration is resumed."""
+    """All but the first `count` elements, which are not made if the source can start later."""
 
-    takes_one_order = True
     count: int
-
-    def __iter__(self) -> Iterator[Element]:
-        return islice(self.source, self.count, None)
 
     def elements_from(self, start: int) -> Iterator[Element]:
         """Return an iterator over the elements from index `start` on."""
-        return self.source.elements_from(self.count + start) if start else iter(self)
+        return self.source.elements_from(self.count + start)
 
     def count_of(self, elements: int) -> int:
         """Return the number of elements that remain."""
@@ -156,28 +150,27 @@ class Skip(UnaryTransformation):
 class Shard(UnaryTransformation):
     """Every `count`-th element, from element `index` on."""
 
-    takes_one_order = True
     count: int
     index: int
 
-    def __iter__(self) -> Iterator[Element]:
-        if self.count == SHARD_HINT:
+    @property
+    def is_hint(self) -> bool:
+        """Return whether the strategy has to set the count and the index first."""
+        return self.count == SHARD_HINT
+
+    def elements_from(self, start: int) -> Iterator[Element]:
+        """Return an iterator over the elements from index `start` on."""
+        if self.is_hint:
             raise ArgumentError(
                 "shard(SHARD_HINT, SHARD_HINT) has not been told how many shards there are",
                 hint="distribute the dataset with AutoShardPolicy.HINT in its options",
             )
-        return islice(self.source, self.index, None, self.count)
-
-    def elements_from(self, start: int) -> Iterator[Element]:
-        """Return an iterator over the elements from index `start` on."""
-        if start == 0 or self.count == SHARD_HINT:
-            return iter(self)
         later = self.source.elements_from(self.index + start * self.count)
         return islice(later, 0, None, self.count)
 
     def count_of(self, elements: int) -> int:
-        """Return the number of elements of this shard; all, until the strategy has set it."""
-        if self.count == SHARD_HINT:
+        """Return the number of elements of this shard; all elements while the count is a hint."""
+        if self.is_hint:
             return elements
         return max(0, -(-(elements - self.index) // self.count))
 
@@ -186,18 +179,17 @@ class Shard(UnaryTransformation):
 class Repeat(UnaryTransformation):
     """The elements `count` times over; None is for ever."""
 
+    takes_one_order = False
     count: int | None
 
     def __iter__(self) -> Iterator[Element]:
-        epoch = 0
-        while self.count is None or epoch < self.count:
+        for _ in islice(count(), self.count):
             is_empty = True
             for element in self.source:
                 is_empty = False
                 yield element
             if is_empty:
                 return  # repeating an empty dataset for ever would never end
-            epoch += 1
 
     def elements_from(self, start: int) -> Iterator[Element]:
         """Return an iterator over the elements from index `start` on."""
@@ -218,7 +210,7 @@ class Repeat(UnaryTransformation):
 
     @property
     def description(self) -> Description:
-        """Return the source's, with its elements `count` times."""
+        """Return the description of the source, with the number of elements of all epochs."""
         described = self.source.description
         if self.count == 0 or described.cardinality == 0:
             return described._replace(cardinality=0)
@@ -235,7 +227,6 @@ class Repeat(UnaryTransformation):
 class Enumerate(UnaryTransformation):
     """Pairs of an element's index, counted from `start`, and the element."""
 
-    takes_one_order = True
     start: int
 
     def elements_from(self, start: int) -> Iterator[Element]:
@@ -257,18 +248,20 @@ class Enumerate(UnaryTransformation):
 class Prefetch(UnaryTransformation):
     """The elements, made ahead of their use on a background thread."""
 
+    takes_one_order = False
     count: int
 
     def elements_from(self, start: int) -> Iterator[Element]:
         """Return an iterator over the elements from index `start` on."""
         source, orders = for_a_thread(self.source)
-        return Prefetched(source.elements_from(start), lambda element: element, self.count, orders)
+        return Prefetched(source.elements_from(start), self.count, orders)
 
 
 def for_a_thread(node: DatasetNode) -> tuple[DatasetNode, OrdersAhead]:
     """Return a copy of the nodes for a prefetching thread, and the orders of their shuffles.
 
-    Each shuffle of the copy takes orders of its own, which may be ahead of the caller's.
+    Each shuffle of the copy has an object of its own for the orders, which may be ahead of the
+    caller's.
     """
     orders: list[tuple[ShuffleOrders, ShuffleOrders]] = []
 
@@ -286,6 +279,7 @@ def for_a_thread(node: DatasetNode) -> tuple[DatasetNode, OrdersAhead]:
 class Zip(DatasetNode):
     """Elements of several datasets side by side, until the shortest ends."""
 
+    takes_one_order = False
     sources: tuple[DatasetNode, ...]
     structure: Any
 
@@ -297,15 +291,12 @@ class Zip(DatasetNode):
 
     @property
     def description(self) -> Description:
-        """Return the specs side by side, and the smallest number of elements."""
-        described = [source.description for source in self.sources]
-        specs = [each.element_spec for each in described]
-        is_known = all(spec is not UNKNOWN for spec in specs)
-        finite = {each.cardinality for each in described} - {INFINITE_CARDINALITY}
+        """Return the specs in the structure of the elements, and the smallest cardinality."""
+        specs, counts, batchings = zip(*(each.description for each in self.sources), strict=True)
         return Description(
-            jax.tree.unflatten(self.structure, specs) if is_known else UNKNOWN,
-            min(finite, default=INFINITE_CARDINALITY),
-            common([each.batching for each in described]),
+            UNKNOWN if UNKNOWN in specs else jax.tree.unflatten(self.structure, specs),
+            min({*counts} - {INFINITE_CARDINALITY}, default=INFINITE_CARDINALITY),
+            common(batchings),
         )
 
 
@@ -313,6 +304,7 @@ class Zip(DatasetNode):
 class Concatenate(DatasetNode):
     """The elements of a dataset, and then the elements of another."""
 
+    takes_one_order = False
     sources: tuple[DatasetNode, ...]
 
     def __iter__(self) -> Iterator[Element]:
@@ -324,18 +316,15 @@ class Concatenate(DatasetNode):
 
         Raises `ArgumentError` when structure, dtype or rank differ.
         """
-        described = [source.description for source in self.sources]
-        spec, *others = [each.element_spec for each in described]
-        for other in others:
-            spec = UNKNOWN if UNKNOWN in (spec, other) else joined_spec(spec, other)
-        counts = [each.cardinality for each in described]
+        specs, counts, batchings = zip(*(each.description for each in self.sources), strict=True)
+        spec = UNKNOWN if UNKNOWN in specs else reduce(joined_spec, specs)
         not_finite = [c for c in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY) if c in counts]
         cardinality = not_finite[0] if not_finite else sum(counts)
-        return Description(spec, cardinality, common([each.batching for each in described]))
+        return Description(spec, cardinality, common(batchings))
 
 
 def common(batchings: Sequence[Batching | None]) -> Batching | None:
-    """Return the size that the batches of several datasets share.
+    """Return how several datasets are batched together; None unless all have batches.
 
     >>> common([Batching(4, True), Batching(4)])
     Batching(size=4, is_static=False)
@@ -350,28 +339,23 @@ def common(batchings: Sequence[Batching | None]) -> Batching | None:
 
 
 def joined_spec(spec: Any, other: Any) -> Any:
-    """Return specs that describe every element that either describes.
+    """Return specs that describe the elements of both specs.
 
     Raises `ArgumentError` when structure, dtype or rank differ.
 
     >>> joined_spec(ArraySpec((4, 3), np.int32), ArraySpec((2, 3), np.int32))
     ArraySpec(shape=(None, 3), dtype=int32)
     """
-    structure: Any
-    leaves, structure = jax.tree.flatten(spec)
-    others, other_structure = jax.tree.flatten(other)
-    alike = [
-        (len(left.shape), left.dtype) == (len(right.shape), right.dtype)
-        for left, right in zip(leaves, others, strict=False)
-    ]
-    if structure != other_structure or not all(alike):
+    kind, other_kind = (
+        jax.tree.flatten(jax.tree.map(lambda leaf: (len(leaf.shape), leaf.dtype), each))
+        for each in (spec, other)
+    )
+    if kind != other_kind:
         raise ArgumentError(
             f"elements of {spec} and of {other} are in one dataset",
             hint="give both the same structure, dtypes and ranks",
         )
-    return jax.tree.unflatten(
-        structure, [_joined_leaf(left, right) for left, right in zip(leaves, others, strict=True)]
-    )
+    return jax.tree.map(_joined_leaf, spec, other)
 
 
 def _joined_leaf(left: ArraySpec, right: ArraySpec) -> ArraySpec:
@@ -382,16 +366,15 @@ def _joined_leaf(left: ArraySpec, right: ArraySpec) -> ArraySpec:
 def observed_spec(elements: Sequence[Element], batching: Batching | None) -> Any:
     """Return the specs of a dataset's elements, as far as the first elements show them.
 
-    A size in which they differ is open. So is the number of rows of batches, unless it is static.
+    A size in which the elements differ is open. The number of rows of batches is open unless
+    `batching` says that it is static.
 
     >>> observed_spec([np.zeros((4, 3))], Batching(4))
     ArraySpec(shape=(None, 3), dtype=float64)
     """
     if not elements:
         raise ArgumentError("an empty dataset has no element_spec: it is taken from the elements")
-    spec = spec_of(elements[0])
-    for element in elements[1:]:
-        spec = joined_spec(spec, spec_of(element))
+    spec = reduce(joined_spec, map(spec_of, elements))
     if batching is None:
         return spec
 
@@ -404,18 +387,12 @@ def observed_spec(elements: Sequence[Element], batching: Batching | None) -> Any
 
 @dataclass(frozen=True, eq=False)
 class Shuffle(UnaryTransformation):
-    """The elements in random order, another one for each iteration."""
+    """The elements in random order, which differs from iteration to iteration."""
 
-    takes_one_order = True
     buffer_size: int
     seed: ShuffleSeed
     orders: ShuffleOrders | None = None
     """The orders of the iteration that the node belongs to; None in a dataset."""
-
-    @property
-    def unshuffled(self) -> DatasetNode:
-        """Return the dataset without the shuffle: looking at elements must not take an order."""
-        return self.source
 
     def __iter__(self) -> Iterator[Element]:
         assert self.orders is not None
@@ -425,7 +402,7 @@ class Shuffle(UnaryTransformation):
 def shuffled(
     elements: Iterator[Element], buffer_size: int, numbers: Iterator[int]
 ) -> Iterator[Element]:
-    """Yield the elements in the order that the numbers draw from a buffer.
+    """Yield elements in random order: each number draws one from a buffer.
 
     >>> "".join(shuffled(iter("abcdef"), 3, iter([2, 1, 0, 2, 1, 0])))
     'cabfde'

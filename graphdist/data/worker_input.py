@@ -18,7 +18,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice, zip_longest
 from typing import Any  # Any: datasets of all kinds, structures of pytrees, JSON
 
 import jax
@@ -32,7 +32,7 @@ from graphdist.data.input_options import AutoShardPolicy, Options
 from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
 from graphdist.data.shuffle_orders import ShuffleSeed
 from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
-from graphdist.data.transformations import SHARD_HINT, Shard, Shuffle
+from graphdist.data.transformations import Shard, Shuffle
 from graphdist.errors import ArgumentError, BatchDimensionError, DatasetError
 from graphdist.options import member_of
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
@@ -47,7 +47,8 @@ def auto_shard(
     """Return the part of a dataset that worker `index` iterates.
 
     `policy` is by default the one in the dataset's options. Raises `ArgumentError` for FILE on a
-    dataset that reads no files, or fewer than there are workers: some would have no input.
+    dataset that reads no files, or fewer files than there are workers, since some would have no
+    input.
 
     >>> batches = Dataset.range(8).batch(2)
     >>> [batch.tolist() for batch in auto_shard(batches, 2, 0)]
@@ -63,32 +64,25 @@ def auto_shard(
 def sharded_for_worker(
     node: DatasetNode, num_workers: int, index: int, policy: AutoShardPolicy
 ) -> DatasetNode:
-    """Return the part of a dataset that a worker iterates."""
+    """Return the part of a dataset that worker `index` of `num_workers` iterates.
+
+    Raises `ArgumentError` for FILE without a file for each worker.
+    """
     reads_files = any(isinstance(part, Files) for part in nodes_of(node))
-    if policy is AutoShardPolicy.FILE or (policy is AutoShardPolicy.AUTO and reads_files):
-        return _by_file(node, num_workers, index, reads_files=reads_files)
-    if policy is AutoShardPolicy.HINT:
-        return rewritten(node, lambda inner: _as_hinted(inner, num_workers, index))
-    if policy is AutoShardPolicy.OFF:
-        return node
-    return Shard(node, num_workers, index)
-
-
-def _as_hinted(node: Any, num_workers: int, index: int) -> DatasetNode:
-    if isinstance(node, Shard) and node.count == SHARD_HINT:
-        return Shard(node.source, num_workers, index)
-    return node
-
-
-def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bool) -> DatasetNode:
-    if not reads_files:
+    if policy is AutoShardPolicy.AUTO:
+        policy = AutoShardPolicy.FILE if reads_files else AutoShardPolicy.DATA
+    if policy is AutoShardPolicy.DATA:
+        return Shard(node, num_workers, index)
+    if policy is AutoShardPolicy.FILE and not reads_files:
         raise ArgumentError(
             "a dataset that reads no files cannot be sharded by file",
             hint="make it with gd.data.Dataset.from_files, or set AutoShardPolicy.DATA",
         )
 
     def part(inner: Any) -> DatasetNode:
-        if not isinstance(inner, Files):
+        if policy is AutoShardPolicy.HINT and isinstance(inner, Shard):
+            return replace(inner, count=num_workers, index=index) if inner.is_hint else inner
+        if policy is not AutoShardPolicy.FILE or not isinstance(inner, Files):
             return inner
         if len(inner.files) < num_workers:
             raise ArgumentError(
@@ -104,8 +98,8 @@ def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bo
 def part_of_worker(dataset: Any, workers: ClusterWorkers) -> Any:
     """Return the part of a dataset that this worker iterates; all workers call it together.
 
-    A dataset of another library is returned as it is: `adapters.py` asks it for a part. Raises
-    `ArgumentError` for policy FILE with fewer files than workers.
+    A dataset of another library is returned unchanged, since `adapters.py` asks it for a part.
+    Raises `ArgumentError` for policy FILE with fewer files than workers.
     """
     if not isinstance(dataset, Dataset):
         return dataset
@@ -126,16 +120,26 @@ def _chosen(node: DatasetNode, workers: ClusterWorkers) -> AutoShardPolicy:
     if not readers:
         return AutoShardPolicy.DATA
     fewest = min(len(reader.files) for reader in readers)
-    enough = fewest >= len(workers)
+    is_by_file = has_part_for_each(fewest, f"AutoShardPolicy.AUTO: {fewest} files", workers)
+    return AutoShardPolicy.FILE if is_by_file else AutoShardPolicy.DATA
+
+
+def has_part_for_each(count: int, parts: str, workers: ClusterWorkers) -> bool:
+    """Return whether a dataset of `count` parts has one for each worker.
+
+    The first worker logs whether each worker reads parts of its own; `parts` is the text that names
+    the parts.
+    """
+    is_enough = count >= len(workers)
     if workers.index == 0:
-        what = "each reads its own" if enough else "each reads all and keeps its rows"
-        say = _log.info if enough else _log.warning
-        say("AutoShardPolicy.AUTO: %d files for %d workers: %s", fewest, len(workers), what)
-    return AutoShardPolicy.FILE if enough else AutoShardPolicy.DATA
+        what = "each reads its own" if is_enough else "each reads all and keeps its rows"
+        say = _log.info if is_enough else _log.warning
+        say("%s for %d workers: %s", parts, len(workers), what)
+    return is_enough
 
 
 def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNode:
-    """Return a dataset whose shuffles without a seed have worker 0's seeds."""
+    """Return a dataset whose shuffles without a seed have the seeds of worker 0."""
     free = [part for part in nodes_of(node) if isinstance(part, Shuffle) and part.seed.is_random]
     if not free:
         return node
@@ -154,9 +158,10 @@ def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNod
 def rows_of_steps(
     rows: int, declared: int | None, workers: ClusterWorkers, num_local: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of this worker's replicas, for each of the steps into which a batch is split.
+    """Yield the numbers of rows of this worker's replicas, for each step of a batch.
 
-    A full batch is split into as many steps as there are workers.
+    A batch of `declared` rows, or of any number if that is None, is split into as many steps as
+    there are workers.
     """
     full_size = declared if declared is not None and rows <= declared else rows
     sizes = batch_sizes_for_worker(full_size, len(workers), num_local, workers.index)
@@ -168,7 +173,10 @@ def rows_of_steps(
 
 
 class Agreement:
-    """The workers' agreement on their next steps: all call it as often, for the same dataset."""
+    """The workers' agreement on their next steps.
+
+    All workers call it equally often, for the same dataset.
+    """
 
     def __init__(self, workers: ClusterWorkers, spec: Callable[[], Any]) -> None:
         """Begin for the dataset that these workers iterate next.
@@ -180,37 +188,39 @@ class Agreement:
         self._last: StepInput | None = None
 
     def __call__(self, mine: list[Step], wanted: int) -> tuple[list[Step], int]:
-        """Return the next steps of all workers, with the shapes on all replicas, and their size.
+        """Return the next steps of all workers, with all replicas' shapes, and the size of a group.
 
-        `mine` are the steps that this worker has ahead: `wanted` of them, or fewer at its end. The
-        size is the least that a worker wants. No steps are returned once no worker has any. A step
+        `mine` are the next steps of this worker: `wanted` of them, or fewer at its end. The size is
+        the smallest `wanted` of all workers. No steps are returned once no worker has any. A step
         that failed on one worker fails on all.
 
-        Raises `DatasetError` where this worker has no element at all, nothing is declared, and
-        others have some.
+        Raises `DatasetError` where this worker has had no element, the dataset declares nothing,
+        and other workers have elements.
         """
         message = [wanted, [_description(step) for step in mine]]
         key = f"dataset {self._ordinal} {next(self._exchanges)}"
         limit = self._workers.timeouts.step  # the others may still be in a step
         messages = self._workers.exchange(key, message, "the next step's input", seconds=limit)
         size = min(wanted for wanted, _ in messages)
-        steps = [steps for _, steps in messages]
-        most = min(size, max(map(len, steps)))
-        return [
-            self._agreed(
-                mine[index] if index < len(mine) else None,
-                [its[index] if index < len(its) else None for its in steps],
-            )
-            for index in range(most)
-        ], size
+        columns = zip_longest(mine, *(steps for _, steps in messages))
+        return [self._agreed(step, list(of_all)) for step, *of_all in islice(columns, size)], size
 
     def _agreed(self, mine: Step | None, descriptions: list[Any]) -> Step:
-        failed = [worker for worker, text in enumerate(descriptions) if isinstance(text, str)]
-        if failed:
-            if isinstance(mine, FailedElement):
-                return mine
-            return _failed_on(failed[0], descriptions[failed[0]])
-        assert not isinstance(mine, FailedElement)
+        """Return a step with the shapes on all replicas.
+
+        `mine` is this worker's part of the step, None past its end; `descriptions` are those of all
+        workers.
+        """
+        if isinstance(mine, FailedElement):
+            return mine
+        for worker, error in enumerate(descriptions):
+            if isinstance(error, str):
+                failure = DatasetError(
+                    f"worker {worker} could not make its part of an element: {error}",
+                    hint="the step is left out on all workers: go on with the next, or mend the "
+                    "dataset",
+                )
+                return FailedElement(failure)
         like = next(shapes for shapes in descriptions if shapes)
         of_all = [shapes or _without_rows(like) for shapes in descriptions]
         if mine is None:
@@ -224,23 +234,17 @@ class Agreement:
 
 
 def _description(step: Step) -> Any:
-    """Return the shapes of this worker's parts of a step, or the text of the error."""
+    """Return the shapes of this worker's parts of a step, or the text of a failed step's error."""
     if isinstance(step, FailedElement):
         return f"{type(step.error).__name__}: {step.error}"
     return [[list(part.shape) for part in parts] for parts in step.parts]
 
 
-def _failed_on(worker: int, error: str) -> FailedElement:
-    return FailedElement(
-        DatasetError(
-            f"worker {worker} could not make its part of an element: {error}",
-            hint="the step is left out on all workers: go on with the next, or mend the dataset",
-        )
-    )
-
-
 def _without_rows(like: list[list[list[int]]]) -> list[list[list[int]]]:
-    """Return the shapes of another worker's parts, with no rows."""
+    """Return the shapes of a worker's parts without rows; `like` are those of another worker.
+
+    Raises `BatchDimensionError` if a part is a scalar.
+    """
     for parts in like:
         if not parts[0]:
             raise BatchDimensionError(
@@ -254,20 +258,23 @@ def _without_rows(like: list[list[list[int]]]) -> list[list[list[int]]]:
 def _empty_step(
     last: StepInput | None, shapes: list[list[list[int]]], spec: Callable[[], Any]
 ) -> StepInput:
+    """Return a step without rows for a worker that has no more elements.
+
+    `shapes` are the shapes of its parts for each leaf. The rest is that of its `last` step, or of
+    `spec()`, the specs that the dataset declares.
+    """
     if last is not None:
-        structure, dtypes = last.structure, [parts[0].dtype for parts in last.parts]
+        like, structure = [parts[0] for parts in last.parts], last.structure
+    elif (declared := spec()) is not UNKNOWN:
+        like, structure = jax.tree.flatten(declared)
     else:
-        declared = spec()
-        if declared is UNKNOWN:
-            raise DatasetError(
-                "this worker has no element and others have some: the shapes of its elements are "
-                "not known",
-                hint="distribute a gd.data.Dataset, which declares what its elements are",
-            )
-        leaves, structure = jax.tree.flatten(declared)
-        dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
+        raise DatasetError(
+            "this worker has no element and others have some: the shapes of its elements are "
+            "not known",
+            hint="distribute a gd.data.Dataset, which declares what its elements are",
+        )
     parts = [
-        [np.zeros(shape, dtype) for shape in of_leaf]
-        for of_leaf, dtype in zip(shapes, dtypes, strict=True)
+        [np.zeros(shape, leaf.dtype) for shape in of_leaf]
+        for of_leaf, leaf in zip(shapes, like, strict=True)
     ]
     return StepInput(structure, parts)

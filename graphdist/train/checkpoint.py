@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.runtime.files.checkpoint import CheckpointPath, take_place, write_checkpoint
+from graphdist.runtime.files.checkpoint import CheckpointPath, write_checkpoint
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.files.checkpoint_folders import checkpoints_in, is_changed, latest_in
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
@@ -181,7 +181,7 @@ class Checkpoint(Objects):
         writer = series or CheckpointWriter(*path)
         if group.count == 1:
             with at_the_users_line():
-                take_place(path, writer)  # not on the thread, so that the call itself is refused
+                writer.take_for(path.name)  # not on the thread, so that the call itself is refused
 
         def job() -> None:
             try:

@@ -37,19 +37,19 @@ LIMITS = {
     "executable.bin": 2**32,
     "report.json": 2**23,
 }
-"""The allowed members, and the largest size of each in bytes. The values of JSON take up to 30
-times its bytes. A manifest has about 650 bytes per variable of a step."""
+"""The allowed members, and the largest size of each in bytes. Parsed JSON takes up to 30 times the
+bytes of its text. A manifest has about 650 bytes per variable of a step."""
 LARGEST_RATIO = 100
 """Members with a larger compression ratio are stored uncompressed, so that a small file cannot need
 much memory: deflate compresses zeros by a ratio of 1032."""
 SMALL = 2**20
 """The size in bytes up to which any ratio is allowed."""
 _PART = 2**20
-"""The bytes that are unpacked at once."""
+"""The number of bytes that are unpacked at once."""
 
 
 _DAMAGED = "the file was damaged or changed: get it again, or compile the step anew"
-"""What to do about a file whose contents are not those that were written."""
+"""The hint for a file whose contents are not those that were written."""
 
 
 class ArtifactError(GraphdistError, ValueError):
@@ -57,7 +57,10 @@ class ArtifactError(GraphdistError, ValueError):
 
 
 class Refusal(Exception):
-    """What is wrong with a file or its module, in words that follow its name, and what to do."""
+    """The reason why a file or its module is refused, and a hint.
+
+    The reason is worded to follow the name of the file or module.
+    """
 
     def __init__(self, what: str, hint: str = _DAMAGED) -> None:
         super().__init__(what)
@@ -106,7 +109,7 @@ def try_to_write(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[str]:
-    """Create an empty file beside the target, and remove it at the end if it still exists."""
+    """Create an empty file beside the target; remove it at the end unless it was renamed."""
     name = None
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -120,7 +123,7 @@ def _temporary(target: Path) -> Iterator[str]:
 
 
 def _compression(data: bytes) -> int:
-    """Return the compression of a member, so that readers accept its ratio."""
+    """Return how a member is compressed: not at all if readers would refuse the ratio."""
     is_too_tight = len(data) > len(zlib.compress(data)) * LARGEST_RATIO + SMALL
     return zipfile.ZIP_STORED if is_too_tight else zipfile.ZIP_DEFLATED
 
@@ -130,7 +133,7 @@ def read_artifact(
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return the manifest, and the members that are `kept`.
 
-    Raises `ArtifactError`, with `at` as the user's line.
+    Raises `ArtifactError` at the user's line `at`.
     """
     name = Path(path).name
     with _opened(path, at) as file:
@@ -152,10 +155,8 @@ def _opened(path: str | os.PathLike[str], at: Source | None) -> BinaryIO:
         return os.fdopen(open_regular(path, follows_links=True), "rb")
     except FileNotFoundError:
         what = f"there is no file {name}"
-    except OSError as error:
-        what = f"{name} cannot be opened: {error.strerror}"
-    except ValueError as error:  # the path has a NUL character
-        what = f"{name} cannot be opened: {error}"
+    except (OSError, ValueError) as error:  # ValueError if the path has a NUL character
+        what = f"{name} cannot be opened: {getattr(error, 'strerror', error)}"
     raise ArtifactError(
         what, source=at, hint="give the path of a file that gd.aot.save has written"
     )
@@ -170,8 +171,7 @@ def _checked(
         raise Refusal(f"has no {MANIFEST}")
     text, _ = _unpacked(archive, infos.pop(MANIFEST))
     manifest = _manifest(text)
-    entries = manifest.get("members")
-    entries = entries if isinstance(entries, dict) else {}
+    entries = manifest["members"] if isinstance(manifest.get("members"), dict) else {}
     if set(entries) != set(infos):
         raise Refusal(
             f"has the members {', '.join(sorted(infos)) or 'none'}, its manifest "
@@ -213,7 +213,7 @@ def _infos(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 def _unpacked(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, *, is_kept: bool = True
 ) -> tuple[bytes, str]:
-    """Return a member, or no bytes if it is not kept, and its SHA-256."""
+    """Return a member and its SHA-256; the member is empty unless it is kept."""
     unpacked, hashed, length = io.BytesIO(), hashlib.sha256(), 0
     with archive.open(info) as file:
         while part := file.read(_PART):
@@ -255,7 +255,7 @@ _ENCODER = json.JSONEncoder(indent=1, sort_keys=True)
 
 
 def _hash(value: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the text of `_json`, which is hashed in parts to save memory."""
+    """Return the SHA-256 of the text that `_json` returns; hash it in parts to save memory."""
     hashed = hashlib.sha256()
     for part in _ENCODER.iterencode(value):
         hashed.update(part.encode())

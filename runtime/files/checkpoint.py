@@ -33,15 +33,15 @@ from graphdist.runtime.files.checkpoint_arrays import missing_file, write_arrays
 from graphdist.runtime.files.checkpoint_files import CheckpointError, not_written
 from graphdist.runtime.files.checkpoint_index import FORMAT, MOST_BYTES, Index, as_json, sealed
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
-from graphdist.runtime.files.checkpoint_storage import CheckpointFolder, UnfinishedCheckpoint
+from graphdist.runtime.files.checkpoint_storage import CheckpointFiles, CheckpointFolder
 from graphdist.runtime.processes.workers import Workers, exchange
 
 SECONDS_TO_WRITE = 3600.0
-"""How long a worker waits for the others to write their parts."""
+"""How long a worker waits for the parts of the other workers."""
 
 
 class CheckpointPath(NamedTuple):
-    """The name of a checkpoint, and its folder."""
+    """The folder of a checkpoint, and its name in the folder."""
 
     folder: CheckpointFolder
     name: str
@@ -61,10 +61,11 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint, all workers together; `parts` are this worker's arrays by file name.
 
-    Each worker passes a `report`, a JSON value. The first worker is the writer, and makes the index
-    of all reports and the checksums of all files. `call` distinguishes this call from others.
-    Returns when the checkpoint is complete. If a worker fails, all raise (the others a
-    `CheckpointError` that names it), and the unfinished checkpoint is removed.
+    Each worker passes a `report`, a JSON value. The first worker is the writer: `make_index` makes
+    the index of all reports and the checksums of all files. `call` distinguishes this call from
+    others. Returns when the checkpoint is complete. If one worker fails, that worker raises its
+    error, the other workers raise a `CheckpointError` that names it, and the unfinished checkpoint
+    is removed.
     """
     is_first, token, (folder, name) = group.index == 0, "", path
     together = partial(_together, group, f"checkpoint/{call}", path)
@@ -72,76 +73,70 @@ def write_checkpoint(
     def begin() -> str:
         if not is_first:
             return ""
-        take_place(path, writer)
+        writer.take_for(name)
         folder.remove_remains(writer.stem)
         return folder.begin(name)
 
-    def finish(unfinished: UnfinishedCheckpoint, checksums: list[str]) -> str:
+    def finish(files: CheckpointFiles, checksums: list[str]) -> str:
         if is_first:
-            index = make_index(*_reports(unfinished, checksums))
-            folder.give_name(name, token, _index_of(unfinished, index), writer.confirm)
+            index = make_index(*_reports(files, checksums))
+            folder.give_name(name, token, _index_of(files, index), writer.confirm)
         return ""
 
     try:
         token = together("begin", begin)[0]
-        unfinished = folder.unfinished(name, token)
-        part = PurePosixPath(unfinished.folder, f"part-{group.index}")
-        checksums = together("write", lambda: _write_part(unfinished, part, parts, report))
-        together("finish", lambda: finish(unfinished, checksums))
+        files = folder.unfinished(name, token)
+        part = PurePosixPath(files.parts, f"part-{group.index}")
+        checksums = together("write", lambda: _write_part(files, part, parts, report))
+        together("finish", lambda: finish(files, checksums))
     except Exception:
         if is_first and token:
             folder.abandon(name, token)
         raise
 
 
-def take_place(path: CheckpointPath, writer: CheckpointWriter) -> None:
-    """Create the folder of checkpoints, and become the writer of a checkpoint.
-
-    Raises `CheckpointError` if that fails, or if another kind of file has the name.
-    """
-    path.folder.prepare(path.name)
-    writer.take_for(path.name)
-
-
 def _write_part(
-    unfinished: UnfinishedCheckpoint,
+    files: CheckpointFiles,
     part: PurePosixPath,
     parts: Mapping[str, np.ndarray[Any, Any]],
     report: Any,
 ) -> str:
-    """Write the arrays of a worker and its report; return the checksum of the report."""
-    checksums = write_arrays(unfinished.files, part, parts)
-    text = as_json([report, checksums])
-    checksum = unfinished.files.write(part / "report.json", text)
-    unfinished.files.sync(part)
+    """Write the arrays of a worker and its report to the folder `part`.
+
+    Returns the checksum of the report.
+    """
+    checksums = write_arrays(files, part, parts)
+    checksum = files.write(part / "report.json", as_json([report, checksums]))
+    files.sync(part)
     return checksum
 
 
-def _reports(
-    unfinished: UnfinishedCheckpoint, expected: list[str]
-) -> tuple[list[Any], list[dict[str, str]]]:
-    """Return the workers' reports and the checksums of their files; remove the reports."""
+def _reports(files: CheckpointFiles, expected: list[str]) -> tuple[list[Any], list[dict[str, str]]]:
+    """Return the workers' reports and the checksums of their files; remove the reports.
+
+    `expected` are the checksums of the reports. Raises `CheckpointError` if one differs.
+    """
     reports, checksums = [], []
     for worker, checksum in enumerate(expected):
-        file = PurePosixPath(unfinished.folder, f"part-{worker}", "report.json")
-        text = unfinished.files.read_small(file, MOST_BYTES)
+        file = PurePosixPath(files.parts, f"part-{worker}", "report.json")
+        text = files.read_small(file, MOST_BYTES)
         if f"{zlib.crc32(text):08x}" != checksum:
             raise CheckpointError(f"the report of worker {worker} is not what it wrote")
         report, of_files = json.loads(text)
         reports.append(report)
         checksums.append(of_files)
-        unfinished.files.remove(file)
+        files.remove(file)
     return reports, checksums
 
 
-def _index_of(unfinished: UnfinishedCheckpoint, content: Mapping[str, Any]) -> bytes:
+def _index_of(files: CheckpointFiles, content: Mapping[str, Any]) -> bytes:
     """Return the index of a checkpoint as bytes.
 
     Raises `CheckpointError` if one of its files is missing.
     """
-    folder = {"folder": unfinished.folder} if unfinished.folder else {}
+    folder = {"folder": files.parts} if files.parts else {}
     text = sealed({"format": FORMAT if folder else FORMAT - 1, **content, **folder})
-    missing = missing_file(unfinished.files, Index.of(json.loads(text)))
+    missing = missing_file(files, Index.of(json.loads(text)))
     if missing is not None:
         raise CheckpointError(
             f"a checkpoint was not saved, since files of it disappeared while it was written: "
@@ -154,7 +149,7 @@ def _index_of(unfinished: UnfinishedCheckpoint, content: Mapping[str, Any]) -> b
 def _together(
     group: Workers, call: str, path: CheckpointPath, step: str, act: Callable[[], str]
 ) -> list[str]:
-    """Return the results of `act` on all workers, or raise on all."""
+    """Return the results of `act` on all workers; if it fails on one worker, raise on all."""
     failure, result, failed, doing = None, "", "", f"checkpoint {path.name} is written"
     try:
         result = act()

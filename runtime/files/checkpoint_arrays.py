@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, TypeVar  # Any: JSON, numpy dtypes
+from typing import Any, TypeAlias, TypeVar  # Any: JSON, numpy dtypes
 
 import numpy as np
 
@@ -40,22 +40,23 @@ from graphdist.runtime.files.checkpoint_index import Index, StoredArray, StoredS
 from graphdist.runtime.files.checkpoint_storage import CheckpointFiles
 from graphdist.runtime.spans import Span
 
+Array: TypeAlias = np.ndarray[Any, Any]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _WRITES_AT_ONCE = 8
 _READS_AT_ONCE = 4
 _NOT_NUMPYS = 2
-"""The value of `isbuiltin` for dtypes of ml_dtypes, such as bfloat16."""
+"""The value of `isbuiltin` for dtypes that NumPy does not have, such as bfloat16 of ml_dtypes."""
 _METADATA = ".zarray"
 _MOST_METADATA = 2**14
 
 
 def write_arrays(
-    files: CheckpointFiles, folder: PurePosixPath, arrays: Mapping[str, np.ndarray[Any, Any]]
+    files: CheckpointFiles, folder: PurePosixPath, arrays: Mapping[str, Array]
 ) -> dict[str, str]:
-    """Write arrays to new folders with these names, in `folder`; return the checksum of each.
+    """Write each array to a new folder of its name, in `folder`; return the checksums by name.
 
-    When it returns, all are durable. An array without elements has no file.
+    When the function returns, all arrays are durable. An array without elements has no file.
     """
     written = {name: array for name, array in arrays.items() if array.size}
 
@@ -86,13 +87,13 @@ def zarr_metadata(
     }
 
 
-def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
-    """Return the memory of an array."""
+def _bytes(array: Array) -> memoryview:
+    """Return the memory of a contiguous array as bytes."""
     return array.reshape(-1).view(np.uint8).data
 
 
 def missing_file(files: CheckpointFiles, index: Index) -> str | None:
-    """Return what is wrong with the names or sizes of a checkpoint's files, or None."""
+    """Return which file of a checkpoint is missing or has another size; None if all are right."""
     expected: list[tuple[StoredSlice, PurePosixPath, int | None]] = []
     for file in index.files:
         expected += [(file, file.chunk, file.num_bytes), (file, file.folder / _METADATA, None)]
@@ -105,19 +106,18 @@ def missing_file(files: CheckpointFiles, index: Index) -> str | None:
 
 def read_arrays(
     place: CheckpointFiles, called: str, arrays: Iterable[tuple[StoredArray, Span | None]]
-) -> Iterator[np.ndarray[Any, Any]]:
+) -> Iterator[Array]:
     """Yield arrays of a checkpoint, or a span of each; `called` is its name in errors.
 
-    Only files that overlap the span are read. Raises `UnreadableCheckpointError` for an array that
-    is damaged.
+    Only files that overlap the span are read. Raises `UnreadableCheckpointError` for a damaged
+    array.
     """
     read = partial(_read, place, called)
     yield from on_threads(lambda wanted: read(*wanted), arrays, _READS_AT_ONCE)
 
 
-def _read(
-    place: CheckpointFiles, called: str, array: StoredArray, span: Span | None
-) -> np.ndarray[Any, Any]:
+def _read(place: CheckpointFiles, called: str, array: StoredArray, span: Span | None) -> Array:
+    """Return the span of an array, or the full array; see `read_arrays`."""
     files = array.slices
     wanted = span or Span(files[0].span.dimension, 0, files[-1].span.stop)
     for file in files:
@@ -146,16 +146,26 @@ def _read_file(
     place: CheckpointFiles,
     called: str,
     stored: StoredSlice,
-    into: np.ndarray[Any, Any] | None = None,
-) -> np.ndarray[Any, Any]:
-    """Return the array in a file, read into an array of its shape if one is given."""
+    into: Array | None = None,
+) -> Array:
+    """Return the array in a file; `into` is an array of its shape to read to, None for a new one.
+
+    Raises `UnreadableCheckpointError` unless the file has the array that was written.
+    """
     if not stored.num_bytes:
         return np.zeros(stored.shape, stored.dtype)
     file = stored.folder / _METADATA
     try:
         _check_metadata(place.read_small(file, _MOST_METADATA), stored)
         file = stored.chunk
-        return _read_chunk(place, stored, into)
+        _, what = place.first_wrong([(file, stored.num_bytes)])
+        if what:
+            raise ValueError(what)
+        values = np.empty(stored.shape, stored.dtype) if into is None else into
+        crc = place.read_into(file, _bytes(values))
+        if stored.crc32 is not None and crc != stored.crc32:
+            raise ValueError(f"its checksum is {crc}, its index says {stored.crc32}")
+        return values
     except CheckpointError:  # the files cannot be reached, which is no damage
         raise
     except (OSError, ValueError, RecursionError, MemoryError) as error:
@@ -171,22 +181,8 @@ def _unreadable(
     )
 
 
-def _read_chunk(
-    place: CheckpointFiles, stored: StoredSlice, into: np.ndarray[Any, Any] | None
-) -> np.ndarray[Any, Any]:
-    """Return the array in a file; raises `ValueError` if it is not the array that was written."""
-    _, what = place.first_wrong([(stored.chunk, stored.num_bytes)])
-    if what:
-        raise ValueError(what)
-    values = np.empty(stored.shape, stored.dtype) if into is None else into
-    crc = place.read_into(stored.chunk, _bytes(values))
-    if stored.crc32 is not None and crc != stored.crc32:
-        raise ValueError(f"its checksum is {crc}, its index says {stored.crc32}")
-    return values
-
-
 def _check_metadata(text: bytes, stored: StoredSlice) -> None:
-    """Raise `ValueError` unless the metadata of a file is what was written."""
+    """Raise `ValueError` unless the text of a metadata file is what was written."""
     actual = json.loads(text)
     expected = zarr_metadata(stored.dtype, stored.shape, stored.shape)
     if not isinstance(actual, dict) or {*actual} != {*expected}:
@@ -199,7 +195,7 @@ def _check_metadata(text: bytes, stored: StoredSlice) -> None:
 def on_threads(act: Callable[[_T], _R], items: Iterable[_T], most: int) -> Iterator[_R]:
     """Yield a function's result for each item, in order; at most `most` threads call it.
 
-    Raises the function's error. When it raises or ends, no call is in progress.
+    Raises the function's error. No call is in progress after an error, or after the last result.
 
     >>> list(on_threads(abs, [3, -2, -1], most=2))
     [3, 2, 1]

@@ -10,40 +10,46 @@ since a file system may persist the rename first: then a crash would leave the n
 contents. An older checkpoint of the same name is renamed first, and is found under that name if the
 process dies between the two renames.
 
-A link in a folder is no checkpoint: it is skipped with a line in the log, and a writer does not
-follow it. But a user may name the path of a link to a checkpoint, to read it.
+A folder's content may be damaged, truncated, or written by somebody else. So only regular files are
+read, since a pipe or a device may never end, and the size is checked before memory is allocated.
+Links are not followed: neither out of the folder of a checkpoint when it is read, nor out of the
+folder of checkpoints when one is written or removed. A link in a folder of checkpoints is no
+checkpoint, and is skipped with a line in the log. But a user may name the path of a link to a
+checkpoint, to read it.
 """
 
 from __future__ import annotations
 
 import errno
+import io
+import itertools
 import os
 import re
 import secrets
+import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from graphdist.runtime.files.checkpoint_files import (
+    BYTES_AT_ONCE,
     CheckpointError,
     erase,
-    not_written,
-    open_regular_file,
-    read_into,
-    read_small,
-    size_of,
+    refusing_writes,
     sync,
     sync_folders,
     write_synced,
 )
 from graphdist.runtime.files.checkpoint_index import INDEX
 from graphdist.runtime.files.checkpoint_lock import check_free
-from graphdist.runtime.files.checkpoint_storage import UnfinishedCheckpoint
 from graphdist.runtime.files.disk_lock import FileLock, file_of, require_file_free, take_file
+from graphdist.runtime.files.regular_files import NotAFileError, open_regular
 
 PARTIAL, REPLACED = ".partial", ".replaced"
 _MARK = "kept"
-"""A checkpoint with a file of this name is to be kept."""
+"""A file of this name marks a checkpoint as one to keep."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class DiskFiles:
     """The files of a checkpoint on a disk; `CheckpointFiles` explains the methods."""
 
     folder: Path
+    parts = ""
 
     @property
     def name(self) -> str:
@@ -59,20 +66,50 @@ class DiskFiles:
 
     def read_small(self, file: PurePosixPath, most: int) -> bytes:
         """Return the content of a regular file."""
-        return read_small(self.folder / file, self.folder, most)
+        with self._opened(file) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size > most:
+                raise ValueError(f"it has {size:,} bytes, and may have {most:,}")
+            return opened.read()
 
     def read_into(self, file: PurePosixPath, memory: memoryview) -> str:
         """Fill memory from a regular file, whose size is compared first."""
-        with open_regular_file(self.folder / file, self.folder) as opened:
+        crc = 0
+        with self._opened(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             if size != len(memory):
                 raise ValueError(f"it has {size:,} bytes, its index says {len(memory):,}")
-            return read_into(opened, memory)
+            for start in range(0, size, BYTES_AT_ONCE):
+                block = memory[start : start + BYTES_AT_ONCE]
+                if opened.readinto(block) != len(block):
+                    raise ValueError("it was cut short while it was read")
+                crc = zlib.crc32(block, crc)
+        return f"{crc:08x}"
+
+    def _opened(self, file: PurePosixPath) -> io.FileIO:
+        """Open a file for reading; raises the errors of `_path_of`, and `NotAFileError`."""
+        return io.FileIO(open_regular(self._path_of(file)))
+
+    def _path_of(self, file: PurePosixPath) -> Path:
+        """Return the path of a file; raises `NotAFileError` if it is in a linked folder."""
+        path = self.folder / file
+        for folder in itertools.takewhile(lambda folder: folder != self.folder, path.parents):
+            if folder.is_symlink():
+                raise NotAFileError(errno.ELOOP, "it is a symbolic link", str(folder))
+        return path
+
+    def size_of(self, file: PurePosixPath) -> int | None:
+        """Return the size of a regular file that may be opened; None if there is none."""
+        try:
+            status = self._path_of(file).lstat()
+        except (OSError, ValueError):
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def first_wrong(self, files: Iterable[tuple[PurePosixPath, int | None]]) -> tuple[int, str]:
-        """Return the position of the first missing file, or file of another size."""
+        """Return the position of the first file that is missing or has another size."""
         for position, (file, expected) in enumerate(files):
-            size = size_of(self.folder / file, self.folder)
+            size = self.size_of(file)
             if size is None or (expected is not None and size != expected):
                 actual = "it is not there" if size is None else f"it has {size:,} bytes"
                 wanted = "" if expected is None else f", its index says {expected:,}"
@@ -80,7 +117,7 @@ class DiskFiles:
         return -1, ""
 
     def write(self, file: PurePosixPath, content: bytes | memoryview) -> str:
-        """Write a new file, in folders that are made for it, and sync it."""
+        """Write a new file and sync it; make the folders that it is in."""
         for folder in reversed(file.parents[:-1]):
             (self.folder / folder).mkdir(exist_ok=True)
         return write_synced(self.folder / file, content)
@@ -122,7 +159,7 @@ class DiskFolder:
         return (self.folder / name).exists()
 
     def find(self, name: str) -> DiskFiles | None:
-        """Return the files of a checkpoint, maybe under the name of a replaced one."""
+        """Return the files of a checkpoint, also of one that is being replaced."""
         try:
             for folder in (self.folder / name, self._replaced(name)):
                 if (folder / INDEX).is_file():
@@ -132,14 +169,14 @@ class DiskFolder:
         return None
 
     def damage_of(self, name: str) -> str:
-        """Return why an entry is no checkpoint: it is a link, or it has no index."""
+        """Return why an entry is no checkpoint: it is a link, or has parts and no index."""
         files = self.find(name)
         if files is not None:
             return "it is a symbolic link" if files.folder.is_symlink() else ""
         return f"{INDEX} is not there" if any((self.folder / name).glob("part-*")) else ""
 
     def obstacle_to_writing(self) -> str:
-        """Return why the folder, which need not exist, cannot be written."""
+        """Return why the folder cannot be written; it need not exist."""
         for path in (self.folder, *self.folder.parents):
             if os.path.lexists(path):
                 if not path.is_dir():
@@ -153,7 +190,7 @@ class DiskFolder:
         return os.path.lexists(self.folder / name / _MARK)
 
     def _replaced(self, name: str) -> Path:
-        """Return the path of a checkpoint that is being replaced."""
+        """Return the path that a checkpoint has while it is replaced."""
         return self.folder / (name + REPLACED)
 
     def _not_listed(self, error: OSError) -> CheckpointError:
@@ -165,21 +202,18 @@ class DiskFolder:
     # For the writer.
 
     def prepare(self, name: str) -> None:
-        """Create the folder, and check that `name` is free or a checkpoint."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            os.lstat(self._partial(name))  # raises if this name, the longest, is too long
-        except FileExistsError as error:
-            no_folder = NotADirectoryError(errno.ENOTDIR, "", str(self.folder))
-            raise not_written(no_folder, self.folder) or error from error
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise not_written(error, self.folder) or error from error
+        """Create the folder; raise `CheckpointError` unless a checkpoint can have the name."""
+        with refusing_writes(self.folder):
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                raise NotADirectoryError(errno.ENOTDIR, "", str(self.folder)) from None
+            with suppress(FileNotFoundError):
+                os.lstat(self._partial(name))  # raises if this name, the longest, is too long
         self.require_replaceable(name)
 
     def require_replaceable(self, name: str) -> None:
-        """Raise `CheckpointError` if an entry is no checkpoint: its content would be lost."""
+        """Raise `CheckpointError` if an entry is no checkpoint, since its content would be lost."""
         path = self.folder / name
         if name.endswith((PARTIAL, REPLACED)):
             raise CheckpointError(
@@ -205,9 +239,9 @@ class DiskFolder:
         partial.mkdir()
         return partial.name
 
-    def unfinished(self, name: str, token: str) -> UnfinishedCheckpoint:
-        """Return the checkpoint in a folder that `begin` created."""
-        return UnfinishedCheckpoint(token, DiskFiles(self.folder / token))
+    def unfinished(self, name: str, token: str) -> DiskFiles:
+        """Return the files in a folder that `begin` created."""
+        return DiskFiles(self.folder / token)
 
     def give_name(self, name: str, token: str, index: bytes, confirm: Callable[[], None]) -> None:
         """Write the index, sync everything, and rename the folder."""
@@ -228,7 +262,7 @@ class DiskFolder:
         erase(self.folder / token)
 
     def remove(self, name: str) -> None:
-        """Rename a checkpoint, and remove it then."""
+        """Rename a checkpoint, and then remove it."""
         for folder in (self.folder / name, self._replaced(name)):
             if os.path.lexists(folder):
                 renamed = self._partial(name)
@@ -236,7 +270,7 @@ class DiskFolder:
                 erase(renamed)
 
     def remove_remains(self, stem: str) -> None:
-        """Remove partial checkpoints, and replaced ones whose replacement has its name."""
+        """Remove partial checkpoints, and replaced ones whose replacement has their name."""
         remains = re.compile(
             rf"(?P<name>{re.escape(stem)}(-\d+)?)"
             rf"((\.[0-9a-f]+)?{re.escape(PARTIAL)}|(?P<replaced>{re.escape(REPLACED)}))",
@@ -259,17 +293,17 @@ class DiskFolder:
         return self.folder / f"{name}.{secrets.token_hex(4)}{PARTIAL}"
 
     def mark(self, name: str) -> None:
-        """Create the mark: a new file, so that no link is followed."""
+        """Create the file of the mark, which must be new, so that no link is followed."""
         (self.folder / name / _MARK).open("xb").close()
 
     def lock(self, stem: str) -> FileLock:
-        """Lock the file of a name."""
+        """Lock the writer's file of a name."""
         return take_file(file_of(self.folder, stem), stem)
 
     def lock_key(self, stem: str) -> Path:
-        """Return the file of a name."""
+        """Return the writer's file of a name."""
         return file_of(self.folder, stem)
 
     def require_free(self, stem: str) -> None:
-        """Check the file of a name."""
+        """Raise `CheckpointError` if another process has locked the writer's file of a name."""
         require_file_free(file_of(self.folder, stem), stem)

@@ -17,7 +17,7 @@ from graphdist.runtime.files.checkpoint_index import Index, read_index
 from graphdist.runtime.files.checkpoint_storage import CheckpointFiles, CheckpointFolder
 
 _MAX_LISTINGS = 20
-"""How often a folder is listed, if a checkpoint disappears meanwhile."""
+"""How often a folder is listed again because a checkpoint disappeared during the listing."""
 _log = logging.getLogger("graphdist")
 _named_in_the_log: set[str] = set()
 
@@ -47,7 +47,7 @@ def checkpoints_in(folder: CheckpointFolder, stem: str = "") -> list[FoundCheckp
 
 
 def complete_in(folder: CheckpointFolder, stem: str) -> list[FoundCheckpoint]:
-    """Return the checkpoints that have all their files."""
+    """Return the checkpoints of a folder that have all their files."""
     return [checkpoint for checkpoint in checkpoints_in(folder, stem) if _is_complete(checkpoint)]
 
 
@@ -56,7 +56,8 @@ def latest_in(
 ) -> str | None:
     """Return the name of the latest checkpoint that has all its files; None without one.
 
-    Damaged checkpoints are skipped with a line in the log; those in `without` are skipped, too.
+    Damaged checkpoints are skipped with a line in the log. Those named in `without` are skipped,
+    too.
     """
     for _ in range(_MAX_LISTINGS):
         listing = _listed(folder, stem)
@@ -80,7 +81,7 @@ def damaged_in(folder: CheckpointFolder, stem: str) -> list[str]:
 
 
 def remove_all(folder: CheckpointFolder, stem: str) -> None:
-    """Remove the checkpoints `<stem>-<number>` of a folder, also damaged ones, and remains."""
+    """Remove the checkpoints `<stem>-<number>`, also damaged ones, and what killed writers left."""
     listing = _listed(folder, stem)
     for name in (*listing.damaged, *(checkpoint.name for checkpoint in listing.readable)):
         folder.remove(name)
@@ -102,11 +103,11 @@ class _Listing:
     """The checkpoints of a folder."""
 
     readable: list[FoundCheckpoint]
-    """Those with an index, in the order of their saving."""
+    """The checkpoints that have an index, in the order of their saving."""
     damaged: list[str]
-    """The names of the others."""
+    """The names of the checkpoints without a readable index."""
     is_unchanged: bool = True
-    """Whether none was removed meanwhile."""
+    """Whether no checkpoint was removed during the listing."""
 
 
 def _listed(folder: CheckpointFolder, stem: str) -> _Listing:
@@ -146,7 +147,7 @@ def _is_complete(checkpoint: FoundCheckpoint) -> bool | None:
 
 
 def _log_once(path: str, what: str) -> None:
-    """Log a damaged checkpoint, once: some programs list the folder every second."""
+    """Log a damaged checkpoint only once, since some programs list the folder every second."""
     if path not in _named_in_the_log:
         _named_in_the_log.add(path)
         _log.warning("checkpoint %s is damaged and is passed over: %s", path, what)

@@ -62,11 +62,11 @@ from graphdist.runtime.spans import Span
 
 INDEX = "index.json"
 FORMAT = 5
-"""The format with a folder of parts; an index without one has the format before."""
+"""The format of an index with a folder of parts; an index without one has format 4."""
 MOST_BYTES = 2**28
 """The largest size of an index in bytes, so that a huge file is not read into memory."""
 MOST = 2**53
-"""The largest integer in an index: every JSON reader reads it exactly."""
+"""The largest integer in an index, which every JSON reader reads exactly."""
 _MOST_WORKERS = 2**20
 _SEAL = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n', re.ASCII)
 _DTYPE, _KEY = re.compile(r"[a-z][a-z0-9_]{0,30}"), re.compile(r"key<[^<>]{0,60}>")
@@ -82,7 +82,7 @@ def chunk_name(shape: Sequence[int]) -> str:
 
 
 def can_be_stored(dtype: np.dtype[Any]) -> bool:
-    """Return whether a file can hold arrays of a dtype: numbers, equal on all machines.
+    """Return whether a file can hold arrays of a dtype: numbers that are equal on all machines.
 
     >>> can_be_stored(np.dtype("int64")), can_be_stored(np.dtype("object"))
     (True, False)
@@ -104,29 +104,29 @@ class StoredSlice:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     crc32: str | None
-    """None in format 1."""
+    """The checksum of the file; None in format 1."""
     parts: str = ""
-    """The `folder` of the index."""
+    """The folder of all parts in the checkpoint; see `Index.folder`."""
 
     @property
     def folder(self) -> PurePosixPath:
-        """Return the folder of the file, relative to the checkpoint's."""
+        """Return the folder of the array's files, relative to the checkpoint's."""
         return PurePosixPath(self.parts, f"part-{self.part}", self.file)
 
     @property
     def chunk(self) -> PurePosixPath:
-        """Return the file of its bytes, relative to the checkpoint's folder."""
+        """Return the path of the file, relative to the checkpoint's folder."""
         return self.folder / chunk_name(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """Return the size of that file; an array without elements has no file."""
+        """Return the size of the file; an array without elements has no file."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array of a checkpoint and its files, in the order of the indices they hold."""
+    """An array of a checkpoint, and its files in the order of their indices."""
 
     name: str
     dtype: str
@@ -138,7 +138,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of an index, every field checked."""
+    """The content of an index, of which every field was checked."""
 
     sequence: int
     save_counter: int
@@ -155,7 +155,7 @@ class Index:
 
     @property
     def files(self) -> Iterator[StoredSlice]:
-        """Yield all files."""
+        """Yield the files of all arrays."""
         for array in self.arrays.values():
             yield from (file for file in array.slices if file.num_bytes)
 
@@ -166,7 +166,6 @@ class Index:
         if problem := mismatch(content, {**_INDEX, **of_folder}):
             raise ValueError(problem)
         folder = content.get("folder", "")
-        is_sealed = content.get("format") != 1
         index = cls(
             content["sequence"],
             content["save_counter"],
@@ -176,15 +175,15 @@ class Index:
             {name: _from_hex(value) for name, value in content["values"].items()},
             content["states"],
             content["aliases"],
-            content["crc32"] if is_sealed else "",
+            content.get("crc32", ""),
             folder,
         )
-        _require_consistent(index, is_sealed)
+        _require_consistent(index)
         return index
 
 
 def stored_value(value: Any) -> Any:
-    """Return the JSON of a plain value, as an index has it.
+    """Return a plain value as an index has it in JSON.
 
     >>> stored_value(7), stored_value(-(2**64))
     (7, {'hex': '-0x10000000000000000'})
@@ -194,7 +193,7 @@ def stored_value(value: Any) -> Any:
 
 
 def as_json(content: Any, indent: int | None = None) -> bytes:
-    """Return JSON as bytes, also of strings with lone surrogates."""
+    """Return JSON as bytes, also for strings with lone surrogates."""
     text = json.dumps(content, indent=indent, ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 
@@ -202,7 +201,7 @@ def as_json(content: Any, indent: int | None = None) -> bytes:
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return an index as bytes, with its checksum at the end.
 
-    Raises `CheckpointError` if it is too large to be read.
+    Raises `CheckpointError` if the index is too large to be read.
     """
     text = as_json({name: content[name] for name in content if name != "crc32"}, indent=1)
     body = text.removesuffix(b"\n}")
@@ -217,8 +216,8 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 def read_index(place: CheckpointFiles) -> Index:
     """Return the index of a checkpoint.
 
-    Raises `UnreadableCheckpointError` if it is damaged, `CheckpointError` if it is of a format that
-    this version does not know.
+    Raises `UnreadableCheckpointError` for a damaged index, `CheckpointError` for a format that this
+    version does not know.
     """
     try:
         content = _checked_content(place.read_small(PurePosixPath(INDEX), MOST_BYTES))
@@ -320,7 +319,10 @@ def _from_hex(value: Any) -> Any:
 
 
 def _array(name: str, record: Mapping[str, Any], parts: str) -> StoredArray:
-    """Return an array and its files; raises `ValueError` unless they have all its elements."""
+    """Return an array and its files; `parts` is the folder of all parts.
+
+    Raises `ValueError` unless the files have all elements of the array.
+    """
     stated = tuple(record["shape"])
     stored_dtype, stored_shape = jnp.dtype(record["stored"][0]), tuple(record["stored"][1])
     is_key = _KEY.fullmatch(record["dtype"]) is not None
@@ -347,7 +349,7 @@ def _array(name: str, record: Mapping[str, Any], parts: str) -> StoredArray:
     return StoredArray(name, record["dtype"], stated, stored_dtype, stored_shape, tuple(slices))
 
 
-def _require_consistent(index: Index, is_sealed: bool) -> None:
+def _require_consistent(index: Index) -> None:
     """Raise `ValueError` for fields that contradict each other."""
     for name, states in index.states.items():
         if len(states) != index.workers:
@@ -362,5 +364,5 @@ def _require_consistent(index: Index, is_sealed: bool) -> None:
         if file.part >= index.workers:
             raise ValueError(f"array {quoted(file.name)} is of worker {file.part}")
         problem = _checksum(file.crc32, f"the checksum of array {quoted(file.name)}")
-        if is_sealed and problem:
+        if index.seal and problem:
             raise ValueError(problem)

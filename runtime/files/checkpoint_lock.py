@@ -5,7 +5,7 @@ process that saves `ckpt-1`, `ckpt-2`, .. holds the record `.ckpt.writer` in the
 process that writes `best` holds `.best.writer` while it writes. The record names its holder. A
 process may write `ckpt-2` only if no other process holds `.ckpt.writer` or `.ckpt-2.writer`. Each
 process first takes its own record and then checks the other one, so that at least one of two is
-refused. `disk_lock` and `bucket_lock` take a record.
+refused. `disk_lock` and `checkpoint_bucket` take a record.
 
 The holder writes a heartbeat into the record every 10 seconds. A process that finds a holder on
 another host watches the record for 60 seconds: after a heartbeat it is refused, without one it
@@ -48,20 +48,25 @@ def stem_of(name: str) -> str:
 
 
 class CheckpointWriter:
-    """The lock on the checkpoints of a name, released when the object is garbage collected."""
+    """The lock on the checkpoints of a name; garbage collection of the object releases it."""
 
     def __init__(self, folder: CheckpointFolder, stem: str) -> None:
         """Start without the lock."""
-        self._folder, self._stem = folder, stem
+        self._folder, self.stem = folder, stem
         self._held: HeldLock | None = None
         self._letting_go: weakref.finalize[..., CheckpointWriter] | None = None
 
     def take_for(self, name: str) -> None:
-        """Become the writer, and check that no other process writes this checkpoint; see `take`."""
+        """Create the folder, and become the writer of a checkpoint.
+
+        Raises `CheckpointError` if another process writes the checkpoint, or the folder cannot have
+        it.
+        """
+        self._folder.prepare(name)
         was_writer = self._held is not None
         self.take()
         try:
-            for other in {name, stem_of(name)} - {self._stem}:
+            for other in {name, stem_of(name)} - {self.stem}:
                 check_free(self._folder, other)
         except CheckpointError:
             if not was_writer:
@@ -69,35 +74,27 @@ class CheckpointWriter:
             raise
 
     def take(self) -> None:
-        """Become the writer, in a folder that exists; does nothing if it is the writer already.
+        """Become the writer, in a folder that exists; do nothing if this object is the writer.
 
         Raises `CheckpointError`, which names the holder, if another process is the writer.
         """
         if self._held is not None and self._held.is_in_place():
             return
         self.release()
-        with _taking:
-            self._held = _shared(self._folder.lock_key(self._stem)) or _kept(
-                self._folder.lock(self._stem)
-            )
+        self._held = _lock_of(self._folder, self.stem)
         self._letting_go = weakref.finalize(self, _let_go, self._held)
 
     def confirm(self) -> None:
         """Raise `CheckpointError` if another process has taken the lock."""
         if self._held is None or not self._held.is_in_place():
             raise CheckpointError(
-                f"checkpoints {self._stem!r} of {self._folder} are no longer this process's: it "
+                f"checkpoints {self.stem!r} of {self._folder} are no longer this process's: it "
                 f"wrote no heartbeat for {SECONDS_OF_SILENCE:g} s, or the folder was removed",
                 hint="start the program again from the last checkpoint",
             )
 
-    @property
-    def stem(self) -> str:
-        """Return the name."""
-        return self._stem
-
     def release(self) -> None:
-        """Release the lock, unless Python's exit has called the finalizer already."""
+        """Release the lock, unless the finalizer has released it at Python's exit."""
         if self._letting_go is not None and self._letting_go.detach() and self._held is not None:
             _let_go(self._held)
         self._held = self._letting_go = None
@@ -105,69 +102,63 @@ class CheckpointWriter:
 
 def check_free(folder: CheckpointFolder, stem: str) -> None:
     """Raise `CheckpointError` if another process writes the checkpoints of a name."""
-    with _lock:
-        held = _all_held.get(folder.lock_key(stem))
-        if held is not None and held.is_in_place():
-            return
-    folder.require_free(stem)
-
-
-class _Heartbeats:
-    """The thread that writes heartbeats while this process holds a lock."""
-
-    def __init__(self) -> None:
-        self._end: threading.Event | None = None
-
-    def begin(self) -> None:
-        if self._end is None:
-            self._end = threading.Event()
-            thread = threading.Thread(
-                target=self._give, args=(self._end,), name="graphdist-writer", daemon=True
-            )
-            with contextlib.suppress(RuntimeError):  # Python is ending, and starts no threads
-                thread.start()
-
-    def end(self) -> None:
-        if self._end is not None:
-            self._end.set()
-        self._end = None
-
-    @staticmethod
-    def _give(end: threading.Event) -> None:
-        while not end.wait(SECONDS_BETWEEN_SIGNS):
-            with _lock:
-                for held in _all_held.values():
-                    held.renew()
+    if _held_here(folder, stem) is None:
+        folder.require_free(stem)
 
 
 _taking, _lock = threading.RLock(), threading.RLock()
-"""`_taking` is held while a lock is taken, which may last a minute. `_lock` guards the state below,
-and is held briefly: the thread of heartbeats, which must not be late, takes it too."""
+"""`_taking` is held while a lock is taken, which may last a minute. `_lock` guards the variables
+below. It is held briefly, since the thread of heartbeats, which must not be late, takes it, too."""
 _all_held: dict[Hashable, HeldLock] = {}
-_heartbeats = _Heartbeats()
+_end_of_heartbeats: threading.Event | None = None
+"""Ends the thread that writes heartbeats; None while there is no such thread."""
 
 
-def _shared(key: Hashable) -> HeldLock | None:
-    """Return the lock with one more user if this process holds it already, else None."""
+def _held_here(folder: CheckpointFolder, stem: str) -> HeldLock | None:
+    """Return the lock of a name if this process holds it, else None."""
     with _lock:
-        held = _all_held.get(key)
-        if held is None or not held.is_in_place():
-            return None
-        held.users += 1
+        held = _all_held.get(folder.lock_key(stem))
+        return held if held is not None and held.is_in_place() else None
+
+
+def _lock_of(folder: CheckpointFolder, stem: str) -> HeldLock:
+    """Return the lock of a name with one more user; take it if this process does not hold it."""
+    with _taking:
+        with _lock:
+            if (held := _held_here(folder, stem)) is not None:
+                held.users += 1
+                return held
+        held = folder.lock(stem)
+        with _lock:
+            _all_held[held.key] = held
+            held.users = 1
+            _begin_heartbeats()
         return held
 
 
-def _kept(held: HeldLock) -> HeldLock:
-    """Register a lock that was just taken, with its first user."""
-    with _lock:
-        _all_held[held.key] = held
-        held.users = 1
-        _heartbeats.begin()
-        return held
+def _begin_heartbeats() -> None:
+    """Start the thread that writes heartbeats, unless there is one."""
+    global _end_of_heartbeats
+    if _end_of_heartbeats is None:
+        _end_of_heartbeats = threading.Event()
+        thread = threading.Thread(
+            target=_give, args=(_end_of_heartbeats,), name="graphdist-writer", daemon=True
+        )
+        with contextlib.suppress(RuntimeError):  # Python is ending, and starts no threads
+            thread.start()
+
+
+def _give(end: threading.Event) -> None:
+    """Write heartbeats for all locks until `end` is set."""
+    while not end.wait(SECONDS_BETWEEN_SIGNS):
+        with _lock:
+            for held in _all_held.values():
+                held.renew()
 
 
 def _let_go(held: HeldLock) -> None:
-    """Remove one user, and with the last user the record."""
+    """Remove one user of a lock; with the last user remove the record."""
+    global _end_of_heartbeats
     with _lock:
         if held.process != os.getpid():
             return  # a forked process: the record belongs to its parent
@@ -178,22 +169,27 @@ def _let_go(held: HeldLock) -> None:
             del _all_held[held.key]
         held.remove()
         held.close()
-        if not _all_held:
-            _heartbeats.end()
+        if not _all_held and _end_of_heartbeats is not None:
+            _end_of_heartbeats.set()
+            _end_of_heartbeats = None
 
 
 def require_silence(
-    owner: OwnerProcess,
+    record: bytes | None,
+    read: Callable[[], bytes | None],
     has_lock: bool,
-    read: Callable[[], bytes],
     stem: str,
     folder: object,
 ) -> None:
-    """Wait until the owner of a record is known or assumed to have ended.
+    """Wait until the process that a record names is known or assumed to have ended.
 
-    `read` returns the record, `has_lock` says whether the kernel has locked it for this process.
-    Raises `CheckpointError` if the owner lives.
+    `read` returns the record as it is now, `has_lock` says whether this process has locked it by
+    the kernel. Raises `CheckpointError` if the other process lives.
     """
+    owner = OwnerProcess.of(record)
+    # A record of this process, which does not hold the lock, was left by an interrupted request.
+    if owner is None or owner.is_this_process():
+        return
     is_gone = owner.is_gone(has_lock)
     if is_gone:
         return
@@ -203,11 +199,10 @@ def require_silence(
         "checkpoints %r of %s were written by %s: waiting %g s for a sign of its life",
         *(stem, folder, owner, SECONDS_OF_SILENCE),
     )
-    before = read()
     deadline = time.monotonic() + SECONDS_OF_SILENCE
     while time.monotonic() < deadline:
         time.sleep(min(0.5, SECONDS_OF_SILENCE / 10))
-        if (now := read()) != before and (other := OwnerProcess.of(now)) is not None:
+        if (now := read()) != record and (other := OwnerProcess.of(now)) is not None:
             raise writer_refused(stem, folder, other)
 
 
@@ -221,9 +216,9 @@ def writer_refused(stem: str, folder: object, owner: OwnerProcess | None) -> Che
 
 
 def _forget() -> None:
-    """Drop all locks in a forked process: they and the state of the locks are its parent's."""
-    global _taking, _lock, _heartbeats
-    _taking, _lock, _heartbeats = threading.RLock(), threading.RLock(), _Heartbeats()
+    """Drop all locks in a forked process, since they belong to its parent."""
+    global _taking, _lock, _end_of_heartbeats
+    _taking, _lock, _end_of_heartbeats = threading.RLock(), threading.RLock(), None
     for held in _all_held.values():
         held.close()
     _all_held.clear()

@@ -16,12 +16,12 @@ from functools import cache
 from pathlib import Path
 
 LENGTH = 512
-"""The length of a record in bytes: fixed, so that a new record overwrites the old one."""
+"""The length of a record in bytes, which is fixed, so that a new record overwrites the old one."""
 
 
 @dataclass(frozen=True)
 class OwnerProcess:
-    """The process that holds the file."""
+    """The process that holds the lock on checkpoints."""
 
     host: str
     kernel: str
@@ -37,33 +37,29 @@ class OwnerProcess:
         return cls(socket.gethostname(), _kernel(), process, start_of(process), _time(time.time()))
 
     @classmethod
-    def of(cls, record: bytes) -> OwnerProcess | None:
-        """Return the process that wrote a record; None if the record cannot be read."""
+    def of(cls, record: bytes | None) -> OwnerProcess | None:
+        """Return the process that wrote a record; None without a record that can be read."""
         try:
-            fields = json.loads(record)
-            return cls(
-                str(fields["host"]),
-                str(fields["kernel"]),
-                int(fields["process"]),
-                str(fields["started"]),
-                _time(fields["since"]),
-            )
+            fields = json.loads(record or b"")
+            host, kernel, started = (str(fields[name]) for name in ("host", "kernel", "started"))
+            return cls(host, kernel, int(fields["process"]), started, _time(fields["since"]))
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             return None
 
     def record(self, sign: int) -> bytes:
-        """Return the content of the file; `sign` is the count of heartbeats so far."""
+        """Return the content of the record; `sign` is the number of heartbeats so far."""
         return json.dumps({**vars(self), "sign": sign}).encode().ljust(LENGTH - 1) + b"\n"
 
     def is_this_process(self) -> bool:
-        """Return whether it is this process, whenever it wrote the record."""
+        """Return whether this process wrote the record, at any time."""
         here = OwnerProcess.this_process()
         return replace(self, since=here.since) == here
 
     def is_gone(self, has_lock: bool) -> bool | None:
         """Return whether the process has ended; None if this process cannot know.
 
-        `has_lock` says whether the caller has locked the file; otherwise there are no locks.
+        `has_lock` says whether this process has locked the file of the record. If not, the file
+        system has no locks.
         """
         here = OwnerProcess.this_process()
         if (self.host, self.kernel) != (here.host, here.kernel):
@@ -78,7 +74,10 @@ class OwnerProcess:
 
 
 def _time(seconds: float) -> float:
-    """Return a time that can be written as a date: clocks may be wrong, and records have nan."""
+    """Return a time that can be written as a date.
+
+    Clocks may be wrong, and a damaged record may have nan.
+    """
     return float(min(max(0.0, seconds), 1e11))
 
 
@@ -91,7 +90,7 @@ def _kernel() -> str:
 
 
 def start_of(process: int) -> str:
-    """Return when a process was started, in the kernel's ticks; "" if that is not known."""
+    """Return when a process was started, in ticks of the kernel; "" if that is not known."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

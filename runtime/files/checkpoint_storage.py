@@ -8,7 +8,6 @@ bucket. So a process that is killed leaves a checkpoint complete, or without its
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
@@ -20,20 +19,25 @@ class CheckpointFiles(Protocol):
     def name(self) -> str:
         """Return the name of the checkpoint, or the name that it has while it is replaced."""
 
+    @property
+    def parts(self) -> str:
+        """Return the folder that workers write the parts to; "" for the checkpoint's own."""
+
     def read_small(self, file: PurePosixPath, most: int) -> bytes:
         """Return the content of a file.
 
-        Raises OSError if it is missing, and `ValueError` if it is larger than `most` bytes.
+        Raises OSError if the file is missing, and `ValueError` if it is larger than `most` bytes.
         """
 
     def read_into(self, file: PurePosixPath, memory: memoryview) -> str:
-        """Fill memory from a file of exactly its size; return the CRC-32 of the bytes.
+        """Fill memory from a file; return the CRC-32 of the bytes.
 
-        Raises OSError if it is missing, and `ValueError` if it has another size.
+        Raises OSError if the file is missing, and `ValueError` if it has another size than the
+        memory.
         """
 
     def first_wrong(self, files: Iterable[tuple[PurePosixPath, int | None]]) -> tuple[int, str]:
-        """Return the position of the first missing file and what is wrong; -1 and "" for none.
+        """Return the position of the first file that is wrong, and what is wrong; else -1 and "".
 
         Each file comes with its size in bytes, or None for any size.
         """
@@ -54,7 +58,7 @@ class HeldLock(Protocol):
     users: int
     """The number of writers of this process that share the lock."""
     process: int
-    """The id of the process that took it, which a forked process is not."""
+    """The id of the process that took the lock; a forked process has another id."""
 
     @property
     def key(self) -> Hashable:
@@ -73,19 +77,8 @@ class HeldLock(Protocol):
         """Release what this process holds for the record."""
 
 
-@dataclass(frozen=True)
-class UnfinishedCheckpoint:
-    """A checkpoint that workers are writing."""
-
-    token: str
-    """Distinguishes it from other saves of its name; the workers exchange it."""
-    files: CheckpointFiles
-    folder: str = ""
-    """The folder that the parts are in, within the checkpoint; "" for the checkpoint's own."""
-
-
 class CheckpointFolder(Protocol):
-    """A folder of checkpoints. Two are equal if they are the same folder."""
+    """A folder of checkpoints. Two objects are equal if they stand for the same folder."""
 
     def path_of(self, name: str) -> str:
         """Return the path of a checkpoint, as a user writes it."""
@@ -103,7 +96,7 @@ class CheckpointFolder(Protocol):
         """Return the files of a checkpoint; None if there is no such checkpoint."""
 
     def damage_of(self, name: str) -> str:
-        """Return why an entry is no readable checkpoint, as far as its index is not read."""
+        """Return why an entry is damaged, as far as that shows without its index; else ""."""
 
     def obstacle_to_writing(self) -> str:
         """Return why no checkpoint can be written; "" if it seems possible."""
@@ -114,21 +107,24 @@ class CheckpointFolder(Protocol):
     # For the writer.
 
     def prepare(self, name: str) -> None:
-        """Create the folder; raises `CheckpointError` if `name` cannot be written there.
+        """Create the folder; raise `CheckpointError` if it cannot have a checkpoint of this name.
 
-        It cannot if another kind of file has the name, since that file would be lost.
+        That is so if another kind of file has the name, since the file would be lost.
         """
 
     def begin(self, name: str) -> str:
-        """Begin a checkpoint; return the token of the unfinished checkpoint."""
+        """Begin a checkpoint; return a token, which distinguishes it from other saves of its name.
 
-    def unfinished(self, name: str, token: str) -> UnfinishedCheckpoint:
-        """Return the unfinished checkpoint with a token."""
+        The workers exchange the token.
+        """
+
+    def unfinished(self, name: str, token: str) -> CheckpointFiles:
+        """Return the files of the unfinished checkpoint with a token."""
 
     def give_name(self, name: str, token: str, index: bytes, confirm: Callable[[], None]) -> None:
         """Add the index to an unfinished checkpoint, call `confirm`, and give it its name.
 
-        It replaces the checkpoint that has the name.
+        A checkpoint that has the name is replaced.
         """
 
     def abandon(self, name: str, token: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any  # Any: JSON
 
@@ -24,7 +25,7 @@ _ALIAS = (
     "#stablehlo.output_operand_alias<output_tuple_indices = [{}], operand_index = {}, "
     "operand_tuple_indices = []>"
 )
-_UNSPECIFIED = r'"unspecified_dims=\[[\d,]*\]"'
+_SHARDED = {"backend_config": r'"unspecified_dims=\[[\d,]*\]"', "mhlo.sharding": ".*"}
 COMPILERS: dict[str, dict[str, str]] = {
     "Eigh": {"backend_config": r'"[01],[01],100,1e-6"'},
     "LuDecomposition": {"api_version": "2 : i32"},
@@ -33,9 +34,7 @@ COMPILERS: dict[str, dict[str, str]] = {
         "mhlo.frontend_attributes": r'\{_xla_buffer_placement = "(pinned_host|unpinned_host|'
         r'device)"\}',
     },
-    "Sharding": {"backend_config": _UNSPECIFIED, "mhlo.sharding": ".*"},
-    "SPMDFullToShardShape": {"backend_config": _UNSPECIFIED, "mhlo.sharding": ".*"},
-    "SPMDShardToFullShape": {"backend_config": _UNSPECIFIED, "mhlo.sharding": ".*"},
+    **dict.fromkeys(("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"), _SHARDED),
     "ApproxTopK": {"called_computations": r"\[@[\w.]+\]"},
 }
 """The attributes that calls of the compiler's own targets may have, as regular expressions."""
@@ -51,7 +50,7 @@ Array = tuple[tuple[int, ...], str]
 
 
 class Misfit(Exception):
-    """A call does not have the form of its target."""
+    """A custom call does not have the form of its target."""
 
 
 def misfit(call: Mapping[str, Any]) -> str:
@@ -83,21 +82,18 @@ def array(type: str) -> Array:
 
 
 def _check_signatures(call: Mapping[str, Any], operands: list[Array], results: list[Array]) -> None:
-    """Raise `Misfit` unless one of the target's signatures fits: that of the last signature."""
-    forms = SIGNATURES[call["target"]]
-    for number, form in enumerate(forms, 1):
-        try:
+    """Raise the `Misfit` of the target's last signature unless one of its signatures fits."""
+    *others, last = SIGNATURES[call["target"]]
+    for form in others:
+        with suppress(Misfit):
             _Fit(form).check(call, operands, results)
-        except Misfit:
-            if number == len(forms):
-                raise
-        else:
             return
+    _Fit(last).check(call, operands, results)
 
 
 @dataclass
 class _Fit:
-    """A signature, and the values of its letters in a call."""
+    """A signature, and what its letters stand for in a call."""
 
     form: Signature
     batch: tuple[int, ...] | None = None
@@ -131,7 +127,7 @@ class _Fit:
                 self.aliases.append((number, int(alias)))
 
     def _dimensions(self, sizes: str | None, actual: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the dimensions that a value must have; a new letter gets the size in `actual`."""
+        """Return the dimensions that a value must have; a new letter gets its size in `actual`."""
         if sizes is None:
             return ()
         names = sizes.split(",") if sizes else []
@@ -149,28 +145,24 @@ class _Fit:
         return self.sizes.get(name[0], -1) - (name[1:] == "-1")
 
     def _element(self, kind: str, actual: str) -> str:
-        """Return the element type that a value must have."""
+        """Return the element type of a kind; the first `T` or `X` gets the `actual` type."""
         if kind in "TX" and not self.element:
             if kind == "T" and actual not in self.form.elements:
                 raise Misfit(
                     f"has elements of type {actual}, not {' or '.join(self.form.elements)}"
                 )
             self.element = actual
-        known = {
-            "T": self.element,
-            "X": self.element,
-            "R": _REAL.get(self.element, self.element),
-            "C": _COMPLEX.get(self.element, self.element),
-        }
-        return known.get(kind, kind)
+        if kind in "TXRC":
+            return {"R": _REAL, "C": _COMPLEX}.get(kind, {}).get(self.element, self.element)
+        return kind
 
     def _check_settings(self, wanted: list[str], actual: Mapping[str, str]) -> None:
+        """Raise `Misfit` unless a call has the wanted settings, and sizes in the wanted order."""
         choices: dict[str, list[str]] = {}
         for text in wanted:
             if compared := _COMPARED.fullmatch(text):
-                one, sign, other = compared[1], compared[2], compared[3]
-                least = self.sizes[one] + (sign == "<")
-                if least > self.sizes[other]:
+                one, sign, other = compared.groups()
+                if self.sizes[one] + (sign == "<") > self.sizes[other]:
                     raise Misfit(
                         f"has sizes {one} = {self.sizes[one]} and {other} = {self.sizes[other]}, "
                         f"where {text}"
@@ -220,7 +212,10 @@ class _Fit:
 
 
 def _layouts(arrays: list[Array], matrix_rank: int) -> str:
-    """Return the layouts of values as MLIR writes them, column-major for rank `matrix_rank`."""
+    """Return the layouts of values as MLIR writes them.
+
+    Values of the rank `matrix_rank` are column-major matrices, all other values are row-major.
+    """
     written = []
     for dimensions, _ in arrays:
         order = list(reversed(range(len(dimensions))))
@@ -302,12 +297,14 @@ def _check_shards(call: Mapping[str, Any], operands: list[Array], results: list[
 
 
 def _require_attributes(call: Mapping[str, Any], allowed: Mapping[str, str]) -> None:
+    """Raise `Misfit` for an attribute that is not `allowed`, or has another text than allowed."""
     for name, text in call["attributes"].items():
         if not re.fullmatch(allowed.get(name, r"(?!)"), text):
             raise Misfit(f"has the attribute {name} = {text:.100}, which JAX does not give it")
 
 
 def _number(settings: Mapping[str, str], name: str, type: str, least: int, most: int) -> int:
+    """Return an integer setting; raise `Misfit` unless it is from `least` to `most`."""
     match = re.fullmatch(rf"(-?\d+) : {type}", settings.get(name, ""))
     if match is None or not least <= int(match[1]) <= most:
         raise Misfit(f"has {name} = {settings.get(name)!s:.60}, not from {least} to {most}")

@@ -19,6 +19,7 @@ size is checked. `custom_call_check.py` compares calls with this table.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -102,8 +103,8 @@ _COMPILER: dict[str, Sequence[str]] = {
 class Signature:
     """One form of a custom call.
 
-    `elements` are the types that `T` may be. `layout` is "columns" or "rows" for matrices of a
-    kernel, whose calls state the layout, and "" for calls of the compiler.
+    `elements` are the types that `T` may be. `layout` is the order of matrices in a kernel's calls,
+    "columns" or "rows"; it is "" for calls of the compiler, which state no layout.
     """
 
     text: str
@@ -115,25 +116,17 @@ _FLOATS = ("f32", "f64", "complex<f32>", "complex<f64>")
 
 
 def _signatures() -> dict[str, list[Signature]]:
-    signatures: dict[str, list[Signature]] = {}
-
-    def add(target: str, texts: Sequence[str], elements: Sequence[str], layout: str) -> None:
-        signatures.setdefault(target, []).extend(
-            Signature(text, elements, layout) for text in texts
-        )
-
+    signatures: dict[str, list[Signature]] = defaultdict(list)
     for letter, element in zip("sdcz", _FLOATS, strict=True):
         for routine, texts in (_OF_REAL if letter in "sd" else _OF_COMPLEX).items():
             name = routine if letter in "sd" else _NAMES_OF_COMPLEX.get(routine, routine)
-            add(f"lapack_{letter}{name}_ffi", texts, [element], "columns")
-    for target, texts in _CUDA.items():
-        add(target, texts, _FLOATS, "columns")
-    for target, texts in _CUDA_ROWS.items():
-        add(target, texts, _FLOATS, "rows")
-    for target, texts in _COMPILER.items():
-        add(target, texts, _FLOATS, "")
-    return signatures
+            forms = [Signature(text, [element], "columns") for text in texts]
+            signatures[f"lapack_{letter}{name}_ffi"] = forms
+    for table, layout in ((_CUDA, "columns"), (_CUDA_ROWS, "rows"), (_COMPILER, "")):
+        for target, texts in table.items():
+            signatures[target] += [Signature(text, _FLOATS, layout) for text in texts]
+    return dict(signatures)
 
 
 SIGNATURES = _signatures()
-"""The forms of each target; `ApproxTopK` and the two of shard_map have checks of their own."""
+"""The forms of each target. `ApproxTopK` and the two targets of shard_map are checked elsewhere."""

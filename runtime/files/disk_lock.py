@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import time
+from functools import partial
 from pathlib import Path
 
-from graphdist.runtime.files.checkpoint_files import CheckpointError, not_written, read_small
+from graphdist.runtime.files.checkpoint_files import CheckpointError, refusing_writes
 from graphdist.runtime.files.checkpoint_lock import require_silence, writer_refused
 from graphdist.runtime.files.checkpoint_owner import LENGTH, OwnerProcess
 from graphdist.runtime.files.regular_files import NotAFileError, open_regular
@@ -30,7 +32,7 @@ except ImportError:  # Windows has none
 
 
 def file_of(folder: Path, stem: str) -> Path:
-    """Return the file of a name."""
+    """Return the writer's file of a name."""
     return Path(os.path.realpath(folder)) / f".{stem}.writer"
 
 
@@ -38,7 +40,7 @@ class FileLock:
     """A writer's file that this process holds; `HeldLock` explains the methods."""
 
     def __init__(self, file: Path, descriptor: int) -> None:
-        """Write this process into an open, locked file."""
+        """Write a record of this process into an open, locked file."""
         self.key, self.users = file, 0
         self._descriptor = descriptor
         self._owner = OwnerProcess.this_process()
@@ -53,7 +55,7 @@ class FileLock:
                 self._write()
 
     def _write(self) -> None:
-        """Write the record. The file is closed, since a network file system sends it then."""
+        """Write the record, and close the file, since a network file system sends it only then."""
         self._signs += 1
         descriptor = _opened(self.key, os.O_WRONLY)
         try:
@@ -77,64 +79,52 @@ class FileLock:
                 self.key.unlink()
 
     def close(self) -> None:
-        """Close the file, and so unlock it."""
+        """Close the file, which unlocks it."""
         os.close(self._descriptor)
 
 
 def take_file(file: Path, stem: str) -> FileLock:
-    """Open and lock the file of the checkpoints named `stem`.
+    """Open and lock the writer's file of the checkpoints named `stem`.
 
-    Raises `CheckpointError` if another process holds the file, or it cannot be written.
+    Raises `CheckpointError` if another process holds the file, or if it cannot be written.
     """
-    try:
-        return _taken(file, stem)
-    except OSError as error:
-        if (failure := not_written(error, file.parent)) is None:
-            raise
-        raise failure from error
-
-
-def _taken(file: Path, stem: str) -> FileLock:
-    while True:
-        descriptor = _opened(file, os.O_RDWR | os.O_CREAT)
-        try:
+    with refusing_writes(file.parent):
+        while True:
+            descriptor = _opened(file, os.O_RDWR | os.O_CREAT)
             try:
-                has_lock = _has_locked(descriptor)
-            except BlockingIOError:
-                raise _refused(stem, file) from None
-            if not _is_at(descriptor, file):
-                os.close(descriptor)  # its holder has removed the locked file meanwhile
-                continue
-            owner = _owner_in(file)
-            if owner is not None:
-                require_silence(owner, has_lock, lambda: _content(file), stem, file.parent)
-            return FileLock(file, descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
+                _require_free(descriptor, file, stem)
+                if _is_at(descriptor, file):
+                    return FileLock(file, descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # its holder has removed the locked file meanwhile
 
 
 def require_file_free(file: Path, stem: str) -> None:
-    """Raise `CheckpointError` if another process holds the file of a name."""
-    try:
+    """Raise `CheckpointError` if another process holds the writer's file of a name."""
+    with refusing_writes(file.parent), contextlib.suppress(FileNotFoundError):
         descriptor = _opened(file, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise not_written(error, file.parent) or error from error
+        try:
+            _require_free(descriptor, file, stem, is_shared=True)
+        finally:
+            os.close(descriptor)
+
+
+def _require_free(descriptor: int, file: Path, stem: str, is_shared: bool = False) -> None:
+    """Lock an open file of a name, and wait until the process that its record names has ended.
+
+    Raises `CheckpointError` if that process lives.
+    """
     try:
-        has_lock = _has_locked(descriptor, is_shared=True)
-        owner = _owner_in(file)
-        if owner is not None:
-            require_silence(owner, has_lock, lambda: _content(file), stem, file.parent)
+        has_lock = _has_locked(descriptor, is_shared)
     except BlockingIOError:
         raise _refused(stem, file) from None
-    finally:
-        os.close(descriptor)
+    require_silence(_content(file), partial(_content, file), has_lock, stem, file.parent)
 
 
 def _opened(file: Path, flags: int) -> int:
-    """Return the descriptor of a writer's file; raises `NotAFileError` if it has other names."""
+    """Return the descriptor of a writer's file; raise `NotAFileError` if it has a second name."""
     descriptor = open_regular(file, flags)
     if os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
@@ -143,27 +133,29 @@ def _opened(file: Path, flags: int) -> int:
 
 
 def _has_locked(descriptor: int, is_shared: bool = False) -> bool:
-    """Lock a file; return False if there are no locks, raise `BlockingIOError` if it is locked.
+    """Lock a file and return True; return False if the file system has no locks.
 
-    It tries three times, since `require_file_free` of another process locks the file briefly.
+    Raises `BlockingIOError` if another process has locked it, after three tries, since
+    `require_file_free` of another process locks a file briefly.
     """
     if fcntl is None:
         return False
+    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     for tries_left in (2, 1, 0):
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            break
         except BlockingIOError:
             if not tries_left:
                 raise
             time.sleep(0.01)
         except OSError:
             return False
-        else:
-            break
     return True
 
 
 def _refused(stem: str, file: Path) -> CheckpointError:
+    """Return the error for a locked file, with the process in its record."""
     for _ in range(20):
         if (owner := _owner_in(file)) is not None:
             break
@@ -176,14 +168,16 @@ def _owner_in(file: Path) -> OwnerProcess | None:
 
 
 def _content(file: Path) -> bytes:
+    """Return the content of a writer's file, at most 4 records long; b"" if there is no file."""
     try:
-        return read_small(file, file.parent, 4 * LENGTH)
-    except (OSError, ValueError):
+        with io.FileIO(open_regular(file)) as opened:
+            return opened.read(4 * LENGTH)
+    except OSError:
         return b""
 
 
 def _is_at(descriptor: int, file: Path) -> bool:
-    """Return whether an open file still has its name."""
+    """Return whether an open file still has the path `file`."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(file))
     except OSError:

@@ -30,19 +30,19 @@ from graphdist.runtime.files.custom_call_check import TARGETS, Misfit, array, mi
 
 _DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo")
 _TALKING = ("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.recv", "stablehlo.send")
-"""Operations that communicate with the host, as no step does."""
+"""Operations that communicate with the host, which no saved step does."""
 _OF_UNKNOWN_SIZES = re.compile(r"stablehlo\.(dynamic_(?!slice$|update_slice$)|real_dynamic_)\w+")
-"""Operations whose paddings and windows are operands. JAX uses them only for unknown shapes."""
+"""Operations whose paddings and windows are operands. JAX uses them for unknown shapes only."""
 _ATTRIBUTES = {
     *("sym_name", "mhlo.num_partitions", "mhlo.num_replicas", "jax.uses_shape_polymorphism"),
 }
-"""The attributes of a module that JAX writes. Others are results of the compiler."""
+"""The attributes of a module that JAX writes. The compiler adds others."""
 MOST_OPERATIONS = 100_000
 MOST_COPIES = 10
-"""The most operations of a module with its calls inlined: `MOST_OPERATIONS`, or `MOST_COPIES` times
+"""A module with its calls inlined may have `MOST_OPERATIONS` operations, or `MOST_COPIES` times
 those in the file. The compiler took 0.5 to 4 milliseconds and 50 KB for each."""
 MOST_DEPTH = 64
-"""The most regions and calls inside each other: the compiler's stack overflowed at about 200."""
+"""How deep regions and calls may be nested: the compiler's stack overflowed at about 200."""
 LARGEST_VALUE = 2**50
 """The most bytes of a value, on all replicas together: the compiler counts in 64 bits, and crashes
 if the count overflows. Dimensions of size 0 count as 1."""
@@ -50,15 +50,15 @@ _ELEMENTS = re.compile(r"i1|u?i(2|4|8|16|32|64)|bf16|f(16|32|64)|complex<f(32|64
 """The element types that JAX has; a sort of MLIR's f6 crashes the compiler for CPUs."""
 _BITS = re.compile(r"\d+")
 READER = Path(module_reader.__file__).resolve()
-"""The program that reads a module; it imports nothing of graphdist."""
+"""The program that reads a module; the program imports nothing of graphdist."""
 _DENSE = 2**24
-"""The bytes of a module that may all be operations; more bytes are large constants."""
+"""How many bytes of a module may be operations; more bytes are large constants."""
 _ANEW = "compile the step anew"
 _TRUST = "if you trust the file, as you would a program: load(path, trusted=True)"
 _ENDED = "no valid module: the process that reads it"
 _UNCHECKED = "a module that cannot be checked: the process that would read it fails"
 _safe: set[str] = set()
-"""The SHA-256 of modules that the other process wrote and this one has checked."""
+"""The SHA-256 of modules that the other process wrote and this process has checked."""
 
 
 def checked_module(data: bytes, name: str) -> bytes:
@@ -75,7 +75,7 @@ def checked_module(data: bytes, name: str) -> bytes:
 
 
 def _check(findings: dict[str, Any]) -> None:
-    """Raise `Refusal` for contents that no saved step has, or only a trusted one may have."""
+    """Raise `Refusal` for contents that no saved step has, or that only a trusted file may have."""
     if findings["wrong"]:
         raise Refusal(f"no valid module: {findings['wrong']}", _ANEW)
     for operation in findings["operations"]:
@@ -164,7 +164,8 @@ def _read_elsewhere(data: bytes) -> tuple[dict[str, Any], bytes]:
 def _limits(size: int) -> tuple[int, int]:
     """Return the limits of bytes and seconds for a module of a size: several times those measured.
 
-    A megabyte of operations took 150 MB and 2 seconds, one of constants 8 MB and 20 milliseconds.
+    A megabyte of operations took 150 MB and 2 seconds, a megabyte of constants 8 MB and 20
+    milliseconds.
     """
     megabytes = min(size, _DENSE) / 2**20
     return (

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any  # Any: JSON, and classes of MLIR's that have no public types
 
 STACK = 2**20
-"""Bytes of stack for reading: less than other readers have, so that an overflow happens here."""
+"""The bytes of stack for reading: less than other readers have, so that it overflows here first."""
 _INTEGERS = re.compile(r"tensor<(\d+x)*u?i\d+>")
 _WINDOWED = {
     f"stablehlo.{name}" for name in ("convolution", "pad", "reduce_window", "select_and_scatter")
@@ -116,7 +116,8 @@ def _findings(exported: Any, module: Any) -> dict[str, Any]:
     symbols: Any = ir.SymbolTable(module.operation)
     functions: dict[str, FunctionSize] = {}
     for function in module.body.operations:
-        functions[_symbol(function)] = totals = FunctionSize()
+        name = str(function.attributes["sym_name"].value)
+        functions[name] = totals = FunctionSize()
         for operation, depth in _inside(function.operation):
             totals.operations += 1
             totals.depth = max(totals.depth, depth)
@@ -148,10 +149,6 @@ class FunctionSize:
     operations: int = 0
     depth: int = 0
     calls: list[tuple[str, int]] = field(default_factory=list)
-
-
-def _symbol(function: Any) -> str:
-    return str(function.attributes["sym_name"].value)
 
 
 def _inside(function: Any) -> Iterator[tuple[Any, int]]:
@@ -193,9 +190,8 @@ def _stretched(operation: Any) -> list[str]:
         edges = number("edge_padding_low", index, 0) + number("edge_padding_high", index, 0)
         edges += number("padding", 2 * index, 0) + number("padding", 2 * index + 1, 0)
         array[axis] = max(1, array[axis]) * dilation + edges
-        window[window_axis] *= number("window_dimensions", index, 1)
-        window[window_axis] *= number("window_dilations", index, 1)
-        window[window_axis] *= number("rhs_dilation", index, 1)
+        for name in ("window_dimensions", "window_dilations", "rhs_dilation"):
+            window[window_axis] *= number(name, index, 1)
         window[window_axis] = max(window[window_axis], number("window_strides", index, 1))
     elements = {str(operand.type.element_type) for operand in operation.operands}
     return [
@@ -207,13 +203,11 @@ def _stretched(operation: Any) -> list[str]:
 
 def _called(operation: Any) -> list[str]:
     """Return the functions that an operation names."""
-    attributes, names = operation.attributes, []
-    for name in ("callee", "decomposition"):
-        if name in attributes:
-            names.append(str(attributes[name].value))
+    attributes = operation.attributes
+    called = [attributes[name] for name in ("callee", "decomposition") if name in attributes]
     if "called_computations" in attributes:
-        names += [str(each.value) for each in attributes["called_computations"]]
-    return names
+        called += attributes["called_computations"]
+    return [str(each.value) for each in called]
 
 
 def _in_all(functions: dict[str, FunctionSize]) -> tuple[int, int]:

@@ -53,18 +53,14 @@ def load_module(
     require_package("flatbuffers", "the file of a compiled step")
     exported = export.deserialize(bytearray(data))
     _require_types("takes", placed_avals(graph, devices), exported.in_avals)
-    _require_types("returns", _results(graph, devices), exported.out_avals)
-    function = with_shardings(exported.call, graph, devices, compiler_options)
-    lowered = function.trace(*in_all_bits(placed_avals(graph, devices))).lower()
-    return Executable(graph, devices, function, compile_lowered(lowered, devices))
-
-
-def _results(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
-    """Return the types of a graph's outputs, as global arrays on the devices."""
-    return [
+    results = [
         global_aval(output.type, layout, devices.mesh_shape)
         for output, layout in zip(graph.outputs, graph.output_layouts, strict=True)
     ]
+    _require_types("returns", results, exported.out_avals)
+    function = with_shardings(exported.call, graph, devices, compiler_options)
+    lowered = function.trace(*in_all_bits(placed_avals(graph, devices))).lower()
+    return Executable(graph, devices, function, compile_lowered(lowered, devices))
 
 
 def _require_types(does: str, stated: Sequence[Any], actual: Sequence[Any]) -> None:

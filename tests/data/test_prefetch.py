@@ -20,7 +20,7 @@ SECONDS_AT_MOST = 30.0  # for what happens at once on an idle machine
 
 
 def prefetched(source: Iterable[Any], ahead: int = 2) -> Prefetched:
-    return Prefetched(iter(source), lambda element: element, ahead)
+    return Prefetched(iter(source), ahead)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 7])
@@ -29,7 +29,7 @@ def test_elements_come_in_order(ahead: int) -> None:
 
 
 def test_elements_are_prepared_on_one_other_thread() -> None:
-    threads = set(Prefetched(iter(range(9)), lambda _: threading.current_thread(), ahead=2))
+    threads = set(Prefetched((threading.current_thread() for _ in range(9)), ahead=2))
     assert len(threads) == 1
     assert threading.current_thread() not in threads
 
@@ -88,7 +88,7 @@ def test_an_exception_of_the_preparation_arrives() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        next(Prefetched(iter([1]), prepare, ahead=1))
+        next(Prefetched(map(prepare, [1]), ahead=1))
 
 
 class Watched:

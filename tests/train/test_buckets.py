@@ -18,8 +18,8 @@ import pytest
 import graphdist as gd
 from graphdist.config import s3_server as s3_of_environment
 from graphdist.runtime.files import checkpoint_lock
-from graphdist.runtime.files.bucket_lock import ObjectLock
 from graphdist.runtime.files.bucket_objects import BucketObjects
+from graphdist.runtime.files.checkpoint_bucket import ObjectLock
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess, start_of
 from tests.train import buckets
 from tests.train.processes import finished, start

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from graphdist.runtime.files.checkpoint_disk import DiskFolder
-from graphdist.runtime.files.checkpoint_files import (
-    not_written,
-    read_small,
-    size_of,
-    write_synced,
-)
+from graphdist.runtime.files.checkpoint_disk import DiskFiles, DiskFolder
+from graphdist.runtime.files.checkpoint_files import not_written
+
+FILE = PurePosixPath("file")
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
@@ -29,23 +26,23 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
     with pytest.raises(
         OSError, match=r"it is (a folder, and no file|a pipe, and no file|a symbolic link)"
     ):
-        read_small(file, tmp_path, 1)
-    assert size_of(file, tmp_path) is None
+        DiskFiles(tmp_path).read_small(FILE, 1)
+    assert DiskFiles(tmp_path).size_of(FILE) is None
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    write_synced(file, b"abc")
-    assert read_small(file, tmp_path, 3) == b"abc"
-    assert size_of(file, tmp_path) == 3
+    files = DiskFiles(tmp_path)
+    files.write(FILE, b"abc")
+    assert files.read_small(FILE, 3) == b"abc"
+    assert files.size_of(FILE) == 3
     with pytest.raises(ValueError, match="it has 3 bytes, and may have 2"):
-        read_small(file, tmp_path, 2)
+        files.read_small(FILE, 2)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        read_small(tmp_path / "none", tmp_path, 1)
-    assert all(size_of(tmp_path / name, tmp_path) is None for name in ("none", "\0"))
+        DiskFiles(tmp_path).read_small(FILE, 1)
+    assert all(DiskFiles(tmp_path).size_of(PurePosixPath(name)) is None for name in ("none", "\0"))
 
 
 @pytest.mark.parametrize(
