@@ -1,7 +1,7 @@
 """The processes that JAX connects already, as the workers of a job.
 
-A program or its launcher may have called `jax.distributed.initialize`: Ray Train, JobSet, mpirun
-and most scripts for JAX do. Then JAX knows the processes, and this package adds its own
+A program or its launcher may have called `jax.distributed.initialize`, as Ray Train and most
+scripts for JAX do. Then JAX knows the processes, and this package adds its own
 coordination, which notices failures at once: worker 0 chooses a port and a token, and sends them to
 the others with the processes' names, by collectives of the devices.
 """
