@@ -316,7 +316,7 @@ def outside_scopes(function: Callable[[], Any]) -> Any:
 
 
 def require_outside(done: str) -> None:
-    """Raise `ContextError` inside a function; `done` says what was called, such as "saved"."""
+    """Raise `ContextError` inside a function; `done` is such as "a checkpoint is saved"."""
     if current_trace() is not None:
         raise ContextError(
             f"{done} inside a function, which would do it when it is traced and never again",

@@ -8,6 +8,11 @@ In a bucket a folder is the objects whose keys have a common prefix. A request t
 parts are read in large blocks, several at a time. A bucket has no renames. So an export writes the
 objects in their places: the object `commit_success.txt`, which orbax asks for in buckets, comes
 last and makes the folder complete. Until then an object marks the folder as incomplete.
+
+Reading raises `FileNotFoundError` or another OSError for a file that is missing, `ValueError` for a
+file that is too short or too long, and `CheckpointError` if a bucket does not answer. An export to
+the folder `name` is written in the folder `unfinished(name)`, between `begin(name)` and either
+`finish(name)` or `abandon(name)`.
 """
 
 from __future__ import annotations
@@ -15,14 +20,13 @@ from __future__ import annotations
 import io
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Self, TypeAlias  # Any: specifications of tensorstore
+from typing import Any, ClassVar, TypeAlias  # Any: specifications of tensorstore
 
 from graphdist.runtime.files.bucket_objects import BucketObjects
 from graphdist.runtime.files.checkpoint_arrays import on_threads
@@ -46,110 +50,21 @@ _PARTIAL = ".orbax-checkpoint-tmp-graphdist"
 _AT_ONCE, _BYTES_OF_REQUEST = 8, 2**23
 
 
-class ForeignFolder(ABC):
-    """A folder of files by their paths in it.
-
-    Reading raises `FileNotFoundError` or another OSError for a file that is missing, `ValueError`
-    for a file that is too short or too long, and `CheckpointError` if a bucket does not answer.
-    """
-
-    least_run: ClassVar[int]
-    """From this size in bytes on, consecutive bytes of a file are read by themselves."""
-    block: ClassVar[int]
-    """How many bytes are read at once where a part of an array is scattered over a file."""
-    writes_at_once: ClassVar[int]
-    """How many files a worker writes at a time."""
-
-    @abstractmethod
-    def within(self, name: str) -> Self:
-        """Return a folder in this folder."""
-
-    @abstractmethod
-    def path_of(self, file: str) -> str:
-        """Return the path or address of a file."""
-
-    @abstractmethod
-    def exists(self) -> bool:
-        """Return whether there is such a folder; in a bucket, whether an object is in it."""
-
-    @abstractmethod
-    def has(self, file: str) -> bool:
-        """Return whether a file exists."""
-
-    @abstractmethod
-    def names(self, pattern: str) -> list[str]:
-        """Return the paths of the files that match a pattern such as `*/_METADATA`, sorted."""
-
-    @abstractmethod
-    def content(self, file: str, most: int) -> bytes:
-        """Return the content of a file of at most so many bytes."""
-
-    @abstractmethod
-    def opened(self, file: str) -> AbstractContextManager[Fill]:
-        """Return a context manager for a function that reads parts of a file."""
-
-    @abstractmethod
-    def require_size(self, file: str, size: int) -> None:
-        """Raise `ValueError` for a file that does not have this size in bytes."""
-
-    @abstractmethod
-    def kvstore(self, name: str) -> dict[str, Any]:
-        """Return the specification of a folder in this folder for tensorstore."""
-
-    # For exports.
-
-    @abstractmethod
-    def lockable(self) -> CheckpointFolder:
-        """Return this folder as one in which a writer may take a lock; make it."""
-
-    @abstractmethod
-    def write(self, file: str, content: bytes | bytearray | memoryview) -> None:
-        """Write a new file durably."""
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Remove a file, or a folder and its content."""
-
-    @abstractmethod
-    def unfinished(self, name: str) -> Self:
-        """Return the folder in which an export to the folder `name` is written."""
-
-    @abstractmethod
-    def is_taken(self, name: str) -> bool:
-        """Return whether there is something else than an unfinished export."""
-
-    @abstractmethod
-    def begin(self, name: str) -> None:
-        """Make the unfinished folder."""
-
-    @abstractmethod
-    def finish(self, name: str) -> None:
-        """Complete the folder `name`."""
-
-    @abstractmethod
-    def abandon(self, name: str) -> None:
-        """Remove the unfinished folder, if there is one."""
-
-    def refuse(self, name: str) -> CheckpointError:
-        """Return the error for a name that is in use."""
-        return CheckpointError(
-            f"{self.path_of(name)} exists already, and is not replaced",
-            hint="remove it, or give another path",
-        )
-
-
 @dataclass(frozen=True)
-class FolderOnDisk(ForeignFolder):
-    """A folder on a disk."""
+class FolderOnDisk:
+    """A folder on a disk, of files by their paths in it."""
 
     folder: Path
-    least_run = 2**12
-    block = 2**24
-    writes_at_once = 1
+    least_run: ClassVar[int] = 2**12
+    """From this size in bytes on, consecutive bytes of a file are read by themselves."""
+    block: ClassVar[int] = 2**24
+    """How many bytes are read at once where a part of an array is scattered over a file."""
+    writes_at_once: ClassVar[int] = 1
+    """How many files a worker writes at a time."""
 
-    def within(self, name: str) -> Self:
+    def within(self, name: str) -> FolderOnDisk:
         """Return a folder in this folder."""
-        return type(self)(self.folder / name)
+        return FolderOnDisk(self.folder / name)
 
     def path_of(self, file: str) -> str:
         """Return the path of a file."""
@@ -204,7 +119,7 @@ class FolderOnDisk(ForeignFolder):
         return {"driver": "file", "path": f"{self.folder / name}/"}
 
     def lockable(self) -> CheckpointFolder:
-        """Make the folder."""
+        """Make the folder, and return it as one in which a writer takes a lock."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return DiskFolder(self.folder)
 
@@ -216,7 +131,7 @@ class FolderOnDisk(ForeignFolder):
         """Remove a file, or a folder and its content."""
         erase(self.folder / name)
 
-    def unfinished(self, name: str) -> Self:
+    def unfinished(self, name: str) -> FolderOnDisk:
         """Return the folder under another name."""
         return self.within(name + _PARTIAL)
 
@@ -241,18 +156,18 @@ class FolderOnDisk(ForeignFolder):
 
 
 @dataclass(frozen=True)
-class FolderInBucket(ForeignFolder):
-    """A folder in a bucket."""
+class FolderInBucket:
+    """A folder in a bucket; the methods are those of `FolderOnDisk`."""
 
     objects: BucketObjects
-    least_run = 2**20
-    block = 2**26
-    writes_at_once = _AT_ONCE
+    least_run: ClassVar[int] = 2**20
+    block: ClassVar[int] = 2**26
+    writes_at_once: ClassVar[int] = _AT_ONCE
 
-    def within(self, name: str) -> Self:
+    def within(self, name: str) -> FolderInBucket:
         """Return a folder in this folder."""
         url = f"{self.objects.url}/{name}".rstrip("/")
-        return type(self)(BucketObjects(url, self.objects.server))
+        return FolderInBucket(BucketObjects(url, self.objects.server))
 
     def path_of(self, file: str) -> str:
         """Return the address of an object."""
@@ -312,7 +227,7 @@ class FolderInBucket(ForeignFolder):
         return self.within(name).objects.spec()
 
     def lockable(self) -> CheckpointFolder:
-        """Return the folder."""
+        """Return the folder as one in which a writer takes a lock."""
         return BucketFolder(self.objects)
 
     def write(self, file: str, content: bytes | bytearray | memoryview) -> None:
@@ -324,7 +239,7 @@ class FolderInBucket(ForeignFolder):
         self.objects.write(name, None)
         self.objects.remove_all(f"{name}/")
 
-    def unfinished(self, name: str) -> Self:
+    def unfinished(self, name: str) -> FolderInBucket:
         """Return the folder itself."""
         return self.within(name)
 
@@ -345,6 +260,10 @@ class FolderInBucket(ForeignFolder):
     def abandon(self, name: str) -> None:
         """Remove all objects of the folder: before the export there were none."""
         self.remove(name)
+
+
+ForeignFolder: TypeAlias = FolderOnDisk | FolderInBucket
+"""A folder of files that other programs write and read."""
 
 
 def foreign(folder: CheckpointFolder) -> ForeignFolder:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.files.foreign_arrays import Array
 from graphdist.runtime.files.foreign_folders import ForeignFolder
@@ -60,6 +61,13 @@ class LockedExport(ABC):
     @abstractmethod
     def _refuse_existing(self) -> None:
         """Remove what an interrupted export has left; raise `CheckpointError` for other files."""
+
+    def refused(self, name: str) -> CheckpointError:
+        """Return the error for a name that is in use."""
+        return CheckpointError(
+            f"{self._folder.path_of(name)} exists already, and is not replaced",
+            hint="remove it, or give another path",
+        )
 
     @abstractmethod
     def _begin_files(self) -> None: ...

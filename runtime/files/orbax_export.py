@@ -74,7 +74,7 @@ class OrbaxExport(LockedExport):
 
     def _refuse_existing(self) -> None:
         if self._folder.is_taken(self._name):
-            raise self._folder.refuse(self._name)
+            raise self.refused(self._name)
         self._folder.abandon(self._name)
 
     def _begin_files(self) -> None:

@@ -84,7 +84,7 @@ class SafetensorsExport(LockedExport):
             if was_interrupted and self._is_model and is_of_several:
                 self._folder.remove(name)
             elif self._folder.has(name):
-                raise self._folder.refuse(name)
+                raise self.refused(name)
 
     def _begin_files(self) -> None:
         self._path("").mkdir()

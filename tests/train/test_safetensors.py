@@ -167,10 +167,10 @@ def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     gd.train.export(path, {"w": np.ones(8)})
     array = gd.train.load(path)["w"]
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(
-        gd.UnreadableCheckpointError, match="it is cut short: it has 127 bytes, of 128"
-    ):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    what = f"it is cut short: it has {len(content) - 1} bytes, of {len(content)}"
+    with pytest.raises(gd.UnreadableCheckpointError, match=what):
         array[...]
 
 
